@@ -1,0 +1,306 @@
+"""The broker's settings that shape its files: sizes, flags, delay levels and the version's rules.
+
+Read once from a ``broker.conf`` (Java properties) and frozen. Names are RocketMQ's in snake case.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import javaproperties
+
+from store import java
+from store.errors import ConfigError, StoreIOError, UnsupportedFormatError
+from store.layout import (
+    BLANK_SIZE,
+    COMMIT_LOG_DIR,
+    CQ_UNIT_SIZE,
+    EXT_END_BLANK_SIZE,
+    EXT_UNIT_SIZE,
+    RECORD_MIN_SIZE,
+)
+
+BROKER_CONF = "broker.conf"
+DEFAULT_VERSION = "5.3.3"
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+_LAST_RELEASE = {
+    (4, 0): 0, (4, 1): 0, (4, 2): 0, (4, 3): 2, (4, 4): 0, (4, 5): 2, (4, 6): 1, (4, 7): 1,
+    (4, 8): 0, (4, 9): 8, (5, 0): 0, (5, 1): 4, (5, 2): 0, (5, 3): 4, (5, 4): 0, (5, 5): 0,
+}  # fmt: skip
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class BrokerVersion(NamedTuple):
+    """A RocketMQ release; rules that changed compare against it."""
+
+    major: int
+    minor: int
+    patch: int
+
+    @classmethod
+    def parse(cls, text: str) -> BrokerVersion:
+        """Parse ``x.y.z``, or ``x.y`` for that line's last release. Raises ConfigError."""
+        match = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+        line = (int(match[1]), int(match[2])) if match else (0, 0)
+        if match is None or line not in _LAST_RELEASE:
+            known = ", ".join(f"{a}.{b}" for a, b in _LAST_RELEASE)
+            raise ConfigError(f"broker version {text!r} is not known; known lines are {known}")
+        patch = _LAST_RELEASE[line] if match[3] is None else int(match[3])
+        return cls(line[0], line[1], patch)
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Settings of one store. Sizes in bytes, counts as the broker counts them."""
+
+    version: BrokerVersion = field(default_factory=lambda: BrokerVersion.parse(DEFAULT_VERSION))
+    mapped_file_size_commit_log: int = 1024 * 1024 * 1024
+    mapped_file_size_consume_queue: int = 300_000 * CQ_UNIT_SIZE
+    mapped_file_size_consume_queue_ext: int = 48 * 1024 * 1024
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    message_index_enable: bool = True
+    enable_consume_queue_ext: bool = False
+    enable_multi_dispatch: bool = False
+    enable_lmq: bool = False
+    enabled_append_prop_crc: bool = False
+    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    store_path_root_dir: str = ""
+    store_path_commit_log: str = ""
+
+    # Rules by version (format notes §14 and the notes "since"). ---------------------------------
+
+    @property
+    def accepts_v2(self) -> bool:
+        """Whether records with a two-byte topic length are read."""
+        return self.version >= (5, 1, 0)
+
+    @property
+    def splits_properties(self) -> bool:
+        """Whether properties are parsed by ``String.split`` (4.9.0 and before)."""
+        return self.version < (4, 9, 1)
+
+    @property
+    def checks_inner_batch(self) -> bool:
+        """Whether INNER_NUM and INNER_BASE must parse."""
+        return self.version >= (5, 0, 0)
+
+    @property
+    def indexes_tags(self) -> bool:
+        """Whether the index also holds ``topic#T#tags``."""
+        return self.version >= (5, 4, 0)
+
+    @property
+    def counts_every_entry_as_slot(self) -> bool:
+        """Whether ``hash_slot_count`` counts entries, not distinct slots (4.7.0 and before)."""
+        return self.version < (4, 7, 1)
+
+    @property
+    def writes_count_of_empty_index(self) -> bool:
+        """Whether an index file without entries says count 1 (else 0) after a clean stop."""
+        return self.version >= (5, 0, 0)
+
+    @property
+    def dispatches_multi(self) -> bool:
+        """Whether INNER_MULTI_DISPATCH is written to the queues it names."""
+        return self.enable_multi_dispatch and self.version >= (4, 9, 3)
+
+    @property
+    def multi_dispatch_excludes(self) -> tuple[str, ...]:
+        """Topic names (ending in ``*``: prefixes) whose messages are never multi-dispatched."""
+        if self.version < (5, 1, 1):
+            return ()
+        if self.version < (5, 2, 0):
+            return ("%RETRY%*", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX")
+        return ("%RETRY%*", "rmq_sys_*", "SCHEDULE_TOPIC_XXXX")
+
+    @property
+    def multi_dispatch_skips_slash(self) -> bool:
+        """Whether queue names with ``/`` are skipped."""
+        return self.version >= (5, 1, 2)
+
+    @property
+    def writes_pid_in_abort(self) -> bool:
+        """Whether ``abort`` holds the process id."""
+        return self.version >= (5, 0, 0)
+
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Return the delay of each level in milliseconds; level n is at index n - 1."""
+        return _parse_delay_levels(self.message_delay_level)
+
+    def commit_log_paths(self, store_root: Path) -> tuple[Path, ...]:
+        """Return the commit log directories, in the broker's order (sorted when several).
+
+        A path below the broker's own ``storePathRootDir`` is looked for below ``store_root``,
+        so that a copied or mounted store is read where it lies now.
+        """
+        if not self.store_path_commit_log:
+            return (store_root / COMMIT_LOG_DIR,)
+        names = sorted({p.strip() for p in self.store_path_commit_log.split(",") if p.strip()})
+        return tuple(self._rebase(Path(name), store_root) for name in names)
+
+    def _rebase(self, path: Path, store_root: Path) -> Path:
+        if not path.is_absolute():
+            return store_root / path
+        if self.store_path_root_dir and path.is_relative_to(self.store_path_root_dir):
+            return store_root / path.relative_to(self.store_path_root_dir)
+        return path
+
+    def shape(self) -> dict[str, str | int | bool]:
+        """Return what decides the bytes of the files made: a root keeps to one shape."""
+        values: dict[str, str | int | bool] = {"version": str(self.version)}
+        for f in dataclasses.fields(self):
+            if f.name not in ("version", "store_path_root_dir", "store_path_commit_log"):
+                values[f.name] = getattr(self, f.name)
+        return values
+
+
+def load_config(
+    store_root: Path, broker_conf: Path | None = None, broker_version: str | None = None
+) -> StoreConfig:
+    """Read the settings of ``store_root``.
+
+    ``broker_conf`` defaults to ``store_root/broker.conf`` if that is there, else the broker's
+    defaults hold. Raises ConfigError for a malformed value, UnsupportedFormatError for a setting
+    that makes files which are not read here.
+    """
+    path = broker_conf if broker_conf is not None else store_root / BROKER_CONF
+    if broker_conf is None and not path.exists():
+        values: Mapping[str, str] = {}
+    else:
+        values = _read_properties(path)
+    version = BrokerVersion.parse(broker_version or DEFAULT_VERSION)
+    _refuse_foreign(values, path)
+    return config_from(values, version=version, origin=str(path))
+
+
+def config_from(values: Mapping[str, str], *, version: BrokerVersion, origin: str) -> StoreConfig:
+    """Build the settings from broker properties; ``origin`` names them in errors."""
+    read = _Reader(values, origin)
+    unit = CQ_UNIT_SIZE
+    cq_size = read.positive("mappedFileSizeConsumeQueue", 300_000 * unit)
+    config = StoreConfig(
+        version=version,
+        mapped_file_size_commit_log=read.positive("mappedFileSizeCommitLog", 1024**3),
+        mapped_file_size_consume_queue=-(-cq_size // unit) * unit,
+        mapped_file_size_consume_queue_ext=read.positive(
+            "mappedFileSizeConsumeQueueExt", 48 * 1024**2
+        ),
+        max_hash_slot_num=read.positive("maxHashSlotNum", 5_000_000),
+        max_index_num=read.positive("maxIndexNum", 20_000_000),
+        message_index_enable=read.flag("messageIndexEnable", default=True),
+        enable_consume_queue_ext=read.flag("enableConsumeQueueExt"),
+        enable_multi_dispatch=read.flag("enableMultiDispatch"),
+        enable_lmq=read.flag("enableLmq"),
+        enabled_append_prop_crc=read.flag("enabledAppendPropCRC"),
+        message_delay_level=read.text("messageDelayLevel", DEFAULT_DELAY_LEVELS),
+        store_path_root_dir=read.text("storePathRootDir", ""),
+        store_path_commit_log=read.text("storePathCommitLog", ""),
+    )
+    _check(config, origin)
+    return config
+
+
+def config_from_shape(
+    shape: Mapping[str, str | int | bool], paths: Mapping[str, str]
+) -> StoreConfig:
+    """Build the settings that ``StoreConfig.shape`` described."""
+    values = {k: v for k, v in shape.items() if k != "version"}
+    version = BrokerVersion.parse(str(shape["version"]))
+    return StoreConfig(version=version, **values, **paths)  # type: ignore[arg-type] # keys are ours
+
+
+def _read_properties(path: Path) -> Mapping[str, str]:
+    try:
+        text = path.read_bytes()
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
+    try:
+        values: Mapping[str, str] = javaproperties.loads(text.decode("utf-8"))
+    except (ValueError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is not a Java properties file: {e}") from e
+    return values
+
+
+def _refuse_foreign(values: Mapping[str, str], path: Path) -> None:
+    """Refuse settings whose files are not ConsumeQueue, IndexFile and CommitLog as read here."""
+    plug_in = values.get("messageStorePlugIn", "")
+    found = [
+        ("storeType" in values and "rocksdb" in values["storeType"].lower(),
+         "its consume queues are kept in RocksDB (storeType={storeType})"),
+        (_is_true(values.get("enableDLegerCommitLog")),
+         "its log is a DLedger log (enableDLegerCommitLog=true)"),
+        ("tiered" in plug_in.lower(), "it is a tiered store (messageStorePlugIn={messageStorePlugIn})"),
+        (_is_true(values.get("enableCalcFilterBitMap")),
+         "its consume queues hold filter bitmaps, whose content is not in the log "
+         "(enableCalcFilterBitMap=true)"),
+    ]  # fmt: skip
+    for is_so, reason in found:
+        if is_so:
+            raise UnsupportedFormatError(f"{path}: {reason.format(**values)}; that is not read here")
+
+
+def _is_true(value: str | None) -> bool:
+    return value is not None and value.strip().lower() == "true"
+
+
+def _check(config: StoreConfig, origin: str) -> None:
+    smallest = (
+        ("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, RECORD_MIN_SIZE + BLANK_SIZE),
+        ("mappedFileSizeConsumeQueueExt", config.mapped_file_size_consume_queue_ext,
+         EXT_UNIT_SIZE + EXT_END_BLANK_SIZE),
+        ("maxIndexNum", config.max_index_num, 2),
+    )  # fmt: skip
+    for name, value, least in smallest:
+        if value < least:
+            raise ConfigError(f"{origin}: {name}={value} is too small; the least is {least}")
+    config.delay_levels_ms()
+
+
+def _parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Parse ``messageDelayLevel`` as ``DefaultMessageStore.parseDelayLevel``: single spaces."""
+    levels = []
+    for part in java.split(text, " "):
+        number = java.parse_int(part[:-1], bits=64)
+        if not part or part[-1] not in _UNIT_MS or number is None:
+            raise ConfigError(f"messageDelayLevel={text!r}: {part!r} is not a number and s, m, h or d")
+        levels.append(number * _UNIT_MS[part[-1]])
+    return tuple(levels)
+
+
+class _Reader:
+    """Typed access to broker properties; errors name file, key and value."""
+
+    def __init__(self, values: Mapping[str, str], origin: str) -> None:
+        self._values = values
+        self._origin = origin
+
+    def text(self, name: str, default: str) -> str:
+        return self._values.get(name, default).strip()
+
+    def positive(self, name: str, default: int) -> int:
+        raw = self._values.get(name)
+        if raw is None:
+            return default
+        value = java.parse_int(raw.strip())
+        if value is None or value <= 0:
+            raise ConfigError(f"{self._origin}: {name}={raw!r} is not a positive 32-bit integer")
+        return value
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        raw = self._values.get(name)
+        if raw is None:
+            return default
+        value = raw.strip().lower()
+        if value not in ("true", "false"):
+            raise ConfigError(f"{self._origin}: {name}={raw!r} is neither true nor false")
+        return value == "true"

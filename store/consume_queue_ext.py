@@ -1,0 +1,91 @@
+"""ConsumeQueueExt: units beside a queue that hold tags code, store time and a filter bitmap.
+
+With ``enableConsumeQueueExt`` a queue's unit holds an ext address where its tags code was
+(format notes §6). No bitmap can be derived from a log, so every unit written here is 20 bytes and
+its place follows from its number.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.config import StoreConfig
+from store.cq_kernel import Units
+from store.disk import Disk
+from store.layout import (
+    CONSUME_QUEUE_EXT_DIR,
+    EXT_END_BLANK_SIZE,
+    EXT_END_MARK,
+    EXT_UNIT,
+    EXT_UNIT_SIZE,
+)
+from store.mapped_file import MappedFileQueue, file_name, written_prefix
+
+
+class ConsumeQueueExtWriter:
+    """The ext files of all queues of a root, for appending."""
+
+    def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
+        self._directory = root / CONSUME_QUEUE_EXT_DIR
+        self._file_size = config.mapped_file_size_consume_queue_ext
+        self._per_file = (self._file_size - EXT_END_BLANK_SIZE) // EXT_UNIT_SIZE
+        self._disk = disk
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """File size in bytes, and how many units a file takes."""
+        return self._file_size, self._per_file
+
+    def load(self, key: tuple[str, int]) -> int:
+        """Count the units a queue has."""
+        directory = self._queue_directory(key)
+        files = MappedFileQueue([directory], self._file_size).files
+        if not files:
+            return 0
+        last = files[-1]
+        units = last.view()[: self._per_file * EXT_UNIT_SIZE].view(EXT_UNIT)
+        return last.base // self._file_size * self._per_file + written_prefix(units["size"])
+
+    def put(
+        self,
+        keys: list[tuple[str, int]],
+        units: Units,
+        number: NDArray[np.int64],
+        store_timestamp: NDArray[np.int64],
+    ) -> None:
+        """Write the ext units of ``units``; ``number`` is each one's place, -1 for none."""
+        chosen = np.flatnonzero(number >= 0)
+        order = chosen[np.argsort(units.queue[chosen], kind="stable")]
+        data = np.zeros(len(order), EXT_UNIT)
+        data["size"] = EXT_UNIT_SIZE
+        data["tags_code"] = units.tags_code[order]
+        data["store_timestamp"] = store_timestamp[order]
+        queues, starts = np.unique(units.queue[order], return_index=True)
+        ends = [*starts[1:], len(order)]
+        for q, start, end in zip(queues, starts, ends, strict=True):
+            self._write(self._queue_directory(keys[q]), int(number[order[start]]), data[start:end])
+
+    def _queue_directory(self, key: tuple[str, int]) -> Path:
+        return self._directory / key[0] / str(key[1])
+
+    def _write(self, directory: Path, number: int, data: NDArray[np.void]) -> None:
+        """Write consecutive units of one queue, file by file."""
+        while len(data):
+            in_file = number % self._per_file
+            base = number // self._per_file * self._file_size
+            path = directory / file_name(base)
+            if in_file == 0:
+                if base:
+                    self._mark_end(directory / file_name(base - self._file_size))
+                self._disk.create(path, self._file_size)
+            part = data[: self._per_file - in_file]
+            self._disk.write(path, in_file * EXT_UNIT_SIZE, part.tobytes())
+            data, number = data[len(part) :], number + len(part)
+
+    def _mark_end(self, path: Path) -> None:
+        """Write the end mark after a full file's last unit."""
+        mark = np.array(-1, EXT_END_MARK)
+        self._disk.write(path, self._per_file * EXT_UNIT_SIZE, mark.tobytes())

@@ -1,0 +1,210 @@
+"""ConsumeQueues, written: each message's place in the log, appended to its queue's files.
+
+The append follows a broker's ``ConsumeQueue.putMessagePositionInfo`` (format notes §5.3): what
+lies at or below a queue's ``max_physic_offset`` is known and skipped, so that dispatching again
+changes nothing. A queue's state is read from its files when it is first touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.config import StoreConfig
+from store.consume_queue import QueueTail, queue_end
+from store.consume_queue_ext import ConsumeQueueExtWriter
+from store.cq_kernel import NO_QUEUE_YET, Placed, Queues, Units, place
+from store.disk import Disk
+from store.dispatch_request import DispatchRequests
+from store.errors import DamageError
+from store.layout import (
+    CONSUME_QUEUE_DIR,
+    CQ_UNIT,
+    CQ_UNIT_SIZE,
+    PRE_BLANK_SIZE,
+    SYS_COMMIT,
+)
+from store.mapped_file import file_name
+from store.queue_name import check_topic
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class QueueDrops:
+    """What the broker's own rules did to a queue's messages, which no broker tells."""
+
+    repeated: int = 0  # dropped: the queue offset is below the queue's end
+    gaps: int = 0  # kept, but placed lower than the queue offset says
+
+    def add(self, repeated: int, gaps: int) -> None:
+        """Count on."""
+        self.repeated += repeated
+        self.gaps += gaps
+
+
+@dataclass(slots=True)
+class _State:
+    """All queues touched so far, as arrays that grow."""
+
+    numbers: dict[QueueKey, int] = field(default_factory=dict)
+    max_physic_offset: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
+    end: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
+    allocated: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
+    ext_count: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
+
+    def add(self, key: QueueKey, tail: QueueTail | None, ext_count: int) -> int:
+        number = len(self.numbers)
+        if number == len(self.end):
+            for name in ("max_physic_offset", "end", "allocated", "ext_count"):
+                setattr(self, name, np.resize(getattr(self, name), 2 * number))
+        self.numbers[key] = number
+        self.max_physic_offset[number] = tail.max_physic_offset if tail else -1
+        self.end[number] = tail.end if tail else NO_QUEUE_YET
+        self.allocated[number] = tail.allocated if tail else NO_QUEUE_YET
+        self.ext_count[number] = ext_count
+        return number
+
+
+class ConsumeQueueStore:
+    """The consume queues of one root, for appending."""
+
+    def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
+        self.directory = root / CONSUME_QUEUE_DIR
+        self.drops: dict[QueueKey, QueueDrops] = {}
+        self._file_size = config.mapped_file_size_consume_queue
+        self._disk = disk
+        self._state = _State()
+        self._ext = (
+            ConsumeQueueExtWriter(root, config, disk) if config.enable_consume_queue_ext else None
+        )
+
+    def put_message_position_info(self, requests: DispatchRequests) -> None:
+        """Append the units of these requests (only ordinary and committed messages have one).
+
+        Raises DamageError for a topic that cannot be a directory, StoreIOError.
+        """
+        units, keys, store_timestamp = units_of(requests)
+        if not len(units.queue):
+            return
+        numbers = np.array([self._number(key, requests) for key in keys], np.int64)
+        state, ext, count = self._state, self._ext, len(keys)
+        queues = Queues(
+            max_physic_offset=state.max_physic_offset[numbers],
+            end=state.end[numbers],
+            allocated=state.allocated[numbers],
+            ext_count=state.ext_count[numbers],
+            repeated=np.zeros(count, np.int64),
+            gaps=np.zeros(count, np.int64),
+        )
+        self._check_new(units, queues, keys)
+        placed = place(units, queues, self._file_size, ext.shape if ext is not None else (0, 0))
+        if ext is not None:
+            ext.put(keys, units, placed.ext_at, store_timestamp)
+        for q, key in enumerate(keys):
+            files = int(state.allocated[numbers[q]]), int(queues.allocated[q])
+            self._create_files(key, *files, first=int(placed.first[q]))
+            self._write_queue(key, q, placed)
+        for q in np.flatnonzero(queues.repeated + queues.gaps):
+            drops = self.drops.setdefault(keys[q], QueueDrops())
+            drops.add(int(queues.repeated[q]), int(queues.gaps[q]))
+        state.max_physic_offset[numbers] = queues.max_physic_offset
+        state.end[numbers] = queues.end
+        state.allocated[numbers] = queues.allocated
+        state.ext_count[numbers] = queues.ext_count
+
+    def _number(self, key: QueueKey, requests: DispatchRequests) -> int:
+        number = self._state.numbers.get(key)
+        if number is None:
+            check_topic(key[0], self.directory, requests.begin)
+            tail = queue_end(self._queue_directory(key), self._file_size)
+            ext_count = self._ext.load(key) if self._ext is not None else 0
+            number = self._state.add(key, tail, ext_count)
+        return number
+
+    def _check_new(self, units: Units, queues: Queues, keys: list[QueueKey]) -> None:
+        """Refuse a queue that would begin at a negative offset: no file can be named so."""
+        is_new = queues.end[units.queue] == NO_QUEUE_YET
+        for u in np.flatnonzero(is_new & (units.queue_offset * CQ_UNIT_SIZE < 0))[:1]:
+            topic, queue_id = keys[units.queue[u]]
+            raise DamageError(
+                self._queue_directory((topic, queue_id)),
+                int(units.commit_log_offset[u]),
+                f"the message's queue offset {units.queue_offset[u]} fits no queue",
+            )
+
+    def _queue_directory(self, key: QueueKey) -> Path:
+        return self.directory / key[0] / str(key[1])
+
+    def _create_files(self, key: QueueKey, begin: int, end: int, *, first: int) -> None:
+        """Create the queue's files for bytes ``begin`` to ``end``; ``first``: its first unit.
+
+        A new queue (``begin`` is NO_QUEUE_YET) starts with the file that holds its first unit,
+        filled up to there.
+        """
+        directory = self._queue_directory(key)
+        is_new = begin == NO_QUEUE_YET
+        if is_new:
+            begin = first - first % self._file_size
+        for base in range(begin, end, self._file_size):
+            self._disk.create(directory / file_name(base), self._file_size)
+        if is_new:
+            count = (first - begin) // CQ_UNIT_SIZE
+            self._write_pre_fill(directory / file_name(begin), count)
+
+    def _write_queue(self, key: QueueKey, q: int, placed: Placed) -> None:
+        """Write one queue's stretch of accepted units, file by file."""
+        begin = int(placed.group_end[q - 1]) * CQ_UNIT_SIZE if q else 0
+        data = memoryview(placed.data.data)[begin : int(placed.group_end[q]) * CQ_UNIT_SIZE]
+        directory = self._queue_directory(key)
+        at = int(placed.first[q])
+        while data:
+            in_file = at % self._file_size
+            part = data[: self._file_size - in_file]
+            self._disk.write(directory / file_name(at - in_file), in_file, part)
+            data, at = data[len(part) :], at + len(part)
+
+    def _write_pre_fill(self, path: Path, count: int) -> None:
+        """Fill the start of a new queue's first file (``ConsumeQueue.fillPreBlank``)."""
+        if count:
+            fill = np.zeros(count, CQ_UNIT)
+            fill["size"] = PRE_BLANK_SIZE
+            self._disk.write(path, 0, fill.tobytes())
+
+
+def units_of(requests: DispatchRequests) -> tuple[Units, list[QueueKey], NDArray[np.int64]]:
+    """Return the units that requests put into queues, the queues, and each unit's store time.
+
+    Units are in log order; a message's own unit comes before its multi-dispatch units.
+    """
+    is_queued = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
+    rows = np.flatnonzero(is_queued)
+    is_main = np.ones(len(rows), np.uint8)
+    queue, queue_offset = requests.queue[rows], requests.queue_offset[rows]
+    if len(requests.multi_row):
+        order = np.argsort(np.concatenate([rows, requests.multi_row]), kind="stable")
+        is_main = np.concatenate([is_main, np.zeros(len(requests.multi_row), np.uint8)])[order]
+        queue = np.concatenate([queue, requests.multi_queue])[order]
+        queue_offset = np.concatenate([queue_offset, requests.multi_offset])[order]
+        rows = np.concatenate([rows, requests.multi_row])[order]
+    used, numbers = np.unique(queue, return_inverse=True)
+    keys: dict[QueueKey, int] = {}
+    renumber = np.array(
+        [
+            keys.setdefault((requests.topics[n], int(requests.queue_ids[n])), len(keys))
+            for n in used
+        ],
+        np.int32,
+    )
+    units = Units(
+        queue=renumber[numbers] if len(used) else np.empty(0, np.int32),
+        commit_log_offset=requests.commit_log_offset[rows],
+        size=requests.size[rows],
+        tags_code=requests.tags_code[rows],
+        queue_offset=queue_offset,
+        is_main=is_main,
+    )
+    return units, list(keys), requests.store_timestamp[rows]

@@ -1,0 +1,70 @@
+"""The errors of a store, one tree.
+
+::
+
+    StoreError                    anything this project raises about a store
+    ├── ConfigError               a setting that is malformed or does not fit the root
+    ├── DamageError               bytes that break the format: path, offset, reason
+    │   └── LostDataError         a range of the log that is gone: begin, end
+    ├── RootInUseError            another owner holds the root's lock
+    ├── UnsupportedFormatError    a format this project does not read
+    └── StoreIOError              the operating system refused: path, what was tried, errno
+
+End of data is a return value, never an exception.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class StoreError(Exception):
+    """Anything wrong with a store, told in one sentence."""
+
+
+class ConfigError(StoreError):
+    """A setting is malformed, or does not fit the files it is used on."""
+
+
+class DamageError(StoreError):
+    """Bytes at ``offset`` of ``path`` break the format.
+
+    ``offset`` is a position in the stream the file belongs to (the physical offset for a
+    commit log file), so it reads the same whatever the file is called.
+    """
+
+    def __init__(self, path: Path | str, offset: int, reason: str, hint: str = "") -> None:
+        self.path = Path(path)
+        self.offset = offset
+        self.reason = reason
+        self.hint = hint
+        text = f"damaged: {path} at offset {offset}: {reason}"
+        super().__init__(f"{text}; {hint}" if hint else text)
+
+
+class LostDataError(DamageError):
+    """The log has no bytes for ``[begin, end)``."""
+
+    def __init__(
+        self, path: Path | str, begin: int, end: int, *, reason: str, hint: str = ""
+    ) -> None:
+        super().__init__(path, begin, f"{reason}: offsets {begin} to {end} are lost", hint)
+        self.begin = begin
+        self.end = end
+
+
+class RootInUseError(StoreError):
+    """The root's ``lock`` file is held by a broker or another dispatcher."""
+
+
+class UnsupportedFormatError(StoreError):
+    """The store is of a kind that is not read here, and never half-read."""
+
+
+class StoreIOError(StoreError):
+    """The operating system refused an operation on a file."""
+
+    def __init__(self, action: str, path: Path | str, cause: OSError) -> None:
+        self.path = Path(path)
+        self.errno = cause.errno
+        super().__init__(f"cannot {action} {path}: {cause.strerror or cause}")

@@ -1,0 +1,114 @@
+"""Java's string arithmetic on raw UTF-8 bytes, as kernels. The plain twins are in ``store.java``.
+
+Bytes are decoded as ``new String(bytes, UTF_8)`` does on the fly; nothing is allocated.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+_REPLACEMENT = 0xFFFD
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _is_continuation(buf: NDArray[np.uint8], at: int, end: int) -> bool:
+    return at < end and (buf[at] & 0xC0) == 0x80
+
+
+@numba.njit(cache=True, nogil=True)
+def decode_one(buf: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
+    """Decode one non-ASCII code point at ``at``; return it and the position after it.
+
+    A malformed piece gives U+FFFD and consumes the maximal subpart; an encoded surrogate,
+    complete or cut short, is one piece (Java parity, format notes §2.5).
+    """
+    lead = np.int64(buf[at])
+    if 0xC2 <= lead <= 0xDF:
+        if _is_continuation(buf, at + 1, end):
+            return ((lead & 0x1F) << 6) | (buf[at + 1] & 0x3F), at + 2
+        return _REPLACEMENT, at + 1
+    if 0xE0 <= lead <= 0xEF:
+        if not _is_continuation(buf, at + 1, end) or (lead == 0xE0 and buf[at + 1] < 0xA0):
+            return _REPLACEMENT, at + 1
+        if not _is_continuation(buf, at + 2, end):
+            return _REPLACEMENT, at + 2
+        if lead == 0xED and buf[at + 1] >= 0xA0:
+            return _REPLACEMENT, at + 3
+        point = ((lead & 0x0F) << 12) | (np.int64(buf[at + 1] & 0x3F) << 6) | (buf[at + 2] & 0x3F)
+        return point, at + 3
+    if 0xF0 <= lead <= 0xF4:
+        if (
+            not _is_continuation(buf, at + 1, end)
+            or (lead == 0xF0 and buf[at + 1] < 0x90)
+            or (lead == 0xF4 and buf[at + 1] > 0x8F)
+        ):
+            return _REPLACEMENT, at + 1
+        if not _is_continuation(buf, at + 2, end):
+            return _REPLACEMENT, at + 2
+        if not _is_continuation(buf, at + 3, end):
+            return _REPLACEMENT, at + 3
+        high = ((lead & 0x07) << 18) | (np.int64(buf[at + 1] & 0x3F) << 12)
+        return high | (np.int64(buf[at + 2] & 0x3F) << 6) | (buf[at + 3] & 0x3F), at + 4
+    return _REPLACEMENT, at + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def hash_utf8(buf: NDArray[np.uint8], begin: int, end: int, start: np.uint32) -> np.uint32:
+    """Continue ``String.hashCode`` from ``start`` over the decoded ``buf[begin:end]``."""
+    h = np.uint32(start)
+    at = begin
+    while at < end:
+        byte = buf[at]
+        if byte < 0x80:
+            h = np.uint32(h * np.uint32(31) + np.uint32(byte))
+            at += 1
+            continue
+        point, at = decode_one(buf, at, end)
+        if point < 0x10000:
+            h = np.uint32(h * np.uint32(31) + np.uint32(point))
+        else:
+            high = 0xD800 + ((point - 0x10000) >> 10)
+            low = 0xDC00 + ((point - 0x10000) & 0x3FF)
+            h = np.uint32(h * np.uint32(31) + np.uint32(high))
+            h = np.uint32(h * np.uint32(31) + np.uint32(low))
+    return h
+
+
+@numba.njit(cache=True, nogil=True)
+def index_key_hash(h: np.uint32) -> np.int32:
+    """Return the index's form of a key hash: absolute value, the minimum becomes 0.
+
+    Java parity: ``IndexFile.indexKeyHashMethod``.
+    """
+    value = np.int32(h)
+    if value < 0:
+        value = np.int32(-value)
+    return np.int32(0) if value < 0 else value
+
+
+@numba.njit(cache=True, nogil=True)
+def parse_int(buf: NDArray[np.uint8], begin: int, end: int, limit: int) -> tuple[bool, int]:
+    """Parse ``[+-]?[0-9]+`` with ``-limit - 1 <= value <= limit``; (False, 0) where Java throws."""
+    at = begin
+    negative = False
+    if at < end and (buf[at] == ord("-") or buf[at] == ord("+")):
+        negative = buf[at] == ord("-")
+        at += 1
+    if at >= end:
+        return False, 0
+    value = np.int64(0)  # kept negative, which has the wider range
+    while at < end:
+        digit = np.int64(buf[at]) - ord("0")
+        if digit < 0 or digit > 9:
+            return False, 0
+        if value < (-limit - 1 + digit) // 10 + (1 if (-limit - 1 + digit) % 10 else 0):
+            return False, 0
+        value = value * 10 - digit
+        at += 1
+    if negative:
+        return True, value
+    if value < -limit:
+        return False, 0
+    return True, -value

@@ -1,0 +1,187 @@
+"""Planning what to read next: ranges of the log that end at record boundaries.
+
+The planner walks the chain of records. In files before the last it trusts the chain (whoever
+reads the range checks each record); in the last file that holds anything, whose end is the live
+end, it applies the whole acceptance rule itself, so that nothing half-written is ever planned.
+
+Ranges tile the log: each begins where the one before ended, and one that reaches a file's blank
+ends at the next file's base.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from store import record_kernel as rk
+from store.commit_log import CommitLog, wrong_size
+from store.log_range import LogRange
+from store.log_walk import WalkEnd, find_record, walk
+from store.mapped_file import MappedFile
+from store.scan import scan_rules
+
+UNLIMITED = 1 << 62
+_CUTS_MAX = 4096
+_STALLED_SECONDS = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to read from ``begin`` on; ``end`` is the end of the last range (or ``begin``)."""
+
+    begin: int
+    ranges: tuple[LogRange, ...]
+
+    @property
+    def end(self) -> int:
+        """Where the plan ends: always a record boundary."""
+        return self.ranges[-1].end if self.ranges else self.begin
+
+
+class LogPlanner:
+    """Plans ranges of one commit log.
+
+    ``is_clean`` tells whether the log was closed cleanly (no ``abort`` beside it): then a record
+    that fails before others in the last file is damage, else it is the end of the log, which is
+    what a broker cuts off at its next start.
+    """
+
+    def __init__(
+        self, commit_log: CommitLog, is_clean: Callable[[], bool], *, range_bytes: int = UNLIMITED
+    ) -> None:
+        self._log = commit_log
+        self._is_clean = is_clean
+        self._range_bytes = range_bytes
+        self._rules = scan_rules(commit_log.config)
+        self._fast_rules = self._rules._replace(check_crc=False, check_property_crc=False)
+        self._marks = np.empty(_CUTS_MAX, np.int64)
+        self._stop = (-1, 0.0, False)  # offset of the last failed record, since when, told
+
+    def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
+        """Plan from ``begin``: about ``max_bytes`` (one record more at most), never past ``until``.
+
+        Damage ends a plan: what lies up to the end of its file is in the plan, and whoever reads
+        it finds the record. No range means there is nothing new.
+        """
+        self._log.refresh()
+        ranges: list[LogRange] = []
+        at, stop = begin, min(begin + max_bytes, until)
+        while at < stop:
+            more, goes_on = self._plan_file(at, stop)
+            ranges += more
+            if not more or not goes_on:
+                break
+            at = more[-1].end
+        return Plan(begin, tuple(ranges))
+
+    def end(self) -> int:
+        """Return where the log ends now, by the chain of its last file (no CRCs)."""
+        self._log.refresh()
+        return self._log.max_offset()
+
+    def _plan_file(self, at: int, stop: int) -> tuple[list[LogRange], bool]:
+        """Plan within the file of ``at``; tell whether the log may go on behind."""
+        log = self._log
+        file, last = log.find(at), log.last_file()
+        if file is None or last is None:
+            base = log.next_base(at)
+            if base is None or last is None or base > last.base:
+                return [], False
+            reason = "no file holds this part of the log"
+            if at < log.min_offset():
+                reason = "this part of the log has expired"
+            return [LogRange(at, base, str(log.directories[0]), base, reason)], True
+        if file.length != log.file_size:
+            if file.base > last.base:
+                return [], False
+            reason = "; ".join(wrong_size(file, log.file_size))
+            end = file.base + log.file_size
+            return [LogRange(at, end, str(file.path), file.base, reason)], False
+        if file.base < last.base:
+            return self._plan_closed(file, at, stop)
+        if file.base == last.base:
+            return self._plan_last(file, at, stop)
+        return [], False
+
+    def _plan_closed(
+        self, file: MappedFile, at: int, stop: int
+    ) -> tuple[list[LogRange], bool]:
+        end = self._walk(file, at, stop, live=False)
+        if end.reason == rk.OK:
+            return self._cut(file, at, file.base + end.at, end), True
+        ranges = self._cut(file, at, file.base + self._log.file_size, end)
+        return ranges, end.reason == rk.BLANK
+
+    def _plan_last(self, file: MappedFile, at: int, stop: int) -> tuple[list[LogRange], bool]:
+        """Plan in the file with the live end; here every record is checked wholly."""
+        end = self._walk(file, at, stop, live=True)
+        reached = file.base + end.at
+        if end.reason not in (rk.OK, rk.BLANK):
+            valid_after = self._record_after(file, end)
+            if valid_after >= 0 and self._is_clean():
+                beyond = self._walk(file, file.base + valid_after, stop, live=True)
+                reached = file.base + max(beyond.at, valid_after)
+                if beyond.reason == rk.BLANK:
+                    reached = file.base + self._log.file_size
+        if reached <= at:
+            return [], False
+        return self._cut(file, at, reached, end), False
+
+    def _walk(self, file: MappedFile, at: int, stop: int, *, live: bool) -> WalkEnd:
+        span = (file.base, at - file.base, min(stop - file.base, file.length))
+        rules = self._rules if live else self._fast_rules
+        end: WalkEnd = walk(file.view(), span, rules, live, (self._marks, self._range_bytes))
+        return end
+
+    def _cut(self, file: MappedFile, begin: int, end: int, walked: WalkEnd) -> list[LogRange]:
+        """Cut ``[begin, end)`` at the record boundaries that the walk noted."""
+        marks = [file.base + int(m) for m in self._marks[: walked.cuts]]
+        bounds = [begin, *[m for m in marks if begin < m < end], end]
+        path = str(file.path)
+        return [
+            LogRange(a, b, path, file.base) for a, b in zip(bounds, bounds[1:], strict=False)
+        ]
+
+    def _record_after(self, file: MappedFile, end: WalkEnd) -> int:
+        """Find a valid record after the failed one at ``end.at``; -1 if the log ends there.
+
+        Looked for at once where the log was closed cleanly, else when the walk has been standing
+        there for a while, and then only to warn.
+        """
+        offset, now = file.base + end.at, time.monotonic()
+        if self._stop[0] != offset:
+            self._stop = (offset, now, False)
+        is_clean = self._is_clean()
+        if self._stop[2] or (not is_clean and now - self._stop[1] < _STALLED_SECONDS):
+            return -1
+        found = -1
+        begin = next_data(file, end.at)
+        if begin >= 0:
+            span = (file.base, max(begin, end.at + 1), file.length)
+            found = int(find_record(file.view(), span, self._rules))
+        if found < 0 or not is_clean:
+            self._stop = (offset, self._stop[1], True)  # do not look again at this position
+        if found >= 0 and not is_clean:
+            _log.warning(
+                "%s: the log ends at offset %d (%s); valid records follow from %d on: a broker "
+                "cuts them off at its next start, they are not dispatched",
+                file.path, offset, rk.REASONS.get(end.reason, "?"), file.base + found,
+            )  # fmt: skip
+            return -1
+        return found
+
+
+def next_data(file: MappedFile, at: int) -> int:
+    """Return the first position from ``at`` on that is not in a hole of the file, -1 if none."""
+    with file.path.open("rb") as f:
+        try:
+            return os.lseek(f.fileno(), at, os.SEEK_DATA)
+        except OSError:  # ENXIO: only a hole follows
+            return -1

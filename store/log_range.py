@@ -1,0 +1,16 @@
+"""A range of the commit log: what a plan hands to whoever scans it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """``[begin, end)`` of the log, in one file; ``gap`` says why nothing can be read there."""
+
+    begin: int
+    end: int
+    path: str
+    base: int
+    gap: str = ""

@@ -1,0 +1,82 @@
+"""Walking the chain of records without decoding them, as kernels: positions only.
+
+Each record starts where the last one ended; the walk says where it stopped and why, in the
+reasons of ``store.record_kernel``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from store import layout
+from store import record_kernel as rk
+from store.record_kernel import Rules, check_record, is_complete, read_i32, read_i64
+
+
+class WalkEnd(NamedTuple):
+    """Where a walk stopped and why, the last record before, and how many cuts were noted."""
+
+    reason: int
+    at: int
+    last: int  # position of the last record walked over, -1 if none
+    cuts: int
+
+
+@numba.njit(cache=True, nogil=True)
+def walk(
+    buf: NDArray[np.uint8],
+    span: tuple[int, int, int],
+    rules: Rules,
+    live: bool,
+    cuts: tuple[NDArray[np.int64], int],
+) -> WalkEnd:
+    """Walk from ``begin`` until a record starts at ``end`` or later; span = (base, begin, end).
+
+    ``live`` applies the rule of the live end to each record. ``cuts`` = (array, bytes): the
+    position after every so many bytes is noted, as long as the array has room.
+    """
+    base, at, end = span
+    marks, every = cuts
+    last, noted, begin = np.int64(-1), 0, at
+    while at < end:
+        parts = check_record(buf, at, base, rules)
+        if parts.reason != rk.OK:
+            return WalkEnd(parts.reason, at, last, noted)
+        if live and not is_complete(buf, at, base, rules):
+            return WalkEnd(rk.EMPTY, at, last, noted)
+        last = at
+        at = parts.end
+        if at - begin >= every and noted < len(marks):
+            marks[noted] = at
+            noted += 1
+            begin = at
+    return WalkEnd(rk.OK, at, last, noted)
+
+
+@numba.njit(cache=True, nogil=True)
+def find_record(buf: NDArray[np.uint8], span: tuple[int, int, int], rules: Rules) -> int:
+    """Find the first position in (base, begin, end) where a valid record or the blank lies.
+
+    A valid record passes the whole acceptance rule; the blank must span exactly to the file's
+    end. Returns -1 if there is neither.
+    """
+    base, begin, end = span
+    for at in range(begin, end - layout.BLANK_SIZE + 1):
+        if buf[at + 4] != 0xDA and buf[at + 4] != 0xCB:
+            continue
+        magic = read_i32(buf, at + layout.MAGIC_AT)
+        if magic == layout.MAGIC_BLANK:
+            if read_i32(buf, at) == len(buf) - at:
+                return at
+        elif magic == layout.MAGIC_V1 or magic == layout.MAGIC_V2:
+            if end - at < layout.RECORD_MIN_SIZE:
+                continue
+            if read_i64(buf, at + layout.PHYSICAL_OFFSET_AT) != base + at:
+                continue
+            if check_record(buf, at, base, rules).reason == rk.OK:
+                return at
+    return -1

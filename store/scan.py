@@ -1,0 +1,216 @@
+"""Scanning a commit log file into dispatch requests, chunk by chunk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import record_kernel as rk
+from store import scan_kernel as sk
+from store.config import StoreConfig
+from store.dispatch_request import DispatchRequests
+from store.errors import DamageError, UnsupportedFormatError
+from store.java import decode
+from store.layout import RECORD_MIN_SIZE
+from store.log_range import LogRange
+from store.log_walk import find_record
+from store.mapped_file import map_file
+from store.record_kernel import Rules
+from store.scan_kernel import Columns, QueueTable, ScanEnd
+
+CHUNK_BYTES = 4 * 1024 * 1024
+_SETTLE_SECONDS = 0.05  # a failed record is read once more after this
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """``[begin, end)`` of the log cannot be read: where, and why."""
+
+    begin: int
+    end: int
+    path: str
+    reason: str
+
+    def error(self) -> DamageError:
+        """Return this as the error that names file, offset, reason and what can be done."""
+        return DamageError(
+            self.path,
+            self.begin,
+            self.reason,
+            "everything before it is dispatched; restore the file from a replica or a backup, or "
+            f"go on behind it (lost: offsets {self.begin} to {self.end}) with failOnDataLoss=false",
+        )
+
+
+def scan_rules(config: StoreConfig) -> Rules:
+    """Return what a scan of this store checks and reads."""
+    return Rules(
+        accepts_v2=config.accepts_v2,
+        check_crc=True,
+        check_property_crc=config.enabled_append_prop_crc,
+        splits_properties=config.splits_properties,
+        checks_inner_batch=config.checks_inner_batch,
+        indexes_keys=config.message_index_enable,
+        indexes_tags=config.indexes_tags,
+        multi_dispatch=_multi_dispatch(config),
+        multi_skips_slash=config.multi_dispatch_skips_slash,
+        lmq=config.enable_lmq,
+    )
+
+
+def _multi_dispatch(config: StoreConfig) -> int:
+    if not config.dispatches_multi:
+        return sk.MULTI_OFF
+    excluded = config.multi_dispatch_excludes
+    if not excluded:
+        return sk.MULTI_ALL
+    return sk.MULTI_WITHOUT_SYSTEM if "rmq_sys_*" in excluded else sk.MULTI_WITHOUT_TIMER
+
+
+class Scanner:
+    """Scans stretches of commit log files; holds the buffers, so use one a thread."""
+
+    def __init__(self, config: StoreConfig, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.rules = scan_rules(config)
+        self._delays = np.array(config.delay_levels_ms(), np.int64)
+        self._chunk_bytes = chunk_bytes
+        self._rows = 0
+        self._columns: Columns
+        self._table: QueueTable
+
+    def read(
+        self, part: LogRange, *, skip_damage: bool = False
+    ) -> Iterator[DispatchRequests | Damage]:
+        """Yield the requests of a range, in stretches that tile it.
+
+        A record that fails, also when read once more, ends the range with a Damage that spans
+        the rest; with ``skip_damage`` it spans to the next valid record and reading goes on.
+        Raises UnsupportedFormatError for an inner batch.
+        """
+        if part.gap:
+            yield Damage(part.begin, part.end, part.path, part.gap)
+            return
+        view = map_file(Path(part.path))
+        at, end = part.begin - part.base, min(part.end - part.base, len(view))
+        retried = -1
+        while part.base + at < part.end:
+            requests, reason = None, rk.OK
+            for requests, reason in self.chunks(view, part.base, at, end):
+                if reason == rk.BLANK:
+                    yield replace(requests, end=part.end)
+                    return
+                yield requests
+                at = requests.end - part.base
+            if reason == rk.OK:
+                return
+            if retried != at:
+                retried = at
+                time.sleep(_SETTLE_SECONDS)
+                continue
+            if reason == rk.INNER_BATCH:
+                raise UnsupportedFormatError(
+                    f"{part.path} at offset {part.base + at}: an inner batch (a BatchCQ topic); "
+                    "batch consume queues are not read here"
+                )
+            valid = -1
+            if skip_damage:
+                valid = int(find_record(view, (part.base, at + 1, end), self.rules))
+            stop = part.base + valid if valid >= 0 else part.end
+            yield Damage(part.base + at, stop, part.path, rk.REASONS[reason])
+            if valid < 0:
+                return
+            at = valid
+
+    def chunks(
+        self, view: NDArray[np.uint8], base: int, begin: int, end: int
+    ) -> Iterator[tuple[DispatchRequests, int]]:
+        """Scan positions ``begin`` to ``end`` of the file at ``base``; yield (requests, reason).
+
+        The reason is OK until the last chunk, which tells why the scan stopped: OK at ``end``
+        (where a record ends), else BLANK or what the record at the chunk's end failed on.
+        """
+        at = begin
+        while True:
+            stop = min(at + self._chunk_bytes, end)
+            requests, reason, at = self._scan(view, (base, at, stop))
+            if reason == rk.FULL:
+                reason = rk.OK
+            yield requests, reason
+            if reason != rk.OK or at >= end:
+                return
+
+    def _scan(
+        self, view: NDArray[np.uint8], span: tuple[int, int, int]
+    ) -> tuple[DispatchRequests, int, int]:
+        self._make_room(span[2] - span[1])
+        self._table.slots[:] = 0
+        self._table.count[0] = 0
+        end: ScanEnd = sk.scan(view, span, self.rules, self._delays, (self._table, self._columns))
+        return self._requests(view, span[0] + span[1], span[0] + end.at, end), end.reason, end.at
+
+    def _make_room(self, size: int) -> None:
+        rows = size // RECORD_MIN_SIZE + 1
+        if rows <= self._rows:
+            return
+        self._rows = rows
+        # The last record may reach beyond the chunk by its own size: its keys are bounded by
+        # the 32767 bytes its properties can have.
+        parts = size // 2 + 32768
+        multis = parts if self.rules.multi_dispatch != sk.MULTI_OFF else 0
+        self._columns = Columns(
+            commit_log_offset=np.empty(rows, np.int64),
+            size=np.empty(rows, np.int32),
+            queue=np.empty(rows, np.int32),
+            queue_offset=np.empty(rows, np.int64),
+            tags_code=np.empty(rows, np.int64),
+            store_timestamp=np.empty(rows, np.int64),
+            transaction=np.empty(rows, np.uint8),
+            key_end=np.empty(rows, np.int32),
+            key_hash=np.empty(parts, np.int32),
+            multi_row=np.empty(multis, np.int32),
+            multi_queue=np.empty(multis, np.int32),
+            multi_offset=np.empty(multis, np.int64),
+        )
+        queues = rows + multis
+        self._table = QueueTable(
+            slots=np.zeros(1 << (2 * queues).bit_length(), np.int32),
+            topic_at=np.empty(queues, np.int64),
+            topic_end=np.empty(queues, np.int64),
+            queue_id=np.empty(queues, np.int32),
+            key_prefix=np.empty(queues, np.uint32),
+            kind=np.empty(queues, np.uint8),
+            count=np.zeros(1, np.int64),
+        )
+
+    def _requests(
+        self, view: NDArray[np.uint8], begin: int, stop: int, end: ScanEnd
+    ) -> DispatchRequests:
+        out, table = self._columns, self._table
+        n, queues = end.rows, int(table.count[0])
+        topics = [
+            decode(view[a:b].tobytes())
+            for a, b in zip(table.topic_at[:queues], table.topic_end[:queues], strict=True)
+        ]
+        return DispatchRequests(
+            begin=begin,
+            end=stop,
+            topics=topics,
+            queue_ids=table.queue_id[:queues].copy(),
+            commit_log_offset=out.commit_log_offset[:n].copy(),
+            size=out.size[:n].copy(),
+            queue=out.queue[:n].copy(),
+            queue_offset=out.queue_offset[:n].copy(),
+            tags_code=out.tags_code[:n].copy(),
+            store_timestamp=out.store_timestamp[:n].copy(),
+            transaction=out.transaction[:n].copy(),
+            key_end=out.key_end[:n].copy(),
+            key_hash=out.key_hash[: end.keys].copy(),
+            multi_row=out.multi_row[: end.multis].copy(),
+            multi_queue=out.multi_queue[: end.multis].copy(),
+            multi_offset=out.multi_offset[: end.multis].copy(),
+        )

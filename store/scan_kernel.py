@@ -1,0 +1,406 @@
+"""The scan: bytes of a commit log file to columns of dispatch requests, as one kernel.
+
+A record becomes what a broker's DispatchRequest holds of it (format notes §3): its queue, its
+tags code, and the hashes of its index keys. Topic and queue id become a number in the scan's own
+queue table, so a row is a few integers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from store import layout
+from store import record_kernel as rk
+from store.java_kernels import hash_utf8, index_key_hash, parse_int
+from store.record_kernel import Parts, Rules, check_record, read_i32, read_i64
+
+_SEPARATOR = layout.NAME_VALUE_SEPARATOR
+_TERMINATOR = layout.PROPERTY_SEPARATOR
+
+
+def _name(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+_NAMES = (
+    "KEYS",
+    "TAGS",
+    "UNIQ_KEY",
+    "DELAY",
+    "INNER_NUM",
+    "INNER_BASE",
+    "INNER_MULTI_DISPATCH",
+    "INNER_MULTI_QUEUE_OFFSET",
+)
+KEYS, TAGS, UNIQ_KEY, DELAY, INNER_NUM, INNER_BASE, MULTI_NAMES, MULTI_OFFSETS = range(8)
+_NAME_BYTES = _name("".join(_NAMES))
+_NAME_ENDS = np.cumsum([len(n) for n in _NAMES]).astype(np.int64)
+_FIRST_NAME_LONGEST = 24
+
+_SCHEDULE_TOPIC = _name("SCHEDULE_TOPIC_XXXX")
+_RETRY_PREFIX = _name("%RETRY%")
+_LMQ_PREFIX = _name("%LMQ%")
+_SYSTEM_PREFIX = _name("rmq_sys_")
+_TIMER_TOPIC = _name("rmq_sys_wheel_timer")
+
+# Which topics multi-dispatch leaves out (Rules.multi_dispatch; format notes §5.4).
+MULTI_OFF, MULTI_ALL, MULTI_WITHOUT_TIMER, MULTI_WITHOUT_SYSTEM = range(4)
+
+_IS_SCHEDULE = 1
+_IS_EXCLUDED = 2
+_INT_MAX, _SHORT_MAX, _LONG_MAX = 2**31 - 1, 2**15 - 1, 2**63 - 1
+_HASH = ord("#")
+
+
+class QueueTable(NamedTuple):
+    """The queues met by a scan: open addressing over (topic bytes, queue id)."""
+
+    slots: NDArray[np.int32]  # number of the queue + 1, 0 = free; a power of two long
+    topic_at: NDArray[np.int64]
+    topic_end: NDArray[np.int64]
+    queue_id: NDArray[np.int32]
+    key_prefix: NDArray[np.uint32]  # hash of `topic#`
+    kind: NDArray[np.uint8]
+    count: NDArray[np.int64]  # one element
+
+
+class Columns(NamedTuple):
+    """The scan's output, one element a record unless said otherwise."""
+
+    commit_log_offset: NDArray[np.int64]
+    size: NDArray[np.int32]
+    queue: NDArray[np.int32]
+    queue_offset: NDArray[np.int64]
+    tags_code: NDArray[np.int64]
+    store_timestamp: NDArray[np.int64]
+    transaction: NDArray[np.uint8]
+    key_end: NDArray[np.int32]  # end of the record's hashes in key_hash
+    key_hash: NDArray[np.int32]  # one element a key
+    multi_row: NDArray[np.int32]  # one element a multi-dispatch unit: its record's row
+    multi_queue: NDArray[np.int32]
+    multi_offset: NDArray[np.int64]
+
+
+class ScanEnd(NamedTuple):
+    """Where and why a scan ended: OK at its limit, BLANK, FULL, or what a record failed on."""
+
+    reason: int
+    at: int
+    rows: int
+    keys: int
+    multis: int
+
+
+@numba.njit(cache=True, nogil=True)
+def _starts_with(buf: NDArray[np.uint8], at: int, end: int, prefix: NDArray[np.uint8]) -> bool:
+    if end - at < len(prefix):
+        return False
+    for i in range(len(prefix)):
+        if buf[at + i] != prefix[i]:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _known_name(buf: NDArray[np.uint8], at: int, end: int) -> int:
+    """Return the number of a property name the store uses, -1 for any other."""
+    size = end - at
+    if size < 4 or size > _FIRST_NAME_LONGEST:
+        return -1
+    begin = 0
+    for number in range(len(_NAME_ENDS)):
+        stop = _NAME_ENDS[number]
+        if stop - begin == size and buf[at] == _NAME_BYTES[begin]:
+            same = True
+            for i in range(size):
+                if buf[at + i] != _NAME_BYTES[begin + i]:
+                    same = False
+                    break
+            if same:
+                return number
+        begin = stop
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def find_properties(
+    buf: NDArray[np.uint8], begin: int, end: int, splits: bool, found: NDArray[np.int64]
+) -> None:
+    """Set ``found[n] = (begin, end)`` of each known property's value, -1 where it is absent.
+
+    ``splits`` is the parser of 4.9.0 and before, which splits and wants exactly two parts
+    (format notes §2.4). A repeated name keeps its last value.
+    """
+    found[:, 0] = -1
+    at = begin
+    while at < end:
+        stop = at
+        first = -1  # the first name-value separator of the segment
+        count = 0
+        while stop < end and buf[stop] != _TERMINATOR:
+            if buf[stop] == _SEPARATOR:
+                if first < 0:
+                    first = stop
+                count += 1
+            stop += 1
+        value_end = stop
+        if splits:
+            while value_end > at and buf[value_end - 1] == _SEPARATOR:
+                value_end -= 1
+                count -= 1
+            accepted = count == 1
+        else:
+            accepted = first > at and first < stop - 1
+        if accepted:
+            number = _known_name(buf, at, first)
+            if number >= 0:
+                found[number, 0] = first + 1
+                found[number, 1] = value_end
+        at = stop + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _topic_kind(buf: NDArray[np.uint8], at: int, end: int, multi_dispatch: int) -> int:
+    size = end - at
+    is_schedule = size == len(_SCHEDULE_TOPIC) and _starts_with(buf, at, end, _SCHEDULE_TOPIC)
+    is_excluded = is_schedule or _starts_with(buf, at, end, _RETRY_PREFIX)
+    if multi_dispatch == MULTI_WITHOUT_TIMER:
+        is_timer = size == len(_TIMER_TOPIC) and _starts_with(buf, at, end, _TIMER_TOPIC)
+        is_excluded = is_excluded or is_timer
+    elif multi_dispatch == MULTI_WITHOUT_SYSTEM:
+        is_excluded = is_excluded or _starts_with(buf, at, end, _SYSTEM_PREFIX)
+    else:
+        is_excluded = False
+    return (_IS_SCHEDULE if is_schedule else 0) | (_IS_EXCLUDED if is_excluded else 0)
+
+
+@numba.njit(cache=True, nogil=True)
+def _queue_number(
+    buf: NDArray[np.uint8], name: tuple[int, int], queue_id: int, multi: int, table: QueueTable
+) -> int:
+    """Return the number of a queue in the table, adding it if it is new."""
+    at, end = name
+    topic_hash = hash_utf8(buf, at, end, np.uint32(0))
+    mask = len(table.slots) - 1
+    slot = (np.int64(topic_hash) * 0x9E3779B1 + queue_id * 0x85EBCA77) >> 7 & mask
+    while table.slots[slot] != 0:
+        q = table.slots[slot] - 1
+        if table.queue_id[q] == queue_id and table.topic_end[q] - table.topic_at[q] == end - at:
+            same = True
+            for i in range(end - at):
+                if buf[at + i] != buf[table.topic_at[q] + i]:
+                    same = False
+                    break
+            if same:
+                return np.int64(q)
+        slot = (slot + 1) & mask
+    q = table.count[0]
+    table.slots[slot] = q + 1
+    table.topic_at[q] = at
+    table.topic_end[q] = end
+    table.queue_id[q] = queue_id
+    table.key_prefix[q] = np.uint32(topic_hash * np.uint32(31) + np.uint32(_HASH))
+    table.kind[q] = _topic_kind(buf, at, end, multi)
+    table.count[0] = q + 1
+    return np.int64(q)
+
+
+@numba.njit(cache=True, nogil=True)
+def _put_keys(
+    buf: NDArray[np.uint8],
+    found: NDArray[np.int64],
+    prefix: np.uint32,
+    tags: bool,
+    out: NDArray[np.int32],
+) -> int:
+    """Write the record's index key hashes in the broker's order; return how many.
+
+    UNIQ_KEY, then each non-empty part of KEYS between single spaces, then (5.4.0+) the tags.
+    """
+    n = 0
+    if found[UNIQ_KEY, 0] >= 0:
+        h = hash_utf8(buf, found[UNIQ_KEY, 0], found[UNIQ_KEY, 1], prefix)
+        out[n] = index_key_hash(h)
+        n += 1
+    if found[KEYS, 0] >= 0:
+        at, end = found[KEYS, 0], found[KEYS, 1]
+        while at < end:
+            stop = at
+            while stop < end and buf[stop] != ord(" "):
+                stop += 1
+            if stop > at:
+                out[n] = index_key_hash(hash_utf8(buf, at, stop, prefix))
+                n += 1
+            at = stop + 1
+    if tags and found[TAGS, 0] >= 0:
+        typed = np.uint32(prefix * np.uint32(31) + np.uint32(ord("T")))
+        typed = np.uint32(typed * np.uint32(31) + np.uint32(_HASH))
+        out[n] = index_key_hash(hash_utf8(buf, found[TAGS, 0], found[TAGS, 1], typed))
+        n += 1
+    return n
+
+
+@numba.njit(cache=True, nogil=True)
+def _tags_code(
+    buf: NDArray[np.uint8],
+    found: NDArray[np.int64],
+    is_schedule: bool,
+    store_timestamp: int,
+    delays: NDArray[np.int64],
+) -> tuple[bool, int]:
+    """Return the tags code, or the delivery time of a schedule message; False: bad DELAY."""
+    code = np.int64(0)
+    if found[TAGS, 0] >= 0:
+        h = hash_utf8(buf, found[TAGS, 0], found[TAGS, 1], np.uint32(0))
+        code = np.int64(np.int32(h))
+    if is_schedule and found[DELAY, 0] >= 0:
+        fine, level = parse_int(buf, found[DELAY, 0], found[DELAY, 1], _INT_MAX)
+        if not fine:
+            return False, 0
+        level = min(level, len(delays))
+        if level > 0:
+            code = store_timestamp + delays[level - 1]
+    return True, code
+
+
+@numba.njit(cache=True, nogil=True)
+def _inner_batch_parses(buf: NDArray[np.uint8], found: NDArray[np.int64]) -> bool:
+    if found[INNER_NUM, 0] < 0 or found[INNER_BASE, 0] < 0:
+        return True
+    number, _ = parse_int(buf, found[INNER_NUM, 0], found[INNER_NUM, 1], _SHORT_MAX)
+    base, _ = parse_int(buf, found[INNER_BASE, 0], found[INNER_BASE, 1], _LONG_MAX)
+    return number and base
+
+
+@numba.njit(cache=True, nogil=True)
+def _count_parts(buf: NDArray[np.uint8], at: int, end: int) -> int:
+    """Count the parts of ``split(",")``: trailing empty ones do not count; -1 if blank."""
+    blank = True
+    for i in range(at, end):
+        if buf[i] > 0x20 or buf[i] < 0x09 or 0x0D < buf[i] < 0x1C:
+            blank = False
+            break
+    if blank:
+        return -1
+    while end > at and buf[end - 1] == ord(","):
+        end -= 1
+    count = 1 if end > at else 0
+    for i in range(at, end):
+        if buf[i] == ord(","):
+            count += 1
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def _part_end(buf: NDArray[np.uint8], at: int, end: int) -> int:
+    while at < end and buf[at] != ord(","):
+        at += 1
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _put_multi(
+    buf: NDArray[np.uint8],
+    found: NDArray[np.int64],
+    row: tuple[int, int],
+    state: tuple[Rules, QueueTable, Columns],
+    n: int,
+) -> int:
+    """Write the record's multi-dispatch units after the first ``n``; return their new count.
+
+    ``row`` is (row number, queue id). -1: an offset does not parse, a broker's reput would
+    hang on the record (format notes §5.4).
+    """
+    rules, table, out = state
+    at, end = found[MULTI_NAMES, 0], found[MULTI_NAMES, 1]
+    offset_at, offset_end = found[MULTI_OFFSETS, 0], found[MULTI_OFFSETS, 1]
+    if at < 0 or offset_at < 0:
+        return n
+    count = _count_parts(buf, at, end)
+    if count < 0 or count != _count_parts(buf, offset_at, offset_end):
+        return n
+    for _ in range(count):
+        stop = _part_end(buf, at, end)
+        offset_stop = _part_end(buf, offset_at, offset_end)
+        has_slash = False
+        for i in range(at, stop):
+            has_slash = has_slash or buf[i] == ord("/")
+        if not (rules.multi_skips_slash and has_slash):
+            fine, offset = parse_int(buf, offset_at, offset_stop, _LONG_MAX)
+            if not fine:
+                return -1
+            is_lmq = rules.lmq and _starts_with(buf, at, stop, _LMQ_PREFIX)
+            queue_id = 0 if is_lmq else row[1]
+            out.multi_row[n] = row[0]
+            out.multi_queue[n] = _queue_number(
+                buf, (at, stop), queue_id, rules.multi_dispatch, table
+            )
+            out.multi_offset[n] = offset
+            n += 1
+        at, offset_at = stop + 1, offset_stop + 1
+    return n
+
+
+@numba.njit(cache=True, nogil=True)
+def scan(
+    buf: NDArray[np.uint8],
+    span: tuple[int, int, int],
+    rules: Rules,
+    delays: NDArray[np.int64],
+    state: tuple[QueueTable, Columns],
+) -> ScanEnd:
+    """Scan the records of ``span`` = (base of the file, begin, end), positions in the file.
+
+    Rows are written to the columns from 0 on. The columns must hold ``(end - begin) // 91 + 1``
+    rows and half as many keys and multi-dispatch units as there are bytes.
+    """
+    base, at, end = span
+    table, out = state
+    found = np.empty((len(_NAME_ENDS), 2), np.int64)
+    n, keys, multis = 0, 0, 0
+    while at < end:
+        parts: Parts = check_record(buf, at, base, rules)
+        if parts.reason != rk.OK:
+            return ScanEnd(parts.reason, at, n, keys, multis)
+        if n >= len(out.size):
+            return ScanEnd(rk.FULL, at, n, keys, multis)
+        find_properties(buf, parts.properties_at, parts.end, rules.splits_properties, found)
+        sys_flag = read_i32(buf, at + layout.SYS_FLAG_AT)
+        if rules.checks_inner_batch:
+            if sys_flag & layout.SYS_INNER_BATCH:
+                return ScanEnd(rk.INNER_BATCH, at, n, keys, multis)
+            if not _inner_batch_parses(buf, found):
+                return ScanEnd(rk.BAD_INNER_BATCH, at, n, keys, multis)
+        queue_id = read_i32(buf, at + layout.QUEUE_ID_AT)
+        topic = (parts.topic_at, parts.topic_end)
+        q = _queue_number(buf, topic, queue_id, rules.multi_dispatch, table)
+        stamp = read_i64(buf, parts.store_timestamp_at)
+        is_schedule = table.kind[q] & _IS_SCHEDULE != 0
+        fine, tags_code = _tags_code(buf, found, is_schedule, stamp, delays)
+        if not fine:
+            return ScanEnd(rk.BAD_DELAY, at, n, keys, multis)
+        transaction = sys_flag & layout.SYS_TRANSACTION
+        if rules.multi_dispatch != MULTI_OFF and not table.kind[q] & _IS_EXCLUDED:
+            if transaction == 0 or transaction == layout.SYS_COMMIT:
+                put = _put_multi(buf, found, (n, queue_id), (rules, table, out), multis)
+                if put < 0:
+                    return ScanEnd(rk.BAD_MULTI_DISPATCH, at, n, keys, multis)
+                multis = put
+        if rules.indexes_keys and transaction != layout.SYS_ROLLBACK:
+            prefix = table.key_prefix[q]
+            keys += _put_keys(buf, found, prefix, rules.indexes_tags, out.key_hash[keys:])
+        out.commit_log_offset[n] = base + at
+        out.size[n] = parts.size
+        out.queue[n] = q
+        out.queue_offset[n] = read_i64(buf, at + layout.QUEUE_OFFSET_AT)
+        out.tags_code[n] = tags_code
+        out.store_timestamp[n] = stamp
+        out.transaction[n] = transaction
+        out.key_end[n] = keys
+        n += 1
+        at = parts.end
+    return ScanEnd(rk.OK, at, n, keys, multis)
