@@ -6,11 +6,12 @@ Read once from a ``broker.conf`` (Java properties) and frozen. Names are RocketM
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import javaproperties
 
@@ -210,13 +211,23 @@ def config_from(values: Mapping[str, str], *, version: BrokerVersion, origin: st
     return config
 
 
-def config_from_shape(
-    shape: Mapping[str, str | int | bool], paths: Mapping[str, str]
-) -> StoreConfig:
-    """Build the settings that ``StoreConfig.shape`` described."""
+def config_from_shape(shape: Mapping[str, Any], *, commit_log: str = "") -> StoreConfig:
+    """Build the settings that ``StoreConfig.shape`` described, for a log at these paths."""
     values = {k: v for k, v in shape.items() if k != "version"}
     version = BrokerVersion.parse(str(shape["version"]))
-    return StoreConfig(version=version, **values, **paths)  # type: ignore[arg-type] # keys are ours
+    return StoreConfig(version=version, store_path_commit_log=commit_log, **values)
+
+
+def config_to_json(config: StoreConfig) -> str:
+    """Write all settings as JSON, for a process that works with the same ones."""
+    values = dataclasses.asdict(config)
+    return json.dumps({**values, "version": str(config.version)}, sort_keys=True)
+
+
+def config_from_json(text: str) -> StoreConfig:
+    """Read what ``config_to_json`` wrote."""
+    values = json.loads(text)
+    return StoreConfig(version=BrokerVersion.parse(values.pop("version")), **values)
 
 
 def _read_properties(path: Path) -> Mapping[str, str]:

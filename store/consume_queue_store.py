@@ -116,6 +116,11 @@ class ConsumeQueueStore:
         state.allocated[numbers] = queues.allocated
         state.ext_count[numbers] = queues.ext_count
 
+    def take_drops(self) -> dict[QueueKey, QueueDrops]:
+        """Return what the broker's rules dropped or misplaced since the last call."""
+        drops, self.drops = self.drops, {}
+        return drops
+
     def _number(self, key: QueueKey, requests: DispatchRequests) -> int:
         number = self._state.numbers.get(key)
         if number is None:

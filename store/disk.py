@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -90,11 +91,10 @@ class Disk:
             path.unlink(missing_ok=True)
         self._directories.add(path.parent)
 
-    def remove_directory(self, path: Path) -> None:
-        """Delete an empty directory."""
+    def remove_tree(self, path: Path) -> None:
+        """Delete a directory and all below it."""
         with _told("delete", path):
-            path.rmdir()
-        self._directories.discard(path)
+            shutil.rmtree(path)
         self._directories.add(path.parent)
 
     def make_directory(self, path: Path) -> None:

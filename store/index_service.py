@@ -67,7 +67,7 @@ class IndexService:
         """Name and entry count of the newest file, None without files."""
         if self._file is None:
             return None
-        return self._file.path.name, max(int(self._file.header[INDEX_COUNT]) - 1, 0)
+        return self._file.path.name, int(self._file.header[INDEX_COUNT]) - 1
 
     def build_index(self, requests: DispatchRequests) -> None:
         """Put the keys of these requests, in log order (``IndexService.buildIndex``)."""
@@ -156,9 +156,7 @@ class IndexService:
                 f"the index file has {len(view)} bytes, not {self._file_size()}",
                 "pass the broker.conf this root was made with (--broker-conf)",
             )
-        raw = view[: layout.INDEX_HEADER_SIZE].view(layout.INDEX_HEADER)[0]
-        header = np.array([int(raw[n]) for n in layout.INDEX_HEADER.names or ()], np.int64)
-        header[INDEX_COUNT] = max(header[INDEX_COUNT], 1)
+        header = read_header(view)
         end = layout.index_slot_at(self._config.max_hash_slot_num)
         slots = view[layout.INDEX_HEADER_SIZE : end].view(layout.INDEX_SLOT).astype(np.int32)
         return _FileInWork(path, header, slots)
@@ -169,6 +167,19 @@ def index_files(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     return sorted(p for p in directory.iterdir() if p.name.isdigit() and p.is_file())
+
+
+def read_header(view: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return an index file's header; a count of 0 is read as 1, as a broker does."""
+    raw = view[: layout.INDEX_HEADER_SIZE].view(layout.INDEX_HEADER)[0]
+    header = np.array([int(raw[n]) for n in layout.INDEX_HEADER.names or ()], np.int64)
+    header[INDEX_COUNT] = max(header[INDEX_COUNT], 1)
+    return header
+
+
+def index_count(path: Path) -> int:
+    """Return how many entries an index file holds by its header."""
+    return int(read_header(map_file(path))[INDEX_COUNT]) - 1
 
 
 def next_name(last: str | None) -> str:

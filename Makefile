@@ -1,0 +1,60 @@
+# Every target sets up .venv first if that is not done, so each works alone in a fresh clone.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+bin := .venv/bin
+stamp := .venv/.setup-done
+ARGS ?=
+
+# `make setup PYTHON=python3.13` always runs, to change the interpreter of .venv.
+ifeq ($(origin PYTHON),command line)
+.PHONY: $(stamp)
+endif
+
+.PHONY: help setup demo test test-fast check bench format lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  ARGS="…" is passed on by test, test-fast, demo and bench; PYTHON=… chooses the interpreter of setup'
+
+setup: $(stamp) ## make .venv from requirements.lock, and see that Java is there
+
+$(stamp): requirements.lock pyproject.toml tools/setup.sh
+	@tools/setup.sh
+	@touch $@
+
+demo: $(stamp) ## a tour on a commit log that it writes itself
+	@$(bin)/reput demo $(ARGS)
+
+test: $(stamp) ## all tests that need no server
+	$(bin)/pytest -m "not integration" $(ARGS)
+
+test-fast: $(stamp) ## the tests without a JVM
+	$(bin)/pytest -m "not spark and not integration" $(ARGS)
+
+check: $(stamp) ## lint, types, import rules, then test
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/mypy
+	$(bin)/lint-imports --no-logo
+	@$(MAKE) --no-print-directory test
+
+bench: $(stamp) ## measure
+	$(bin)/python -m bench $(ARGS)
+
+format: $(stamp) ## rewrite the source as ruff formats it
+	$(bin)/ruff check --fix-only
+	$(bin)/ruff format
+
+# `fewest`: one version of each package for every Python, so that check means the same on all of them.
+lock: ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade for newer versions)
+	@command -v uv >/dev/null || { echo 'make lock needs uv: pip install uv, then again' >&2; exit 1; }
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
+		--fork-strategy fewest --no-annotate --custom-compile-command 'make lock' --quiet \
+		--output-file requirements.lock $(ARGS)
+
+clean: ## remove caches and build output (.venv stays; remove it by hand to start over)
+	rm -rf build dist *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name .venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,63 @@
+"""The broker's ``checkpoint`` file: up to which store time things are safe (format notes §9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from store.disk import Disk
+from store.errors import DamageError, StoreIOError
+from store.layout import CHECKPOINT, CHECKPOINT_FILE, CHECKPOINT_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckpoint:
+    """Fields in on-disk order; timestamps are store times in ms."""
+
+    physic_msg_timestamp: int = 0
+    logics_msg_timestamp: int = 0
+    index_msg_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_phy_offset: int = 0
+
+
+def decode_checkpoint(data: bytes) -> StoreCheckpoint:
+    """Decode the first 40 bytes of a checkpoint file."""
+    raw = np.frombuffer(data[: CHECKPOINT.itemsize], CHECKPOINT)[0]
+    return StoreCheckpoint(*(int(value) for value in raw.tolist()))
+
+
+def encode_checkpoint(checkpoint: StoreCheckpoint) -> bytes:
+    """Encode as the 4096 bytes a broker keeps, zero beyond the fields."""
+    raw = np.array(
+        (
+            checkpoint.physic_msg_timestamp,
+            checkpoint.logics_msg_timestamp,
+            checkpoint.index_msg_timestamp,
+            checkpoint.master_flushed_offset,
+            checkpoint.confirm_phy_offset,
+        ),
+        CHECKPOINT,
+    )
+    return raw.tobytes().ljust(CHECKPOINT_SIZE, b"\0")
+
+
+def read_checkpoint(root: Path) -> StoreCheckpoint | None:
+    """Read a root's checkpoint, None if it has none. Raises DamageError, StoreIOError."""
+    path = root / CHECKPOINT_FILE
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
+    if len(data) < CHECKPOINT.itemsize:
+        raise DamageError(path, 0, f"a checkpoint has {CHECKPOINT_SIZE} bytes, this {len(data)}")
+    return decode_checkpoint(data)
+
+
+def write_checkpoint(root: Path, checkpoint: StoreCheckpoint, disk: Disk) -> None:
+    """Replace a root's checkpoint, durably."""
+    disk.replace(root / CHECKPOINT_FILE, encode_checkpoint(checkpoint))

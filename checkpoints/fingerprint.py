@@ -1,0 +1,43 @@
+"""Reading a record's fingerprint from the log, and seeing that the log is still the same."""
+
+from __future__ import annotations
+
+from checkpoints.progress import Fingerprint
+from store import layout
+from store.commit_log import CommitLog
+from store.errors import DamageError
+from store.record_kernel import OK, find_parts, read_i32, read_i64
+
+
+def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:
+    """Return the fingerprint of the record at ``offset``, None if no record lies there now."""
+    file = log.find(offset)
+    if file is None or file.length != log.file_size:
+        return None
+    view, at = file.view(), offset - file.base
+    parts = find_parts(view, at, len(view))
+    if parts.reason != OK or read_i64(view, at + layout.PHYSICAL_OFFSET_AT) != offset:
+        return None
+    return Fingerprint(
+        offset=offset,
+        size=int(parts.size),
+        store_timestamp=int(read_i64(view, parts.store_timestamp_at)),
+        body_crc=int(read_i32(view, at + layout.BODY_CRC_AT)),
+    )
+
+
+def check_fingerprint(log: CommitLog, last: Fingerprint | None) -> None:
+    """Raise DamageError if the log now holds another record where ``last`` was dispatched.
+
+    A log whose files up to there have expired proves nothing and passes.
+    """
+    if last is None or last.offset < log.min_offset():
+        return
+    if read_fingerprint(log, last.offset) != last:
+        path = log.find(last.offset)
+        raise DamageError(
+            path.path if path is not None else log.directories[0],
+            last.offset,
+            "the log changed: it no longer holds the record dispatched last",
+            "it was truncated or is another log; dispatch it into a new OUTPUT",
+        )

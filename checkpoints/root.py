@@ -1,0 +1,232 @@
+"""An OUTPUT root: one owner, its state files, and where its dispatch goes on.
+
+``DispatchRoot.open`` takes the broker's lock, reads progress and refuses what does not fit;
+``commit`` makes a batch durable in the order data, checkpoint, progress (promise I4).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint, write_checkpoint
+from checkpoints.fingerprint import check_fingerprint, read_fingerprint
+from checkpoints.progress import (
+    REPUT_DIR,
+    LostRange,
+    Progress,
+    progress_path,
+    read_progress,
+    write_progress,
+)
+from store import layout
+from store.commit_log import CommitLog
+from store.config import StoreConfig
+from store.consume_queue import queue_end
+from store.disk import Disk
+from store.errors import ConfigError
+from store.index_service import index_count, index_files
+
+_EPOCHS_DIR = "spark"
+NEW_OUTPUT_HINT = "give a new OUTPUT"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEnd:
+    """What a dispatched batch leaves for the progress record."""
+
+    reput_from_offset: int
+    last_offset: int  # of the last record dispatched, -1 if the batch had none
+    messages: int
+    index_file: str
+    index_count: int
+    index_msg_timestamp: int
+    drops: Mapping[tuple[str, int], tuple[int, int]]  # repeated, gaps by queue, so far
+    lost: tuple[LostRange, ...] = ()
+
+
+class DispatchRoot:
+    """An OUTPUT that this process owns until ``close``."""
+
+    def __init__(self, path: Path, log: CommitLog, disk: Disk, lock: IO[bytes]) -> None:
+        self.path = path
+        self.log = log
+        self.disk = disk
+        self.progress: Progress
+        self._lock = lock
+
+    @classmethod
+    def open(
+        cls, output: Path, store_root: Path, config: StoreConfig, *, disk: Disk | None = None
+    ) -> DispatchRoot:
+        """Take a root and find where its dispatch goes on.
+
+        Raises RootInUseError if another process owns it, ConfigError if it was made with other
+        settings, from another log, or not by a dispatch of ours, DamageError if the log changed.
+        """
+        disk = disk if disk is not None else Disk()
+        log = CommitLog(config.commit_log_paths(store_root), config)
+        root = cls(output, log, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
+        try:
+            root._begin(store_root, config)
+        except BaseException:
+            root._release()
+            raise
+        return root
+
+    def _begin(self, store_root: Path, config: StoreConfig) -> None:
+        has_abort = (self.path / layout.ABORT_FILE).exists()
+        progress = read_progress(self.path)
+        if progress is None:
+            progress = self._new_progress(store_root, config, has_abort=has_abort)
+        else:
+            _check_same(progress, store_root, config, self.path)
+            if has_abort:
+                _refuse_data_beyond(progress, self.path, config)
+        check_fingerprint(self.log, progress.last_record)
+        self.progress = progress
+        self._write_abort(config)
+        self.disk.sync()
+        write_progress(self.path, progress, self.disk)
+
+    def _new_progress(
+        self, store_root: Path, config: StoreConfig, *, has_abort: bool
+    ) -> Progress:
+        for name in (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR):
+            if _has_entries(self.path / name):
+                raise ConfigError(
+                    f"{self.path / name} holds files but {progress_path(self.path)} is missing: "
+                    f"a broker or something else made them; {NEW_OUTPUT_HINT}"
+                )
+        begin = max(self.log.min_offset(), 0)
+        is_same = _same_directory(self.path, store_root)
+        return Progress(
+            reput_from_offset=begin,
+            begin_offset=begin,
+            store=str(store_root.resolve()),
+            commit_log=",".join(map(str, config.commit_log_paths(store_root.resolve()))),
+            shape=config.shape(),
+            log_was_clean=not has_abort if is_same else None,
+        )
+
+    def is_log_clean(self, store_root: Path) -> bool:
+        """Tell whether the broker closed the log cleanly (its own ``abort`` is gone)."""
+        if self.progress.log_was_clean is not None:
+            return self.progress.log_was_clean
+        return not (store_root / layout.ABORT_FILE).exists()
+
+    def commit(self, end: BatchEnd) -> None:
+        """Make a batch durable: data, then checkpoint, then progress (promise I4)."""
+        self.disk.sync()
+        last = self.progress.last_record
+        if end.last_offset >= 0:
+            last = read_fingerprint(self.log, end.last_offset)
+        progress = replace(
+            self.progress,
+            reput_from_offset=end.reput_from_offset,
+            last_record=last,
+            index_file=end.index_file,
+            index_count=end.index_count,
+            index_msg_timestamp=end.index_msg_timestamp or self.progress.index_msg_timestamp,
+            messages=self.progress.messages + end.messages,
+            lost=self.progress.lost + end.lost,
+            drops=_add_drops(self.progress.drops, end.drops),
+        )
+        self._write_checkpoint(progress)
+        write_progress(self.path, progress, self.disk)
+        self.progress = progress
+
+    def close(self, *, clean: bool) -> None:
+        """Give the root back; ``clean`` removes ``abort``."""
+        if clean:
+            self.disk.remove(self.path / layout.ABORT_FILE)
+            self.disk.sync()
+        self._release()
+
+    def new_epoch(self) -> Path:
+        """Begin a new Spark checkpoint directory and remove the old ones (promise I7)."""
+        epochs = self.path / REPUT_DIR / _EPOCHS_DIR
+        old = sorted(epochs.iterdir()) if epochs.is_dir() else []
+        number = max((int(p.name.rpartition("-")[2]) for p in old), default=0) + 1
+        epoch = epochs / f"epoch-{number:06d}"
+        self.disk.make_directory(epoch)
+        for directory in old:
+            self.disk.remove_tree(directory)
+        return epoch
+
+    def _release(self) -> None:
+        self.disk.close()
+        self._lock.close()
+
+    def _write_abort(self, config: StoreConfig) -> None:
+        content = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
+        self.disk.replace(self.path / layout.ABORT_FILE, content)
+
+    def _write_checkpoint(self, progress: Progress) -> None:
+        known = read_checkpoint(self.path) or StoreCheckpoint()
+        stamp = progress.last_record.store_timestamp if progress.last_record else 0
+        checkpoint = replace(
+            known,
+            physic_msg_timestamp=stamp,
+            logics_msg_timestamp=stamp,
+            index_msg_timestamp=progress.index_msg_timestamp,
+        )
+        if checkpoint != known:
+            write_checkpoint(self.path, checkpoint, self.disk)
+
+
+def _check_same(progress: Progress, store_root: Path, config: StoreConfig, path: Path) -> None:
+    """Raise ConfigError if a root was made from another log or with other settings."""
+    if progress.store != str(store_root.resolve()):
+        raise ConfigError(
+            f"{path} was made from {progress.store}, not from {store_root}; {NEW_OUTPUT_HINT}"
+        )
+    shape = config.shape()
+    for name, made_with in progress.shape.items():
+        if shape.get(name) != made_with:
+            raise ConfigError(
+                f"{path} was made with {name}={made_with}, now it is {shape.get(name)}; give the "
+                f"broker.conf and version it was made with, or {NEW_OUTPUT_HINT}"
+            )
+
+
+def _refuse_data_beyond(progress: Progress, path: Path, config: StoreConfig) -> None:
+    """Refuse a root whose queues or index go beyond its progress: a run was cut off in a batch."""
+    beyond = ""
+    files = index_files(path / layout.INDEX_DIR)
+    if files and (files[-1].name, index_count(files[-1])) != (
+        progress.index_file,
+        progress.index_count,
+    ):
+        beyond = str(files[-1])
+    for directory in sorted((path / layout.CONSUME_QUEUE_DIR).glob("*/*")):
+        tail = queue_end(directory, config.mapped_file_size_consume_queue)
+        if tail is not None and tail.max_physic_offset > progress.reput_from_offset:
+            beyond = str(directory)
+    if beyond:
+        raise ConfigError(
+            f"{beyond} goes beyond the progress of {path} (offset "
+            f"{progress.reput_from_offset}): a dispatch was cut off; {NEW_OUTPUT_HINT}"
+        )
+
+
+def _add_drops(
+    known: dict[str, dict[str, int]], new: Mapping[tuple[str, int], tuple[int, int]]
+) -> dict[str, dict[str, int]]:
+    total = {name: dict(counts) for name, counts in known.items()}
+    for (topic, queue_id), (repeated, gaps) in new.items():
+        counts = total.setdefault(f"{topic}/{queue_id}", {"repeated": 0, "gaps": 0})
+        counts["repeated"] += repeated
+        counts["gaps"] += gaps
+    return total
+
+
+def _has_entries(directory: Path) -> bool:
+    return directory.is_dir() and any(directory.iterdir())
+
+
+def _same_directory(a: Path, b: Path) -> bool:
+    return a.resolve() == b.resolve()

@@ -1,0 +1,81 @@
+"""Stores of other kinds: detected by what lies in them, and refused in one sentence each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from store.commit_log import CommitLog
+from store.config import StoreConfig
+from store.errors import DamageError, UnsupportedFormatError
+from store.layout import (
+    CONFIG_DIR,
+    CONSUME_QUEUE_DIR,
+    MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+)
+from store.record_kernel import read_i32
+
+_DLEDGER_HEADER_SIZE = 48  # a DLedger entry's own header, before the record
+_BATCH_QUEUE_DIR = "batchconsumequeue"
+_ROCKSDB_MARK = "CURRENT"  # every RocksDB has this file
+
+
+def refuse_foreign_store(store_root: Path, config: StoreConfig) -> None:
+    """Raise UnsupportedFormatError if the store is of a kind that is not read here."""
+    if (store_root / CONSUME_QUEUE_DIR / _ROCKSDB_MARK).is_file():
+        raise UnsupportedFormatError(
+            f"{store_root / CONSUME_QUEUE_DIR} is a RocksDB: a store with "
+            "storeType=defaultRocksDB keeps its consume queues there; that is not read here"
+        )
+    batch = store_root / _BATCH_QUEUE_DIR
+    if batch.is_dir() and any(batch.iterdir()):
+        raise UnsupportedFormatError(
+            f"{batch} holds batch consume queues (BatchCQ topics); those are not read here"
+        )
+    _refuse_batch_topics(store_root / CONFIG_DIR / "topics.json")
+    _refuse_dledger(store_root, config)
+
+
+def _refuse_batch_topics(path: Path) -> None:
+    """Refuse a topic whose attribute ``queue.type`` is ``BatchCQ``."""
+    try:
+        topics = json.loads(path.read_bytes()).get("topicConfigTable", {})
+    except (OSError, ValueError, AttributeError):
+        return  # no readable topic list: inner batches are still refused when the log is read
+    for name, topic in topics.items():
+        attributes = topic.get("attributes") if isinstance(topic, dict) else None
+        for key, value in (attributes or {}).items():
+            if key.lstrip("+") == "queue.type" and value == "BatchCQ":
+                raise UnsupportedFormatError(
+                    f"{path}: topic {name!r} has queue.type=BatchCQ; batch consume queues are "
+                    "not read here"
+                )
+
+
+def _refuse_dledger(store_root: Path, config: StoreConfig) -> None:
+    """Refuse a DLedger log, by its directory or by its entries."""
+    paths = config.commit_log_paths(store_root)
+    if not any(p.is_dir() for p in paths):
+        for found in sorted(store_root.glob("dledger-*")):
+            raise UnsupportedFormatError(f"{found} is a DLedger log; that is not read here")
+        raise UnsupportedFormatError(
+            f"{paths[0]} does not exist: {store_root} is not a broker's storePathRootDir, or its "
+            "storePathCommitLog lies elsewhere (--broker-conf)"
+        )
+    try:
+        files = CommitLog(paths, config).files
+    except DamageError:
+        return  # told when the log is read
+    magics = (MAGIC_V1, MAGIC_V2)
+    for file in files[:1]:
+        view = file.view()
+        if len(view) < _DLEDGER_HEADER_SIZE + MAGIC_AT + 4:
+            return
+        is_inside = read_i32(view, _DLEDGER_HEADER_SIZE + MAGIC_AT) in magics
+        if is_inside and read_i32(view, MAGIC_AT) not in magics:
+            raise UnsupportedFormatError(
+                f"{file.path} is a DLedger log: its records lie in DLedger entries; that is not "
+                "read here"
+            )

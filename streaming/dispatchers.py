@@ -1,0 +1,208 @@
+"""The dispatcher list and the sink that applies it: what a broker's ``doDispatch`` does.
+
+The sink takes stretches of dispatch requests in log order. It drops what lies below the reput
+offset, refuses a stretch that does not follow on from the last, hands the rest to each dispatcher
+in turn and makes it durable. Applying a batch again, or in other cuts, leaves the same bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from checkpoints.progress import LostRange
+from checkpoints.root import BatchEnd, DispatchRoot
+from store.config import StoreConfig
+from store.consume_queue_store import ConsumeQueueStore
+from store.dispatch_request import DispatchRequests, concat
+from store.errors import StoreError
+from store.index_service import IndexService
+from store.scan import Damage
+
+
+class CommitLogDispatcher(Protocol):
+    """One of the broker's ``CommitLogDispatcher``s."""
+
+    def dispatch(self, requests: DispatchRequests) -> None:
+        """Apply requests that follow on from those of the last call."""
+
+
+class ConsumeQueueDispatcher:
+    """Appends each ordinary or committed message to its consume queue."""
+
+    def __init__(self, store: ConsumeQueueStore) -> None:
+        self.store = store
+
+    def dispatch(self, requests: DispatchRequests) -> None:
+        """Append; idempotent by each queue's ``max_physic_offset``."""
+        self.store.put_message_position_info(requests)
+
+
+class IndexDispatcher:
+    """Puts each message's keys into the index.
+
+    Idempotent by its own watermark, the end of the last record dispatched: a broker compares
+    with the last record's start and indexes that record twice, which is not copied.
+    """
+
+    def __init__(self, service: IndexService, watermark: int) -> None:
+        self.service = service
+        self._watermark = watermark
+
+    def dispatch(self, requests: DispatchRequests) -> None:
+        """Put the keys of records at or above the watermark."""
+        self.service.build_index(requests.starting_at(self._watermark))
+        self._watermark = max(self._watermark, requests.end)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCounts:
+    """What the sink has done since it began."""
+
+    batches: int = 0
+    messages: int = 0
+    bytes: int = 0
+    reput_from_offset: int = 0
+    last_store_timestamp: int = 0
+    apply_seconds: float = 0.0
+
+
+ArrivalListener = Callable[[DispatchRequests], None]
+
+
+class DispatchSink:
+    """Applies batches to one root. Calls come from one thread at a time; ``close`` waits."""
+
+    def __init__(
+        self,
+        root: DispatchRoot,
+        config: StoreConfig,
+        *,
+        fail_on_data_loss: bool = True,
+        listeners: Sequence[ArrivalListener] = (),
+    ) -> None:
+        self.error: StoreError | None = None
+        self.counts = SinkCounts(reput_from_offset=root.progress.reput_from_offset)
+        self._root = root
+        self._fail_on_data_loss = fail_on_data_loss
+        self._listeners = listeners
+        self._lock = threading.Lock()
+        self._closed = False
+        self._queues = ConsumeQueueStore(root.path, config, root.disk)
+        self._index = (
+            IndexService(root.path, config, root.disk) if config.message_index_enable else None
+        )
+        self.dispatchers: list[CommitLogDispatcher] = [ConsumeQueueDispatcher(self._queues)]
+        if self._index is not None:
+            watermark = root.progress.reput_from_offset
+            self.dispatchers.append(IndexDispatcher(self._index, watermark))
+
+    def apply(self, stretches: Iterable[DispatchRequests | Damage]) -> None:
+        """Apply one batch and make it durable.
+
+        Raises the damage found in it, after all before the damage is durable; then, as after any
+        failure, the sink takes nothing more.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreError("the dispatch is being stopped")
+            if self.error is not None:
+                raise self.error
+            try:
+                self._apply(sorted(stretches, key=lambda s: (s.begin, s.end)))
+            except StoreError as e:
+                self.error = e
+                raise
+
+    def close(self) -> None:
+        """Wait for the batch in flight, flush and give the root back."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._root.close(clean=self.error is None or self._is_settled())
+
+    def _is_settled(self) -> bool:
+        """Tell whether all that was applied is named by progress (damage stops after commit)."""
+        return self.counts.reput_from_offset == self._root.progress.reput_from_offset
+
+    def _apply(self, stretches: list[DispatchRequests | Damage]) -> None:
+        began = time.monotonic()
+        at = self._root.progress.reput_from_offset
+        requests, lost, damage = self._take(stretches, at)
+        end = at
+        if requests:
+            batch = concat(requests)
+            for dispatcher in self.dispatchers:
+                dispatcher.dispatch(batch)
+            end = batch.end
+        for gap in lost:
+            end = max(end, gap.end)
+        if end > at:
+            self._commit(requests, lost, end)
+            self.counts = replace(
+                self.counts,
+                batches=self.counts.batches + 1,
+                messages=self.counts.messages + sum(len(r) for r in requests),
+                bytes=self.counts.bytes + end - at,
+                reput_from_offset=end,
+                last_store_timestamp=_last_timestamp(requests, self.counts),
+                apply_seconds=self.counts.apply_seconds + time.monotonic() - began,
+            )
+            for part in requests:
+                for listener in self._listeners:
+                    listener(part)
+        if damage is not None:
+            raise damage.error()
+
+    def _take(
+        self, stretches: list[DispatchRequests | Damage], at: int
+    ) -> tuple[list[DispatchRequests], list[Damage], Damage | None]:
+        """Split a batch into requests, gaps to skip, and the damage that stops it."""
+        requests: list[DispatchRequests] = []
+        lost: list[Damage] = []
+        for stretch in stretches:
+            if stretch.end <= at:
+                continue
+            if isinstance(stretch, Damage):
+                if self._fail_on_data_loss:
+                    return requests, lost, stretch
+                lost.append(replace(stretch, begin=max(stretch.begin, at)))
+            else:
+                if stretch.begin > at:
+                    raise StoreError(
+                        f"a batch begins at offset {stretch.begin}, the store has been dispatched "
+                        f"up to {at}: what lies between is missing"
+                    )
+                part = stretch.starting_at(at)
+                if len(part) and part.begin != at and stretch.begin < at:
+                    raise StoreError(f"offset {at} is inside a record: the log changed")
+                requests.append(part)
+            at = stretch.end
+        return requests, lost, None
+
+    def _commit(self, requests: list[DispatchRequests], lost: list[Damage], end: int) -> None:
+        offsets = [int(r.commit_log_offset[-1]) for r in requests if len(r)]
+        index = self._index
+        name, count = (index.file_in_work if index is not None else None) or ("", 0)
+        drops = {key: (d.repeated, d.gaps) for key, d in self._queues.take_drops().items()}
+        self._root.commit(
+            BatchEnd(
+                reput_from_offset=end,
+                last_offset=offsets[-1] if offsets else -1,
+                messages=sum(len(r) for r in requests),
+                index_file=name,
+                index_count=count,
+                index_msg_timestamp=index.last_full_timestamp if index is not None else 0,
+                drops=drops,
+                lost=tuple(LostRange(d.begin, d.end, d.path, d.reason) for d in lost),
+            )
+        )
+
+
+def _last_timestamp(requests: list[DispatchRequests], counts: SinkCounts) -> int:
+    stamps = [int(r.store_timestamp[-1]) for r in requests if len(r)]
+    return stamps[-1] if stamps else counts.last_store_timestamp

@@ -1,0 +1,96 @@
+"""What every stream over the log shares: planning micro-batches with real admission control.
+
+One offset, ``{"commit_log_offset": N}``: the physical offset up to which the log has been read.
+Lives in Spark's planner process on the driver; nothing here goes to executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
+
+from store.commit_log import CommitLog
+from store.config import StoreConfig
+from store.errors import StoreError
+from store.log_plan import UNLIMITED, LogPlanner, Plan
+from store.log_range import LogRange
+from streaming.options import OFFSET_KEY
+
+Offset = dict[str, int]
+
+_RANGE_BYTES_MIN = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class LogPartition(InputPartition):
+    """One range of the log, as an input partition."""
+
+    part: LogRange
+
+
+class LogStream:
+    """Plans the micro-batches of one query."""
+
+    def __init__(
+        self,
+        store_root: Path,
+        config: StoreConfig,
+        *,
+        is_clean: Callable[[], bool],
+        max_bytes: int | None,
+        min_partitions: int,
+    ) -> None:
+        self.log = CommitLog(config.commit_log_paths(store_root), config)
+        self._max_bytes = max_bytes
+        batch = max_bytes if max_bytes is not None else config.mapped_file_size_commit_log
+        range_bytes = max(batch // min_partitions, _RANGE_BYTES_MIN)
+        self._planner = LogPlanner(self.log, is_clean, range_bytes=range_bytes)
+        self._target = UNLIMITED
+        self._planned: Plan | None = None
+
+    def prepare_available_now(self) -> None:
+        """Fix the offset the query runs up to: where the log ends now."""
+        self._target = self._planner.end()
+
+    def latest(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Plan the next batch after ``start`` and return its end."""
+        max_bytes = UNLIMITED
+        if isinstance(limit, ReadMaxBytes):
+            max_bytes = limit.max_bytes
+        begin = start[OFFSET_KEY]
+        self._planned = self._planner.plan(begin, max_bytes=max_bytes, until=self._target)
+        return {OFFSET_KEY: self._planned.end}
+
+    def default_limit(self) -> ReadLimit:
+        """Return the limit of a batch as the options say."""
+        if self._max_bytes is None:
+            return ReadAllAvailable()
+        return ReadMaxBytes(self._max_bytes)
+
+    def report_latest(self) -> Offset:
+        """Return where the log ends now, for the query's status."""
+        return {OFFSET_KEY: self._planner.end()}
+
+    def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
+        """Return the ranges of a batch: those just planned, or planned again up to its end."""
+        begin, stop = start[OFFSET_KEY], end[OFFSET_KEY]
+        if begin >= stop:
+            return []
+        plan = self._planned
+        if plan is None or plan.begin != begin or plan.end != stop:
+            plan = self._planner.plan(begin, until=stop)
+            while plan.end < stop and plan.ranges:  # damage ends a plan, a batch may hold several
+                more = self._planner.plan(plan.end, until=stop)
+                if not more.ranges:
+                    break
+                plan = Plan(begin, plan.ranges + more.ranges)
+            if plan.end != stop:
+                raise StoreError(
+                    f"a batch was planned up to offset {stop}, now the log can be read up to "
+                    f"{plan.end}: the log changed"
+                )
+        return [LogPartition(part) for part in plan.ranges]
