@@ -60,9 +60,18 @@ class DispatchRoot:
 
     @classmethod
     def open(
-        cls, output: Path, store_root: Path, config: StoreConfig, *, disk: Disk | None = None
+        cls,
+        output: Path,
+        store_root: Path,
+        config: StoreConfig,
+        *,
+        from_offset: int | None = None,
+        disk: Disk | None = None,
     ) -> DispatchRoot:
         """Take a root and find where its dispatch goes on.
+
+        ``from_offset``, a record boundary, is where a new root begins; on one that has progress
+        it must not lie beyond it, which would leave a hole.
 
         Raises RootInUseError if another process owns it, ConfigError if it was made with other
         settings, from another log, or not by a dispatch of ours, DamageError if the log changed.
@@ -71,18 +80,27 @@ class DispatchRoot:
         log = CommitLog(config.commit_log_paths(store_root), config)
         root = cls(output, log, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
         try:
-            root._begin(store_root, config)
+            root._begin(store_root, config, from_offset)
         except BaseException:
             root._release()
             raise
         return root
 
-    def _begin(self, store_root: Path, config: StoreConfig) -> None:
+    def _begin(self, store_root: Path, config: StoreConfig, from_offset: int | None) -> None:
         has_abort = (self.path / layout.ABORT_FILE).exists()
         progress = read_progress(self.path)
         if progress is None:
             progress = self._new_progress(store_root, config, has_abort=has_abort)
+            if from_offset is not None:
+                progress = replace(
+                    progress, reput_from_offset=from_offset, begin_offset=from_offset
+                )
         else:
+            if from_offset is not None and from_offset > progress.reput_from_offset:
+                raise ConfigError(
+                    f"offset {from_offset} lies beyond the progress of {self.path} (offset "
+                    f"{progress.reput_from_offset}): that would leave a hole"
+                )
             _check_same(progress, store_root, config, self.path)
             if has_abort:
                 _refuse_data_beyond(progress, self.path, config)

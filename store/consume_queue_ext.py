@@ -58,6 +58,8 @@ class ConsumeQueueExtWriter:
     ) -> None:
         """Write the ext units of ``units``; ``number`` is each one's place, -1 for none."""
         chosen = np.flatnonzero(number >= 0)
+        if not len(chosen):  # all units are known already
+            return
         order = chosen[np.argsort(units.queue[chosen], kind="stable")]
         data = np.zeros(len(order), EXT_UNIT)
         data["size"] = EXT_UNIT_SIZE

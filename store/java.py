@@ -10,7 +10,7 @@ import re
 
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _ENCODED_SURROGATE = re.compile(rb"\xED[\xA0-\xBF][\x80-\xBF]?")
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"[+-]?\d+")
 
 
 def decode(data: bytes) -> str:
@@ -45,8 +45,11 @@ def split(text: str, separator: str) -> list[str]:
 
 
 def parse_int(text: str, *, bits: int = 32) -> int | None:
-    """Parse as ``Integer.parseInt`` (``bits=64``: ``Long.parseLong``); None where Java throws."""
-    if not _INTEGER.fullmatch(text):
+    """Parse as ``Integer.parseInt`` (``bits=64``: ``Long.parseLong``); None where Java throws.
+
+    Java parity: any decimal digit counts that is one UTF-16 code unit, not only ASCII's.
+    """
+    if not _INTEGER.fullmatch(text) or max(text) > "\uffff":
         return None
     value = int(text)
     return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None

@@ -5,11 +5,19 @@ Bytes are decoded as ``new String(bytes, UTF_8)`` does on the fly; nothing is al
 
 from __future__ import annotations
 
+import unicodedata
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 _REPLACEMENT = 0xFFFD
+# The zeros of the decimal digits that are one UTF-16 code unit, beyond ASCII's.
+_DIGIT_ZEROS = np.array(
+    [z for z in range(0x80, 0x10000) if unicodedata.decimal(chr(z), None) == 0], np.int64
+)
+_ONE, _TWO, _THREE, _FOUR = np.uintp(1), np.uintp(2), np.uintp(3), np.uintp(4)
+_P1, _P2, _P3, _P4 = np.uint32(31), np.uint32(31**2), np.uint32(31**3), np.uint32(31**4)
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -58,21 +66,28 @@ def decode_one(buf: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 def hash_utf8(buf: NDArray[np.uint8], begin: int, end: int, start: np.uint32) -> np.uint32:
     """Continue ``String.hashCode`` from ``start`` over the decoded ``buf[begin:end]``."""
     h = np.uint32(start)
-    at = begin
-    while at < end:
-        byte = buf[at]
-        if byte < 0x80:
-            h = np.uint32(h * np.uint32(31) + np.uint32(byte))
-            at += 1
+    at, stop = np.uintp(begin), np.uintp(end)  # unsigned: no check for negative positions
+    while at < stop:
+        if at + _FOUR <= stop:
+            a, b, c, d = buf[at], buf[at + _ONE], buf[at + _TWO], buf[at + _THREE]
+            if (a | b | c | d) < 0x80:
+                # Four ASCII characters at once: the same sum, its powers of 31 multiplied out.
+                h = np.uint32(h * _P4 + a * _P3 + b * _P2 + c * _P1 + d)
+                at += _FOUR
+                continue
+        if buf[at] < 0x80:
+            h = np.uint32(h * _P1 + buf[at])
+            at += _ONE
             continue
-        point, at = decode_one(buf, at, end)
+        point, after = decode_one(buf, np.int64(at), end)
+        at = np.uintp(after)
         if point < 0x10000:
-            h = np.uint32(h * np.uint32(31) + np.uint32(point))
+            h = np.uint32(h * _P1 + np.uint32(point))
         else:
             high = 0xD800 + ((point - 0x10000) >> 10)
             low = 0xDC00 + ((point - 0x10000) & 0x3FF)
-            h = np.uint32(h * np.uint32(31) + np.uint32(high))
-            h = np.uint32(h * np.uint32(31) + np.uint32(low))
+            h = np.uint32(h * _P1 + np.uint32(high))
+            h = np.uint32(h * _P1 + np.uint32(low))
     return h
 
 
@@ -89,8 +104,17 @@ def index_key_hash(h: np.uint32) -> np.int32:
 
 
 @numba.njit(cache=True, nogil=True)
+def _digit(point: int) -> int:
+    """Return ``Character.digit(point, 10)``, -1 for what is no digit."""
+    for zero in _DIGIT_ZEROS:
+        if zero <= point <= zero + 9:
+            return np.int64(point - zero)
+    return np.int64(-1)
+
+
+@numba.njit(cache=True, nogil=True)
 def parse_int(buf: NDArray[np.uint8], begin: int, end: int, limit: int) -> tuple[bool, int]:
-    """Parse ``[+-]?[0-9]+`` with ``-limit - 1 <= value <= limit``; (False, 0) where Java throws."""
+    """Parse a signed number with ``-limit - 1 <= value <= limit``; (False, 0) where Java throws."""
     at = begin
     negative = False
     if at < end and (buf[at] == ord("-") or buf[at] == ord("+")):
@@ -101,12 +125,16 @@ def parse_int(buf: NDArray[np.uint8], begin: int, end: int, limit: int) -> tuple
     value = np.int64(0)  # kept negative, which has the wider range
     while at < end:
         digit = np.int64(buf[at]) - ord("0")
+        if buf[at] < 0x80:
+            at += 1
+        else:
+            point, at = decode_one(buf, at, end)
+            digit = _digit(point)
         if digit < 0 or digit > 9:
             return False, 0
         if value < (-limit - 1 + digit) // 10 + (1 if (-limit - 1 + digit) % 10 else 0):
             return False, 0
         value = value * 10 - digit
-        at += 1
     if negative:
         return True, value
     if value < -limit:

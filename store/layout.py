@@ -25,6 +25,9 @@ checkpoint         4096   physic, logics, index timestamp i64, master flushed, c
 
 from __future__ import annotations
 
+import struct
+from typing import Any
+
 import numpy as np
 
 # --- record ------------------------------------------------------------------------------------
@@ -80,11 +83,20 @@ RECORD_MIDDLE = np.dtype(
 )
 assert RECORD_MIDDLE.itemsize == 16
 
+TOPIC_LENGTH_V1 = np.dtype(">i1")
+TOPIC_LENGTH_V2 = np.dtype(">i2")
+PROPERTIES_LENGTH = np.dtype(">i2")
+TIMESTAMP = np.dtype(">i8")
+PORT = np.dtype(">i4")  # the last part of a host
 TIMESTAMP_SIZE = 8
+assert TIMESTAMP.itemsize == TIMESTAMP_SIZE
 PROPERTIES_LENGTH_SIZE = 2
 RECORD_MIN_SIZE = 91  # V1, two IPv4 hosts, empty body, topic and properties
 BLANK_SIZE = 8  # also the room a record must leave at the end of its file
+BLANK_RECORD = np.dtype([("size", ">i4"), ("magic", ">i4")])  # a record begins like it
+assert BLANK_RECORD.itemsize == BLANK_SIZE
 PROPERTIES_SIZE_MAX = 32767
+assert np.iinfo(PROPERTIES_LENGTH).max == PROPERTIES_SIZE_MAX
 
 SYS_COMPRESSED = 0x1
 SYS_MULTI_TAGS = 0x2
@@ -105,6 +117,16 @@ PROPERTY_SEPARATOR = 0x02
 
 PROPERTY_CRC_SIZE = 20  # `__CRC32#`, 0x01, ten reversed digits, 0x02
 PROPERTY_CRC_DIGITS = 10
+
+# What the store itself reads or writes among the properties.
+PROPERTY_TAGS = "TAGS"
+PROPERTY_KEYS = "KEYS"
+PROPERTY_UNIQ_KEY = "UNIQ_KEY"
+PROPERTY_DELAY = "DELAY"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+PROPERTY_CRC = "__CRC32#"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 # --- consume queue -----------------------------------------------------------------------------
 
@@ -203,3 +225,22 @@ CHECKPOINT_FILE = "checkpoint"
 ABORT_FILE = "abort"
 LOCK_FILE = "lock"
 LOCK_CONTENT = b"lock"
+
+# --- one record of a dtype ---------------------------------------------------------------------
+
+_STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
+
+
+def struct_of(*parts: np.dtype[Any] | int) -> struct.Struct:
+    """Return the Struct of consecutive dtypes; an int is a span of so many opaque bytes."""
+    codes = [">"]
+    for part in parts:
+        if isinstance(part, int):
+            codes.append(f"{part}s")
+            continue
+        types = [part[name] for name in part.names] if part.names else [part]
+        codes += [_STRUCT_CODES[t.str[1:]] for t in types]
+    return struct.Struct("".join(codes))
+
+
+assert struct_of(RECORD_HEAD, 2 * HOST_V4_SIZE).size == RECORD_HEAD.itemsize + 2 * HOST_V4_SIZE

@@ -179,11 +179,7 @@ class Scanner:
         queues = rows + multis
         self._table = QueueTable(
             slots=np.zeros(1 << (2 * queues).bit_length(), np.int32),
-            topic_at=np.empty(queues, np.int64),
-            topic_end=np.empty(queues, np.int64),
-            queue_id=np.empty(queues, np.int32),
-            key_prefix=np.empty(queues, np.uint32),
-            kind=np.empty(queues, np.uint8),
+            rows=np.empty((queues, sk.QUEUE_FIELDS), np.int64),
             count=np.zeros(1, np.int64),
         )
 
@@ -191,16 +187,14 @@ class Scanner:
         self, view: NDArray[np.uint8], begin: int, stop: int, end: ScanEnd
     ) -> DispatchRequests:
         out, table = self._columns, self._table
-        n, queues = end.rows, int(table.count[0])
-        topics = [
-            decode(view[a:b].tobytes())
-            for a, b in zip(table.topic_at[:queues], table.topic_end[:queues], strict=True)
-        ]
+        n, queues = end.rows, table.rows[: int(table.count[0])]
+        names = queues[:, [sk.TOPIC_AT, sk.TOPIC_END]].tolist()
+        topics = [decode(view[a:b].tobytes()) for a, b in names]
         return DispatchRequests(
             begin=begin,
             end=stop,
             topics=topics,
-            queue_ids=table.queue_id[:queues].copy(),
+            queue_ids=queues[:, sk.QUEUE_ID].astype(np.int32),
             commit_log_offset=out.commit_log_offset[:n].copy(),
             size=out.size[:n].copy(),
             queue=out.queue[:n].copy(),

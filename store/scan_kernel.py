@@ -54,17 +54,20 @@ _IS_SCHEDULE = 1
 _IS_EXCLUDED = 2
 _INT_MAX, _SHORT_MAX, _LONG_MAX = 2**31 - 1, 2**15 - 1, 2**63 - 1
 _HASH = ord("#")
+_SPACE = ord(" ")
+_ONE = np.uintp(1)
+
+
+# Fields of a queue in QueueTable.rows.
+TOPIC_AT, TOPIC_END, QUEUE_ID, KEY_PREFIX, KIND = range(5)
+QUEUE_FIELDS = 5
 
 
 class QueueTable(NamedTuple):
     """The queues met by a scan: open addressing over (topic bytes, queue id)."""
 
     slots: NDArray[np.int32]  # number of the queue + 1, 0 = free; a power of two long
-    topic_at: NDArray[np.int64]
-    topic_end: NDArray[np.int64]
-    queue_id: NDArray[np.int32]
-    key_prefix: NDArray[np.uint32]  # hash of `topic#`
-    kind: NDArray[np.uint8]
+    rows: NDArray[np.int64]  # one row a queue; KEY_PREFIX is the hash of `topic#`
     count: NDArray[np.int64]  # one element
 
 
@@ -115,15 +118,49 @@ def _known_name(buf: NDArray[np.uint8], at: int, end: int) -> int:
     for number in range(len(_NAME_ENDS)):
         stop = _NAME_ENDS[number]
         if stop - begin == size and buf[at] == _NAME_BYTES[begin]:
-            same = True
-            for i in range(size):
-                if buf[at + i] != _NAME_BYTES[begin + i]:
-                    same = False
-                    break
-            if same:
+            i = 1
+            while i < size and buf[np.uintp(at + i)] == _NAME_BYTES[np.uintp(begin + i)]:
+                i += 1
+            if i == size:
                 return number
         begin = stop
     return -1
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _same(buf: NDArray[np.uint8], begin: int, end: int, other: int) -> bool:
+    """Compare ``buf[begin:end]`` with as many bytes at ``other``."""
+    at, stop, to = np.uintp(begin), np.uintp(end), np.uintp(other)
+    while at < stop and buf[at] == buf[to]:
+        at += _ONE
+        to += _ONE
+    return at >= stop
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _find(buf: NDArray[np.uint8], begin: int, end: int, byte: int) -> int:
+    """Return where ``byte`` or a property separator first stands, ``end`` if nowhere."""
+    at, stop = np.uintp(begin), np.uintp(end)  # unsigned: no check for negative positions
+    while at < stop and buf[at] != byte and buf[at] != _TERMINATOR:
+        at += _ONE
+    return np.int64(at)
+
+
+@numba.njit(cache=True, nogil=True)
+def _split_segment(buf: NDArray[np.uint8], first: int, stop: int) -> tuple[int, bool]:
+    """Apply the old parser to a segment whose first separator is at ``first``.
+
+    Returns the value's end and whether the segment has exactly two parts: trailing separators
+    split off nothing, any other than the first splits off a third part.
+    """
+    while stop > first and buf[stop - 1] == _SEPARATOR:
+        stop -= 1
+    if stop <= first:
+        return stop, False
+    for i in range(first + 1, stop):
+        if buf[i] == _SEPARATOR:
+            return stop, False
+    return stop, True
 
 
 @numba.njit(cache=True, nogil=True)
@@ -135,26 +172,17 @@ def find_properties(
     ``splits`` is the parser of 4.9.0 and before, which splits and wants exactly two parts
     (format notes §2.4). A repeated name keeps its last value.
     """
-    found[:, 0] = -1
+    for number in range(len(found)):
+        found[number, 0] = -1
     at = begin
     while at < end:
-        stop = at
-        first = -1  # the first name-value separator of the segment
-        count = 0
-        while stop < end and buf[stop] != _TERMINATOR:
-            if buf[stop] == _SEPARATOR:
-                if first < 0:
-                    first = stop
-                count += 1
-            stop += 1
+        first = _find(buf, at, end, _SEPARATOR)  # the first separator of the segment
+        stop = _find(buf, first, end, _TERMINATOR)
         value_end = stop
         if splits:
-            while value_end > at and buf[value_end - 1] == _SEPARATOR:
-                value_end -= 1
-                count -= 1
-            accepted = count == 1
+            value_end, accepted = _split_segment(buf, first, stop)
         else:
-            accepted = first > at and first < stop - 1
+            accepted = at < first < stop - 1
         if accepted:
             number = _known_name(buf, at, first)
             if number >= 0:
@@ -183,30 +211,27 @@ def _queue_number(
     buf: NDArray[np.uint8], name: tuple[int, int], queue_id: int, multi: int, table: QueueTable
 ) -> int:
     """Return the number of a queue in the table, adding it if it is new."""
+    slots, rows, count = table
     at, end = name
     topic_hash = hash_utf8(buf, at, end, np.uint32(0))
-    mask = len(table.slots) - 1
+    mask = len(slots) - 1
     slot = (np.int64(topic_hash) * 0x9E3779B1 + queue_id * 0x85EBCA77) >> 7 & mask
-    while table.slots[slot] != 0:
-        q = table.slots[slot] - 1
-        if table.queue_id[q] == queue_id and table.topic_end[q] - table.topic_at[q] == end - at:
-            same = True
-            for i in range(end - at):
-                if buf[at + i] != buf[table.topic_at[q] + i]:
-                    same = False
-                    break
-            if same:
-                return np.int64(q)
+    while slots[slot] != 0:
+        q = np.int64(slots[slot]) - 1
+        known = rows[q, TOPIC_AT]
+        if rows[q, QUEUE_ID] == queue_id and rows[q, TOPIC_END] - known == end - at:
+            if _same(buf, at, end, known):
+                return q
         slot = (slot + 1) & mask
-    q = table.count[0]
-    table.slots[slot] = q + 1
-    table.topic_at[q] = at
-    table.topic_end[q] = end
-    table.queue_id[q] = queue_id
-    table.key_prefix[q] = np.uint32(topic_hash * np.uint32(31) + np.uint32(_HASH))
-    table.kind[q] = _topic_kind(buf, at, end, multi)
-    table.count[0] = q + 1
-    return np.int64(q)
+    q = count[0]
+    slots[slot] = q + 1
+    rows[q, TOPIC_AT] = at
+    rows[q, TOPIC_END] = end
+    rows[q, QUEUE_ID] = queue_id
+    rows[q, KEY_PREFIX] = np.uint32(topic_hash * np.uint32(31) + np.uint32(_HASH))
+    rows[q, KIND] = _topic_kind(buf, at, end, multi)
+    count[0] = q + 1
+    return q
 
 
 @numba.njit(cache=True, nogil=True)
@@ -215,13 +240,15 @@ def _put_keys(
     found: NDArray[np.int64],
     prefix: np.uint32,
     tags: bool,
-    out: NDArray[np.int32],
+    target: tuple[NDArray[np.int32], int],
 ) -> int:
-    """Write the record's index key hashes in the broker's order; return how many.
+    """Write the record's index key hashes in the broker's order; return where they end.
+
+    ``target`` is the array and where to write in it.
 
     UNIQ_KEY, then each non-empty part of KEYS between single spaces, then (5.4.0+) the tags.
     """
-    n = 0
+    out, n = target
     if found[UNIQ_KEY, 0] >= 0:
         h = hash_utf8(buf, found[UNIQ_KEY, 0], found[UNIQ_KEY, 1], prefix)
         out[n] = index_key_hash(h)
@@ -229,9 +256,7 @@ def _put_keys(
     if found[KEYS, 0] >= 0:
         at, end = found[KEYS, 0], found[KEYS, 1]
         while at < end:
-            stop = at
-            while stop < end and buf[stop] != ord(" "):
-                stop += 1
+            stop = _find(buf, at, end, _SPACE)
             if stop > at:
                 out[n] = index_key_hash(hash_utf8(buf, at, stop, prefix))
                 n += 1
@@ -360,6 +385,8 @@ def scan(
     """
     base, at, end = span
     table, out = state
+    queues = table.rows
+    key_hash = out.key_hash
     found = np.empty((len(_NAME_ENDS), 2), np.int64)
     n, keys, multis = 0, 0, 0
     while at < end:
@@ -379,20 +406,20 @@ def scan(
         topic = (parts.topic_at, parts.topic_end)
         q = _queue_number(buf, topic, queue_id, rules.multi_dispatch, table)
         stamp = read_i64(buf, parts.store_timestamp_at)
-        is_schedule = table.kind[q] & _IS_SCHEDULE != 0
+        is_schedule = queues[q, KIND] & _IS_SCHEDULE != 0
         fine, tags_code = _tags_code(buf, found, is_schedule, stamp, delays)
         if not fine:
             return ScanEnd(rk.BAD_DELAY, at, n, keys, multis)
         transaction = sys_flag & layout.SYS_TRANSACTION
-        if rules.multi_dispatch != MULTI_OFF and not table.kind[q] & _IS_EXCLUDED:
+        if rules.multi_dispatch != MULTI_OFF and not queues[q, KIND] & _IS_EXCLUDED:
             if transaction == 0 or transaction == layout.SYS_COMMIT:
                 put = _put_multi(buf, found, (n, queue_id), (rules, table, out), multis)
                 if put < 0:
                     return ScanEnd(rk.BAD_MULTI_DISPATCH, at, n, keys, multis)
                 multis = put
         if rules.indexes_keys and transaction != layout.SYS_ROLLBACK:
-            prefix = table.key_prefix[q]
-            keys += _put_keys(buf, found, prefix, rules.indexes_tags, out.key_hash[keys:])
+            prefix = np.uint32(queues[q, KEY_PREFIX])
+            keys = _put_keys(buf, found, prefix, rules.indexes_tags, (key_hash, keys))
         out.commit_log_offset[n] = base + at
         out.size[n] = parts.size
         out.queue[n] = q

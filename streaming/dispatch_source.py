@@ -87,7 +87,7 @@ class DispatchRequestReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 self._config(),
                 is_clean=is_clean,
                 max_bytes=int(options["maxbytespertrigger"]),
-                min_partitions=int(options["minpartitions"]),
+                range_bytes=int(options["rangebytes"]),
             )
         return self._lazy_stream
 

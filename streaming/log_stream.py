@@ -22,7 +22,7 @@ from streaming.options import OFFSET_KEY
 
 Offset = dict[str, int]
 
-_RANGE_BYTES_MIN = 4 * 1024 * 1024
+RANGE_BYTES_MIN = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,10 @@ class LogStream:
         *,
         is_clean: Callable[[], bool],
         max_bytes: int | None,
-        min_partitions: int,
+        range_bytes: int,
     ) -> None:
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         self._max_bytes = max_bytes
-        batch = max_bytes if max_bytes is not None else config.mapped_file_size_commit_log
-        range_bytes = max(batch // min_partitions, _RANGE_BYTES_MIN)
         self._planner = LogPlanner(self.log, is_clean, range_bytes=range_bytes)
         self._target = UNLIMITED
         self._planned: Plan | None = None
@@ -78,19 +76,22 @@ class LogStream:
     def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
         """Return the ranges of a batch: those just planned, or planned again up to its end."""
         begin, stop = start[OFFSET_KEY], end[OFFSET_KEY]
-        if begin >= stop:
-            return []
         plan = self._planned
         if plan is None or plan.begin != begin or plan.end != stop:
-            plan = self._planner.plan(begin, until=stop)
-            while plan.end < stop and plan.ranges:  # damage ends a plan, a batch may hold several
-                more = self._planner.plan(plan.end, until=stop)
-                if not more.ranges:
-                    break
-                plan = Plan(begin, plan.ranges + more.ranges)
-            if plan.end != stop:
-                raise StoreError(
-                    f"a batch was planned up to offset {stop}, now the log can be read up to "
-                    f"{plan.end}: the log changed"
-                )
+            plan = self.plan_between(begin, stop)
         return [LogPartition(part) for part in plan.ranges]
+
+    def plan_between(self, begin: int, stop: int) -> Plan:
+        """Plan exactly ``[begin, stop)``. Raises StoreError if the log has no boundary there."""
+        plan = Plan(begin, ())
+        while plan.end < stop:  # damage ends a plan, the span may hold several
+            more = self._planner.plan(plan.end, until=stop)
+            if not more.ranges:
+                break
+            plan = Plan(begin, plan.ranges + more.ranges)
+        if begin < stop != plan.end:
+            raise StoreError(
+                f"offset {stop} was to be read up to, but records end at {plan.end}: it is no "
+                "record boundary, or the log changed"
+            )
+        return plan

@@ -63,8 +63,11 @@ class SourceOptions:
         return self.subscribe is not None or self.subscribe_pattern is not None
 
 
-def parse_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Parse the options of a read (names in any case). Raises ConfigError."""
+def parse_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
+    """Parse the options of a read (names in any case). Raises ConfigError.
+
+    ``streaming`` is None while Spark has not told whether it is a batch or a stream.
+    """
     values = {name.lower(): value for name, value in raw.items()}
     for name, value in values.items():
         if name not in _NAMES:
@@ -72,7 +75,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
             raise ConfigError(f"option {name!r} (value {value!r}) is not known; known are {known}")
         if streaming and name in _BATCH_ONLY:
             raise ConfigError(f"option {_NAMES[name]!r} is for batch reads only")
-        if not streaming and name in _STREAM_ONLY:
+        if streaming is False and name in _STREAM_ONLY:
             raise ConfigError(f"option {_NAMES[name]!r} is for streams only")
     if not values.get("path"):
         raise ConfigError('no store given: load("<the broker\'s storePathRootDir>")')

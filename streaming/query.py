@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,18 +11,23 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+import store.errors
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
+from store.commit_log import CommitLog
 from store.config import StoreConfig, config_from_shape, config_to_json, load_config
-from store.errors import ConfigError
+from store.errors import ConfigError, StoreError
 from store.foreign import refuse_foreign_store
+from store.log_position import check_boundary, first_stored_at
 from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
 from streaming.dispatchers import ArrivalListener, DispatchSink
+from streaming.log_stream import RANGE_BYTES_MIN
 from streaming.progress import DispatchProgress, Listener
 
 MAX_BYTES_PER_TRIGGER = 256 * 1024 * 1024
 
-_log = logging.getLogger(__name__)
+class SparkFailedError(StoreError):
+    """The query ended with an error that is none of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,8 @@ class DispatchOptions:
 
     broker_conf: Path | None = None
     broker_version: str | None = None
+    from_offset: int | None = None
+    from_time: int | None = None  # epoch ms; the first record stored at or after it
     available_now: bool = False
     trigger_interval: str = "0s"
     max_bytes_per_trigger: int | None = None
@@ -61,12 +68,17 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
     *,
     broker_conf: str | Path | None = None,
     broker_version: str | None = None,
+    from_offset: int | None = None,
+    from_time: int | None = None,
     available_now: bool = False,
     trigger_interval: str = "0s",
     max_bytes_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> StreamingQuery:
     """Start dispatching the commit log of ``store_root`` into ``output``; return the query.
+
+    ``from_offset`` or ``from_time`` (epoch ms) begins a new OUTPUT there; on an existing one it
+    replays from there, which changes nothing, and is refused beyond its progress.
 
     The root is given back when the query ends. Raises ConfigError, DamageError, RootInUseError,
     UnsupportedFormatError and StoreIOError before anything is written; damage met later ends the
@@ -75,6 +87,8 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
     options = DispatchOptions(
         broker_conf=Path(broker_conf) if broker_conf is not None else None,
         broker_version=broker_version,
+        from_offset=from_offset,
+        from_time=from_time,
         available_now=available_now,
         trigger_interval=trigger_interval,
         max_bytes_per_trigger=max_bytes_per_trigger,
@@ -91,7 +105,8 @@ def begin_dispatch(
         raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
     config = resolve_config(store_root, output, options)
     refuse_foreign_store(store_root, config)
-    root = DispatchRoot.open(output, store_root, config)
+    replay_from = _replay_offset(store_root, config, options)
+    root = DispatchRoot.open(output, store_root, config, from_offset=replay_from)
     try:
         sink = DispatchSink(
             root,
@@ -99,11 +114,27 @@ def begin_dispatch(
             fail_on_data_loss=options.fail_on_data_loss,
             listeners=options.listeners,
         )
-        query = _start_query(spark, store_root, (root, sink, config), options)
+        begin = root.progress.reput_from_offset if replay_from is None else replay_from
+        query = _start_query(spark, begin, (root, sink, config), options)
     except BaseException:
         root.close(clean=True)
         raise
     return Dispatch(query, sink, root, config)
+
+
+def query_error(query: StreamingQuery) -> StoreError | None:
+    """Return what ended a query as an error of ours; errors of workers keep their kind."""
+    failure = query.exception()
+    if failure is None:
+        return None
+    text = str(failure)
+    found = re.search(r"store\.errors\.(\w+): (.*)", text)
+    kind = getattr(store.errors, found[1], None) if found is not None else None
+    if found is None or kind is None:
+        return SparkFailedError(f"Spark failed: {text.strip().splitlines()[0]}")
+    error: StoreError = kind.__new__(kind)  # the kind decides the exit code; the text is whole
+    error.args = (found[2].strip(),)
+    return error
 
 
 def resolve_config(store_root: Path, output: Path, options: DispatchOptions) -> StoreConfig:
@@ -121,20 +152,43 @@ def resolve_config(store_root: Path, output: Path, options: DispatchOptions) -> 
     return config_from_shape(shape, commit_log=progress.commit_log)
 
 
+def _replay_offset(
+    store_root: Path, config: StoreConfig, options: DispatchOptions
+) -> int | None:
+    """Return the offset that the options ask to begin at, None where they ask for none."""
+    if options.from_offset is None and options.from_time is None:
+        return None
+    if options.from_offset is not None and options.from_time is not None:
+        raise ConfigError("give an offset or a time to begin at, not both")
+    log = CommitLog(config.commit_log_paths(store_root), config)
+    if options.from_time is not None:
+        return first_stored_at(log, options.from_time)
+    assert options.from_offset is not None
+    if not max(log.min_offset(), 0) <= options.from_offset <= log.max_offset():
+        raise ConfigError(
+            f"offset {options.from_offset} is not in the log, which holds "
+            f"{log.min_offset()} to {log.max_offset()}"
+        )
+    check_boundary(log, options.from_offset)
+    return options.from_offset
+
+
 def _start_query(
     spark: SparkSession,
-    store_root: Path,
+    begin: int,
     parts: tuple[DispatchRoot, DispatchSink, StoreConfig],
     options: DispatchOptions,
 ) -> StreamingQuery:
     root, sink, config = parts
+    max_bytes = options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER
+    range_bytes = max(max_bytes // spark.sparkContext.defaultParallelism, RANGE_BYTES_MIN)
     spark.dataSource.register(DispatchRequestSource)
     reader = (
         spark.readStream.format(FORMAT)
         .option("config", config_to_json(config))
-        .option("reputFromOffset", str(root.progress.reput_from_offset))
-        .option("maxBytesPerTrigger", str(options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER))
-        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
+        .option("reputFromOffset", str(begin))
+        .option("maxBytesPerTrigger", str(max_bytes))
+        .option("rangeBytes", str(range_bytes))
         .option("failOnDataLoss", str(options.fail_on_data_loss).lower())
     )
     if root.progress.log_was_clean is not None:
@@ -148,7 +202,7 @@ def _start_query(
     spark.streams.addListener(listener)
     listener.on_end(lambda: spark.streams.removeListener(listener))
     writer = (
-        reader.load(str(store_root))
+        reader.load(root.progress.store)
         .writeStream.foreachBatch(apply)
         .queryName(name)
         .option("checkpointLocation", str(root.new_epoch()))

@@ -1,0 +1,94 @@
+"""What a reader needs of ``OUTPUT/reput/progress``: settings, and how far the root may be trusted.
+
+The file is two lines: a JSON object, and the CRC-32 of that line in hex. It belongs to the package
+``checkpoints``, which writes it; a reader looks at these fields only (promise I8).
+
+===================  =========================================================================
+field                meaning
+===================  =========================================================================
+format               1
+shape                the settings the files were made with, version included
+store, commit_log    the store it was made from; ``storePathCommitLog`` as configured
+reput_from_offset    no unit or index entry at or beyond this physical offset counts
+index_file           name of the newest index file that counts, "" without one
+index_count          entries in that file that count
+last_record          offset, size, store_timestamp, body_crc of the last record, or null
+===================  =========================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from store.errors import DamageError, StoreIOError, UnsupportedFormatError
+
+_PROGRESS = Path("reput", "progress")
+_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMark:
+    """What tells a record from another at the same physical offset; its time is in ms."""
+
+    offset: int
+    size: int
+    store_timestamp: int
+    body_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """How far a root of ours has been dispatched, and with which settings."""
+
+    reput_from_offset: int
+    store: str
+    commit_log: str
+    shape: dict[str, Any]
+    index_file: str
+    index_count: int
+    last_record: RecordMark | None
+
+
+def read_dispatched(output: Path) -> Dispatched | None:
+    """Read a root's progress, None on a root that no dispatch of ours made.
+
+    Raises DamageError, UnsupportedFormatError for another release's format, StoreIOError.
+    """
+    path = output / _PROGRESS
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
+    return decode_dispatched(data, path)
+
+
+def decode_dispatched(data: bytes, path: Path) -> Dispatched:
+    """Decode; raises DamageError (naming ``path``), UnsupportedFormatError."""
+    line, _, rest = data.partition(b"\n")
+    if rest.strip() != b"%08x" % zlib.crc32(line):
+        raise DamageError(path, 0, "the progress record does not match its checksum")
+    try:
+        values = json.loads(line)
+        version = values["format"]
+        if version != _FORMAT_VERSION:
+            raise UnsupportedFormatError(
+                f"{path} has format {version}; this release reads format {_FORMAT_VERSION}"
+            )
+        last = values["last_record"]
+        return Dispatched(
+            reput_from_offset=values["reput_from_offset"],
+            store=values["store"],
+            commit_log=values["commit_log"],
+            shape=values["shape"],
+            index_file=values["index_file"],
+            index_count=values["index_count"],
+            last_record=RecordMark(**last) if last else None,
+        )
+    except (KeyError, TypeError, ValueError) as e:
+        raise DamageError(path, 0, f"the progress record cannot be read: {e}") from e

@@ -1,0 +1,94 @@
+"""Finding positions in the log: record boundaries, and the first record stored at a time."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from store import record_kernel as rk
+from store.commit_log import CommitLog
+from store.errors import ConfigError
+from store.log_walk import walk
+from store.mapped_file import MappedFile
+from store.record_kernel import Rules, check_record, read_i64
+from store.scan import scan_rules
+
+_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
+
+
+def check_boundary(log: CommitLog, offset: int) -> None:
+    """Raise ConfigError, naming the two nearest boundaries, if ``offset`` is inside a record.
+
+    The end of the log is a boundary; so is anything below its minimum, where nothing can be
+    looked at. Walks one file's chain at most.
+    """
+    file = log.find(offset)
+    if file is None or offset == file.base or offset == log.max_offset():
+        if file is None and offset > log.max_offset():
+            raise ConfigError(f"offset {offset} lies beyond the log's end {log.max_offset()}")
+        return
+    end = walk(file.view(), (file.base, 0, offset - file.base), _fast_rules(log), True, _NO_CUTS)
+    if end.reason == rk.OK and file.base + end.at == offset:
+        return
+    if end.reason == rk.OK:
+        before, after = file.base + end.last, file.base + end.at
+    else:
+        before = file.base + end.at
+        after = log.roll_next_file(offset) if end.reason == rk.BLANK else before
+    if before == offset:
+        return
+    raise ConfigError(
+        f"offset {offset} is not where a record begins; the nearest boundaries are {before} "
+        f"and {after}"
+    )
+
+
+def first_stored_at(log: CommitLog, timestamp_ms: int) -> int:
+    """Return the offset of the first record stored at or after a time; the log's end if none.
+
+    The file is found by binary search over the files' first store times, the record by walking
+    it. Where the clock stepped back across files the answer is a crossing point: the record
+    before it in its file was stored earlier, this one was not.
+    """
+    last = log.last_file()
+    if last is None:
+        return 0
+    files = [f for f in log.files if f.base <= last.base]
+    low, high = 0, len(files)
+    while low < high:  # the first file that begins at or after the time
+        middle = (low + high) // 2
+        if _first_timestamp(files[middle], log) >= timestamp_ms:
+            high = middle
+        else:
+            low = middle + 1
+    for file in files[max(low - 1, 0) :]:
+        at = int(_first_at(file.view(), file.base, timestamp_ms, _fast_rules(log)))
+        if at >= 0:
+            return file.base + at
+    return log.max_offset()
+
+
+def _fast_rules(log: CommitLog) -> Rules:
+    return scan_rules(log.config)._replace(check_crc=False, check_property_crc=False)
+
+
+def _first_timestamp(file: MappedFile, log: CommitLog) -> int:
+    """Return the store time of a file's first record, -1 if it has none."""
+    view = file.view()
+    parts = check_record(view, 0, file.base, _fast_rules(log))
+    return int(read_i64(view, parts.store_timestamp_at)) if parts.reason == rk.OK else -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _first_at(buf: NDArray[np.uint8], base: int, timestamp_ms: int, rules: Rules) -> int:
+    """Walk a file to its first record stored at or after a time; -1 if it has none."""
+    at = np.int64(0)
+    while at < len(buf):
+        parts = check_record(buf, at, base, rules)
+        if parts.reason != rk.OK:
+            return -1
+        if read_i64(buf, parts.store_timestamp_at) >= timestamp_ms:
+            return at
+        at = parts.end
+    return -1

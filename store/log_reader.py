@@ -1,0 +1,166 @@
+"""Messages of the commit log by physical offset, for reads that do not walk it.
+
+The log's end is known without a walk for all but the last file: a record is wholly there if it
+ends at or below ``known_end``, or if a later file holds anything. Only otherwise is the end looked
+for, by ``store.commit_log``, which is loaded then: a read that needs no walk compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from store.config import StoreConfig
+from store.errors import DamageError, LostDataError
+from store.layout import BLANK_SIZE, PROPERTY_CRC, PROPERTY_CRC_SIZE
+from store.mapped_file import MappedFile, MappedFileQueue
+from store.record import Message, decode_message, encode_property_crc
+
+if TYPE_CHECKING:
+    from store.commit_log import CommitLog
+
+_LOG_HINT = "restore the file from a replica or a backup"
+_CONF_HINT = "pass the broker.conf this log was written with (--broker-conf)"
+_CRC_NAME = PROPERTY_CRC.encode()
+
+
+class LogReader:
+    """The files of one commit log, mapped when first looked at.
+
+    ``known_end`` is a physical offset up to which the log is known to hold whole records.
+    """
+
+    def __init__(self, paths: Iterable[Path], config: StoreConfig, known_end: int = 0) -> None:
+        self.config = config
+        self.known_end = known_end
+        self.file_size = config.mapped_file_size_commit_log
+        self._queue = MappedFileQueue(paths, self.file_size)
+        self._commit_log: CommitLog | None = None
+
+    def refresh(self) -> None:
+        """See files added or deleted since. Raises DamageError, StoreIOError."""
+        self._queue.refresh()
+
+    def min_offset(self) -> int:
+        """Return the base of the first file, -1 without files."""
+        return self._queue.files[0].base if self._queue.files else -1
+
+    def max_offset(self) -> int:
+        """Return the end of the last record there (after a blank: the next file's base).
+
+        0 without files. Walks the last file that holds anything.
+        """
+        if self._commit_log is None:
+            from store.commit_log import CommitLog  # noqa: PLC0415 - loads the kernels
+
+            self._commit_log = CommitLog(self._queue.directories, self.config)
+        else:
+            self._commit_log.refresh()
+        return self._commit_log.max_offset()
+
+    def roll_next_file(self, offset: int) -> int:
+        """Return where the file after the one of ``offset`` begins."""
+        return offset + self.file_size - offset % self.file_size
+
+    def path_of(self, offset: int) -> Path:
+        """Return the file that holds an offset, else the log's (first) directory."""
+        file = self._queue.find(offset)
+        return file.path if file is not None else self._queue.directories[0]
+
+    def message(self, offset: int, size: int | None = None) -> Message:
+        """Return the message whose record begins at ``offset`` and has that size.
+
+        For a record that something else (a unit, an index entry) says is there: whatever is not
+        as it says raises DamageError, a range without a file LostDataError.
+        """
+        message = self._decode(self._file_of(offset), offset)
+        if size is not None and message.size != size:
+            reason = f"the record has {message.size} bytes, its consume queue says {size}"
+            raise DamageError(message.path, offset, reason)
+        return message
+
+    def look(self, offset: int) -> Message | None:
+        """Return the message whose record begins at ``offset``, None if none begins there.
+
+        Raises DamageError for a record that is damaged; to tell it from an offset inside a
+        record, the chain of its file is walked.
+        """
+        if not 0 <= self.min_offset() <= offset:
+            return None
+        if self._queue.find(offset) is None and not self.is_within(offset + 1):
+            return None
+        file = self._file_of(offset)
+        try:
+            message = self._decode(file, offset)
+        except DamageError:
+            if self._begins_record(file, offset):
+                raise
+            return None
+        return message if self.is_within(offset + message.size) else None
+
+    def is_within(self, end: int) -> bool:
+        """Tell whether a record that ends at ``end`` is wholly in the log."""
+        if end <= self.known_end:
+            return True
+        for file in reversed(self._queue.files):
+            if file.base < end:
+                break
+            if file.view()[:BLANK_SIZE].any():
+                return True
+        return end <= self.max_offset()
+
+    def _file_of(self, offset: int) -> MappedFile:
+        file = self._queue.find(offset)
+        if file is None:
+            begin = offset - offset % self.file_size
+            raise LostDataError(
+                self._queue.directories[0],
+                begin,
+                begin + self.file_size,
+                reason="no file holds this part of the log",
+                hint=_LOG_HINT,
+            )
+        if file.length != self.file_size:
+            reason = f"the file has {file.length} bytes, the log's files have {self.file_size}"
+            raise DamageError(file.path, file.base, reason, f"{_LOG_HINT}, or {_CONF_HINT}")
+        return file
+
+    def _decode(self, file: MappedFile, offset: int) -> Message:
+        """Decode the record at ``offset``; raises DamageError if it is not acceptable."""
+        message, _ = decode_message(
+            memoryview(file.view()),
+            offset - file.base,
+            offset=offset,
+            path=file.path,
+            splits_properties=self.config.splits_properties,
+        )
+        if self.config.enabled_append_prop_crc:
+            crc = message.record[-PROPERTY_CRC_SIZE:]
+            record = memoryview(message.record)[:-PROPERTY_CRC_SIZE]
+            if crc.startswith(_CRC_NAME) and crc != encode_property_crc(record):
+                raise DamageError(file.path, offset, "the record does not match its property CRC")
+        return message
+
+    def _begins_record(self, file: MappedFile, offset: int) -> bool:
+        """Tell whether a record (no blank) should begin at ``offset``, where none can be decoded.
+
+        Raises DamageError if the chain of records breaks before it.
+        """
+        from store import record_kernel as rk  # noqa: PLC0415 - loads the kernels
+        from store.log_walk import walk  # noqa: PLC0415 - the same
+        from store.scan import scan_rules  # noqa: PLC0415 - the same
+
+        if not self.is_within(offset + 1):
+            return False
+        at = offset - file.base
+        rules = scan_rules(self.config)._replace(check_crc=False, check_property_crc=False)
+        no_cuts = (np.empty(0, np.int64), 0)
+        end = walk(file.view(), (file.base, 0, at + 1), rules, False, no_cuts)
+        if end.reason in (rk.OK, rk.BLANK):
+            return bool(end.last == at)
+        if end.at < at:
+            raise DamageError(file.path, file.base + end.at, rk.REASONS[end.reason], _LOG_HINT)
+        return True

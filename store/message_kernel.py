@@ -1,0 +1,320 @@
+"""Gathering the parts of many records, as kernels: integers, spans of bytes, texts, hosts.
+
+Lengths are read from the map once and bounded then; everything after goes by the spans found, or
+works on a private copy, so that a log which is overwritten meanwhile gives odd values at worst.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from store import layout
+from store import record_kernel as rk
+from store.java_kernels import decode_one
+from store.record_kernel import find_parts, read_i32, read_i64
+
+_V4_BYTES, _V6_BYTES = layout.HOST_V4_SIZE - 4, layout.HOST_V6_SIZE - 4
+_MAPPED_ZEROS, _MAPPED_MARK = 10, 0xFF  # IPv4 in IPv6: ten zeros, the mark twice, the address
+HOST_TEXT_MAX = 8 * 5 + 11  # eight groups, each with a colon, and an i32
+_ASCII_END = 0x80
+_REPLACEMENT = 0xFFFD
+_REPLACEMENT_SIZE, _REPLACEMENT_LEAD = 3, 0xEF  # U+FFFD in UTF-8 is EF BF BD
+_TEN = 10
+NAME_SLOTS = 1 << 15  # for the at most 10923 properties of a record
+
+
+class Spans(NamedTuple):
+    """Where the parts of each record lie: positions in the file."""
+
+    store_timestamp_at: NDArray[np.int64]
+    body_at: NDArray[np.int64]
+    body_end: NDArray[np.int64]
+    properties_at: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+
+class Entries(NamedTuple):
+    """The properties of all records: one element an entry, but for ``offsets``."""
+
+    offsets: NDArray[np.int32]  # of each record's entries, one more than records
+    name_at: NDArray[np.int64]
+    name_end: NDArray[np.int64]
+    value_at: NDArray[np.int64]
+    value_end: NDArray[np.int64]
+
+
+@numba.njit(cache=True, nogil=True)
+def find_spans(
+    buf: NDArray[np.uint8], positions: NDArray[np.int64], sizes: NDArray[np.int32], out: Spans
+) -> int:
+    """Find the parts of each record; return -1, or the first row that is no record any more."""
+    for r in range(len(positions)):
+        parts = find_parts(buf, positions[r], len(buf))
+        if parts.reason != rk.OK or parts.size != sizes[r]:
+            return r
+        out.store_timestamp_at[r] = parts.store_timestamp_at
+        out.body_at[r] = parts.body_at
+        out.body_end[r] = parts.body_end
+        out.properties_at[r] = parts.properties_at
+        out.end[r] = parts.end
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def gather_i32(buf: NDArray[np.uint8], at: NDArray[np.int64], out: NDArray[np.int32]) -> None:
+    """Read a big-endian i32 at each position."""
+    for r in range(len(at)):
+        out[r] = read_i32(buf, at[r])
+
+
+@numba.njit(cache=True, nogil=True)
+def gather_i64(buf: NDArray[np.uint8], at: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    """Read a big-endian i64 at each position."""
+    for r in range(len(at)):
+        out[r] = read_i64(buf, at[r])
+
+
+@numba.njit(cache=True, nogil=True)
+def gather_bytes(
+    buf: NDArray[np.uint8],
+    spans: tuple[NDArray[np.int64], NDArray[np.int64]],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.uint8],
+) -> None:
+    """Copy each ``buf[begins[r] : ends[r]]`` of ``spans`` = (begins, ends) to ``offsets[r]``."""
+    begins, ends = spans
+    for r in range(len(begins)):
+        begin, to = begins[r], offsets[r]
+        for i in range(ends[r] - begin):
+            out[to + i] = buf[begin + i]
+
+
+@numba.njit(cache=True, nogil=True)
+def _malformed(data: NDArray[np.uint8], at: int, point: int, after: int) -> bool:
+    """Tell whether what ``decode_one`` gave stands for a malformed piece: not for U+FFFD."""
+    if point != _REPLACEMENT:
+        return False
+    return after - at != _REPLACEMENT_SIZE or int(data[at]) != _REPLACEMENT_LEAD
+
+
+@numba.njit(cache=True, nogil=True)
+def mended_sizes(
+    data: NDArray[np.uint8], offsets: NDArray[np.int32], sizes: NDArray[np.int64]
+) -> bool:
+    """Set each text's size once its malformed pieces are U+FFFD; return if there are any."""
+    found = False
+    for r in range(len(sizes)):
+        at, end = int(offsets[r]), int(offsets[r + 1])
+        sizes[r] = end - at
+        while at < end:
+            after = at + 1
+            if data[at] >= _ASCII_END:
+                point, after = decode_one(data, at, end)
+                if _malformed(data, at, point, after):
+                    found = True
+                    sizes[r] += _REPLACEMENT_SIZE - (after - at)
+            at = after
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def mend_utf8(data: NDArray[np.uint8], offsets: NDArray[np.int32], out: NDArray[np.uint8]) -> None:
+    """Copy texts as ``new String(bytes, UTF_8)`` reads them (format notes §2.5)."""
+    to = 0
+    for r in range(len(offsets) - 1):
+        at, end = int(offsets[r]), int(offsets[r + 1])
+        while at < end:
+            after = at + 1
+            if data[at] >= _ASCII_END:
+                point, after = decode_one(data, at, end)
+                if _malformed(data, at, point, after):
+                    out[to], out[to + 1], out[to + 2] = 0xEF, 0xBF, 0xBD
+                    to += _REPLACEMENT_SIZE
+                    at = after
+            while at < after:
+                out[to] = data[at]
+                to += 1
+                at += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _same(data: NDArray[np.uint8], at: int, other: int, size: int) -> bool:
+    for i in range(size):
+        if data[at + i] != data[other + i]:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_name(
+    data: NDArray[np.uint8],
+    name: tuple[int, int],
+    slots: NDArray[np.int64],
+    out: Entries,
+    span: tuple[int, int],
+) -> int:
+    """Return the entry of this name among those of ``span``, or its end: then it is new.
+
+    ``slots`` is open addressing by name; what it holds of earlier records is below the span.
+    """
+    at, end = name
+    first, n = span
+    h = np.uint32(end - at)
+    for i in range(at, end):
+        h = np.uint32(h * np.uint32(31) + np.uint32(data[i]))
+    mask = len(slots) - 1
+    slot = int(h ^ (h >> np.uint32(15))) & mask
+    while slots[slot] >= first:
+        e = int(slots[slot])
+        other = int(out.name_at[e])
+        if out.name_end[e] - other == end - at and _same(data, at, other, end - at):
+            return e
+        slot = (slot + 1) & mask
+    slots[slot] = n
+    return n
+
+
+@numba.njit(cache=True, nogil=True)
+def split_properties(
+    data: NDArray[np.uint8], offsets: NDArray[np.int32], splits: bool, out: Entries
+) -> int:
+    """Split the properties of each record into entries; return how many there are.
+
+    ``splits`` is the parser of 4.9.0 and before, which splits and wants exactly two parts
+    (format notes §2.4). A repeated name keeps its place and its last value. The entries must
+    have room for one a name-value separator in ``data``.
+    """
+    slots = np.full(NAME_SLOTS, -1, np.int64)
+    n = 0
+    out.offsets[0] = 0
+    for r in range(len(offsets) - 1):
+        first_entry = n
+        at, end = int(offsets[r]), int(offsets[r + 1])
+        while at < end:
+            stop = at
+            first = -1  # the first name-value separator of the segment
+            count = 0
+            while stop < end and data[stop] != layout.PROPERTY_SEPARATOR:
+                if data[stop] == layout.NAME_VALUE_SEPARATOR:
+                    if first < 0:
+                        first = stop
+                    count += 1
+                stop += 1
+            value_end = stop
+            if splits:
+                while value_end > at and data[value_end - 1] == layout.NAME_VALUE_SEPARATOR:
+                    value_end -= 1
+                    count -= 1
+                accepted = count == 1
+            else:
+                accepted = at < first < stop - 1
+            if accepted:
+                e = _find_name(data, (at, first), slots, out, (first_entry, n))
+                if e == n:
+                    out.name_at[n], out.name_end[n] = at, first
+                    n += 1
+                out.value_at[e], out.value_end[e] = first + 1, value_end
+            at = stop + 1
+        out.offsets[r + 1] = n
+    return n
+
+
+@numba.njit(cache=True, nogil=True)
+def find_values(
+    data: NDArray[np.uint8],
+    entries: Entries,
+    name: NDArray[np.uint8],
+    out: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> None:
+    """Find the value of one property of each record: it begins at -1 where it is absent."""
+    begins, ends = out
+    for r in range(len(begins)):
+        begins[r] = -1
+        ends[r] = -1
+        for e in range(entries.offsets[r], entries.offsets[r + 1]):
+            at = entries.name_at[e]
+            same = entries.name_end[e] - at == len(name)
+            if same:
+                for i in range(len(name)):
+                    if data[at + i] != name[i]:
+                        same = False
+                        break
+            if same:
+                begins[r] = entries.value_at[e]
+                ends[r] = entries.value_end[e]
+                break
+
+
+@numba.njit(cache=True, nogil=True)
+def _put_number(number: int, out: NDArray[np.uint8], to: int) -> int:
+    """Write a number in decimal; return the position after it."""
+    if number < 0:
+        out[to] = ord("-")
+        to += 1
+        number = -number
+    unit = 1
+    while number // unit >= _TEN:
+        unit *= _TEN
+    while unit > 0:
+        out[to] = ord("0") + number // unit % _TEN
+        to += 1
+        unit //= _TEN
+    return to
+
+
+@numba.njit(cache=True, nogil=True)
+def _put_group(group: int, out: NDArray[np.uint8], to: int) -> int:
+    """Write a 16-bit group as hex without leading zeros; return the position after it."""
+    shift = 12
+    while shift > 0 and group >> shift == 0:
+        shift -= 4
+    while shift >= 0:
+        digit = group >> shift & 0xF
+        out[to] = ord("0") + digit if digit < _TEN else ord("a") - _TEN + digit
+        to += 1
+        shift -= 4
+    return to
+
+
+@numba.njit(cache=True, nogil=True)
+def _is_mapped_v4(buf: NDArray[np.uint8], at: int) -> bool:
+    for i in range(_MAPPED_ZEROS):
+        if buf[at + i] != 0:
+            return False
+    mark = at + _MAPPED_ZEROS
+    return bool(buf[mark] == _MAPPED_MARK and buf[mark + 1] == _MAPPED_MARK)
+
+
+@numba.njit(cache=True, nogil=True)
+def format_hosts(
+    buf: NDArray[np.uint8],
+    at: NDArray[np.int64],
+    is_v6: NDArray[np.bool_],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.uint8],
+) -> None:
+    """Write each host as ``address:port``, the address as ``getHostAddress`` prints it.
+
+    Java parity: ``InetAddress.getByAddress`` makes an IPv4 address of one mapped into IPv6.
+    """
+    to = 0
+    offsets[0] = 0
+    for r in range(len(at)):
+        begin = int(at[r])
+        port_at = begin + (_V6_BYTES if is_v6[r] else _V4_BYTES)
+        if is_v6[r] and not _is_mapped_v4(buf, begin):
+            for i in range(begin, port_at, 2):
+                to = _put_group(int(buf[i]) << 8 | int(buf[i + 1]), out, to)
+                out[to] = ord(":")
+                to += 1
+        else:
+            for i in range(port_at - _V4_BYTES, port_at):
+                to = _put_number(int(buf[i]), out, to)
+                out[to] = ord(".") if i < port_at - 1 else ord(":")
+                to += 1
+        to = _put_number(read_i32(buf, port_at), out, to)
+        offsets[r + 1] = to

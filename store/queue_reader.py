@@ -1,0 +1,153 @@
+"""One ConsumeQueue for reads: where it begins and ends, and its units with their messages.
+
+What is on disk is not all that counts. On a root of ours the units at or beyond the reput offset
+may be half-written. On a broker's root stale units survive a truncation: the queue ends with the
+last unit whose record in the log is one of this queue (promise I8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from store import java
+from store.consume_queue import ConsumeQueue, units_in
+from store.errors import DamageError
+from store.layout import CQ_UNIT_SIZE, PRE_BLANK_SIZE
+from store.log_reader import LogReader
+from store.record import Message
+
+_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+_CONF_HINT = "pass the broker.conf that these queues were made with (--broker-conf)"
+_REBUILD_HINT = "consume queues can be rebuilt from the log"
+
+
+class Unit(NamedTuple):
+    """A unit, fields in on-disk order; the tags code may be an ext address."""
+
+    commit_log_offset: int
+    size: int
+    tags_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpan:
+    """Queue offsets that have a message: ``min`` to ``max``, exclusive; both 0 without units."""
+
+    min: int
+    max: int
+
+
+class QueueReader:
+    """The queue of a topic in ``directory``. ``reput_from`` is the reput offset, None if unknown.
+
+    ``span`` and the offsets within it are as of the last ``refresh``.
+    """
+
+    def __init__(
+        self, directory: Path, queue: tuple[str, int], log: LogReader, reput_from: int | None
+    ) -> None:
+        self.directory = directory
+        self.reput_from = reput_from
+        self.span = QueueSpan(0, 0)
+        self._topic, self._queue_id = queue
+        self._log = log
+        self._queue = ConsumeQueue(directory, log.config.mapped_file_size_consume_queue)
+
+    def refresh(self) -> None:
+        """See what was appended and deleted since. Raises DamageError, StoreIOError."""
+        self._queue.refresh()
+        self._check_files()
+        begin = self.file_begins()[0] if self._queue.files else 0
+        end = self._find_end(begin, self._queue.max_offset())
+        first = self._queue.min_offset(max(self._log.min_offset(), 0))
+        self.span = QueueSpan(min(first, end), end)
+
+    def file_begins(self) -> list[int]:
+        """Return the first queue offset of each file."""
+        return [file.base // CQ_UNIT_SIZE for file in self._queue.files]
+
+    def unit(self, offset: int) -> Unit:
+        """Return the unit at a queue offset between the first file's begin and the end."""
+        return Unit(*self._queue.unit(offset).tolist())
+
+    def units(self, offset: int, count: int) -> list[Unit]:
+        """Return up to ``count`` units from ``offset`` on, to the end of that file."""
+        units = self._queue.get_index_buffer(offset)
+        if units is None:
+            return []
+        return [Unit(*u) for u in units[: min(count, self.span.max - offset)].tolist()]
+
+    def message(self, offset: int, unit: Unit | None = None) -> Message | None:
+        """Return the message of the unit at ``offset``, None if the log has expired there.
+
+        Raises DamageError if the unit does not name a record of this queue.
+        """
+        unit = unit if unit is not None else self.unit(offset)
+        if unit.commit_log_offset < self._log.min_offset() or unit.size == PRE_BLANK_SIZE:
+            return None
+        if unit.size <= 0 or unit.commit_log_offset < 0:
+            raise self._damage(offset, f"the unit names {unit.size} bytes")
+        message = self._log.message(unit.commit_log_offset, unit.size)
+        if not self._owns(message):
+            owner = f"queue {message.queue_id} of topic {message.topic!r}"
+            raise self._damage(offset, f"the unit's record is one of {owner}")
+        return message
+
+    def roll_next_file(self, offset: int) -> int:
+        """Return the first queue offset of the next file."""
+        return self._queue.roll_next_file(offset)
+
+    def _find_end(self, begin: int, written: int) -> int:
+        """Return the queue offset behind the last unit that counts, 0 if none does."""
+        limit = self.reput_from
+        if limit is None:
+            limit = self._log.max_offset() if written > begin else 0
+        low, high = begin, written
+        while low < high:  # units lie in log order, but for stale ones at the end
+            middle = (low + high) // 2
+            if self.unit(middle).commit_log_offset >= limit:
+                high = middle
+            else:
+                low = middle + 1
+        if self.reput_from is None:
+            while low > begin and not self._is_of_log(self.unit(low - 1)):
+                low -= 1
+        return low if low > begin else 0
+
+    def _is_of_log(self, unit: Unit) -> bool:
+        """Tell whether a unit at the end is not stale: its record is one of this queue."""
+        if unit.size == PRE_BLANK_SIZE or unit.commit_log_offset < self._log.min_offset():
+            return True
+        if unit.size <= 0 or not self._log.is_within(unit.commit_log_offset + unit.size):
+            return False
+        message = self._log.look(unit.commit_log_offset)
+        return message is not None and message.size == unit.size and self._owns(message)
+
+    def _owns(self, message: Message) -> bool:
+        """Tell whether a message is one of this queue, maybe by multi-dispatch (§5.4)."""
+        if message.topic == self._topic:
+            return message.queue_id == self._queue_id
+        return self._topic in java.split(message.properties.get(_MULTI_DISPATCH, ""), ",")
+
+    def _check_files(self) -> None:
+        """Raise DamageError unless the files are whole and follow on from one another."""
+        for file in self._queue.files:
+            if file.length != self._queue.file_size:
+                reason = f"the file has {file.length} bytes, not {self._queue.file_size}"
+                raise DamageError(file.path, file.base, reason, _CONF_HINT)
+        for file, follower in pairwise(self._queue.files):
+            if follower.base != file.base + self._queue.file_size:
+                reason = f"files from {file.base + self._queue.file_size} on are missing"
+                raise DamageError(follower.path, follower.base, reason, _REBUILD_HINT)
+            if int(units_in(file)[-1]["size"]) <= 0:
+                reason = "the file is not full, yet another follows"
+                raise DamageError(file.path, file.base, reason, _REBUILD_HINT)
+
+    def _damage(self, offset: int, reason: str) -> DamageError:
+        at = offset * CQ_UNIT_SIZE
+        begins = [f for f in self._queue.files if f.base <= at]
+        path = begins[-1].path if begins else self.directory
+        return DamageError(path, at, f"queue offset {offset}: {reason}", _REBUILD_HINT)

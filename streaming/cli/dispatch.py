@@ -1,0 +1,243 @@
+"""``reput dispatch``: the long-running query on the command line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from store.config import StoreConfig
+from store.errors import ConfigError
+from streaming.cli.options import BrokerConf, BrokerVersion, Json, parse_time
+from streaming.options import parse_bytes
+
+if TYPE_CHECKING:
+    from streaming.progress import DispatchProgress
+    from streaming.query import Dispatch, DispatchOptions
+
+_log = logging.getLogger("reput.dispatch")
+_POLL_SECONDS = 0.2
+_MEGA = 1e6
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("dispatch")(dispatch)
+
+
+def dispatch(  # noqa: PLR0913 - one parameter an option
+    store: Annotated[Path, typer.Argument(help="the broker's storePathRootDir")],
+    output: Annotated[Path, typer.Option(help="where consumequeue/ and index/ are built")],
+    *,
+    broker_conf: BrokerConf = None,
+    broker_version: BrokerVersion = None,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="dispatch what is there, then stop")
+    ] = False,
+    from_offset: Annotated[
+        int | None, typer.Option(help="begin at this physical offset (a new OUTPUT), or replay")
+    ] = None,
+    from_time: Annotated[
+        str | None, typer.Option(help="the same by time: epoch ms or ISO 8601")
+    ] = None,
+    max_bytes_per_trigger: Annotated[
+        str | None, typer.Option(help="how much log a micro-batch takes, e.g. 256m")
+    ] = None,
+    trigger_interval: Annotated[str, typer.Option(help="Spark's processingTime")] = "0s",
+    fail_on_data_loss: Annotated[
+        str, typer.Option(metavar="BOOL", help="false: go on behind damage and record what is lost")
+    ] = "true",
+    master: Annotated[str | None, typer.Option(help="Spark master URL [default: local[*]]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Build ConsumeQueue and IndexFile from a commit log, and keep them built.
+
+    Runs until it is stopped (Ctrl-C or SIGTERM, both clean); starts again where it left off.
+    """
+    from streaming.query import DispatchOptions  # noqa: PLC0415 - loads PySpark
+
+    reporter = Reporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
+    options = DispatchOptions(
+        broker_conf=broker_conf,
+        broker_version=broker_version,
+        from_offset=from_offset,
+        from_time=parse_time("--from-time", from_time),
+        available_now=available_now,
+        trigger_interval=trigger_interval,
+        max_bytes_per_trigger=_size("--max-bytes-per-trigger", max_bytes_per_trigger),
+        fail_on_data_loss=_flag("--fail-on-data-loss", fail_on_data_loss),
+        on_progress=reporter.report,
+    )
+    run_dispatch(store, output, options, reporter, master)
+
+
+def run_dispatch(
+    store: Path,
+    output: Path,
+    options: DispatchOptions,
+    reporter: Reporter,
+    master: str | None = None,
+) -> None:
+    """Run a dispatch until it ends or is stopped. Raises what ended it."""
+    from streaming.query import begin_dispatch, query_error  # noqa: PLC0415
+    from streaming.session import build_session  # noqa: PLC0415
+
+    with stop_signals() as stop:
+        spark = build_session("reput dispatch", master)
+        try:
+            with stop_signals(stop):  # again: Spark sets a SIGINT handler of its own
+                running = begin_dispatch(spark, store, output, options)
+                reporter.begin(running)
+                try:
+                    while running.query.isActive and not stop.is_set():
+                        running.query.awaitTermination(_POLL_SECONDS)
+                finally:
+                    running.close()
+                    reporter.end(running)
+                error = running.sink.error or query_error(running.query)
+                if error is not None and not stop.is_set():
+                    raise error
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def stop_signals(stop: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Turn SIGINT and SIGTERM into an event while inside."""
+    event = stop if stop is not None else threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        event.set()
+
+    old = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+@dataclass
+class Reporter:
+    """Shows a dispatch: a live line on a terminal, structured log lines otherwise."""
+
+    is_live: bool
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._live: Live | None = None
+        self._began = time.monotonic()
+
+    def begin(self, running: Dispatch) -> None:
+        """Say once what is assumed and where it goes on."""
+        progress = running.root.progress
+        self._say(
+            "start",
+            f"RocketMQ {running.config.version} rules, {describe_sizes(running.config)}",
+            version=str(running.config.version),
+            reput_from_offset=progress.reput_from_offset,
+            output=str(running.root.path),
+        )
+        if self.is_live:
+            self._live = Live(Text("waiting for the log"), console=self._console, transient=True)
+            self._live.start()
+
+    def report(self, progress: DispatchProgress) -> None:
+        """Show one progress report."""
+        if self._live is not None:
+            self._live.update(Text(progress_line(progress)))
+        elif not self.is_live:
+            self._say("progress", progress_line(progress), **asdict(progress))
+
+    def end(self, running: Dispatch) -> None:
+        """Say what was done."""
+        if self._live is not None:
+            self._live.stop()
+        counts, progress = running.sink.counts, running.root.progress
+        seconds = time.monotonic() - self._began
+        self._say(
+            "stop",
+            f"dispatched {counts.messages:,} messages ({counts.bytes / _MEGA:,.1f} MB of log) in "
+            f"{seconds:.1f} s; {running.root.path} is at offset {progress.reput_from_offset}",
+            messages=counts.messages,
+            bytes=counts.bytes,
+            seconds=round(seconds, 3),
+            reput_from_offset=progress.reput_from_offset,
+        )
+        for queue, drops in progress.drops.items():
+            self._say(
+                "rules",
+                f"{queue}: a broker's own rules dropped {drops['repeated']} messages (queue offset "
+                f"repeated) and placed {drops['gaps']} lower than their queue offset says",
+                queue=queue,
+                **drops,
+            )
+        for lost in progress.lost:
+            text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"
+            self._say("lost", text, **asdict(lost))
+
+    def _say(self, event: str, text: str, **fields: object) -> None:
+        if self.as_json:
+            print(json.dumps({"event": event, **fields}), flush=True)
+        elif self.is_live:
+            self._console.print(text, highlight=False)
+        else:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            pairs = " ".join(f"{k}={_logfmt(v)}" for k, v in fields.items())
+            print(f"{stamp} {event} {pairs}", file=sys.stderr, flush=True)
+
+
+def progress_line(p: DispatchProgress) -> str:
+    """Return a report as one line for people."""
+    return (
+        f"offset {p.reput_from_offset:,}  {p.bytes_per_second / _MEGA:,.1f} MB/s  "
+        f"{p.messages_per_second:,.0f} messages/s  behind {p.lag_bytes:,} bytes, {p.lag_ms:,} ms"
+    )
+
+
+def describe_sizes(config: StoreConfig) -> str:
+    """Return the sizes a dispatch assumes, in words."""
+    index = (
+        f"index {config.max_index_num} entries, {config.max_hash_slot_num} slots"
+        if config.message_index_enable
+        else "index off"
+    )
+    return (
+        f"commit log files {config.mapped_file_size_commit_log}, "
+        f"consume queue files {config.mapped_file_size_consume_queue}, {index}"
+    )
+
+
+def _logfmt(value: object) -> str:
+    text = f"{value:.1f}" if isinstance(value, float) else str(value)
+    return json.dumps(text) if " " in text or "=" in text or not text else text
+
+
+def _size(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    value = parse_bytes(text)
+    if not value:
+        raise ConfigError(f"{option} {text!r} is not a positive size in bytes (or 64m, 1g)")
+    return value
+
+
+def _flag(option: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{option} {text!r} is neither true nor false")
+    return text.lower() == "true"

@@ -1,0 +1,54 @@
+"""Fixtures shared by the tests: the stores of real brokers, unpacked."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.config import StoreConfig, load_config
+
+ARCHIVES = sorted((Path(__file__).parent / "golden").glob("*.tar.xz"))
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A store that a real broker wrote: its input, and what that broker built from it."""
+
+    name: str
+    directory: Path
+    scenario: dict[str, Any]
+
+    @property
+    def version(self) -> str:
+        """The broker's version."""
+        return str(self.scenario["version"])
+
+    @property
+    def store_root(self) -> Path:
+        """What a dispatch starts from: commit log, broker.conf, perhaps abort and config."""
+        return self.directory / "input"
+
+    @property
+    def expected(self) -> Path:
+        """What the broker builds from the log alone."""
+        rebuilt = self.directory / "expected_rebuilt"
+        return rebuilt if rebuilt.is_dir() else self.directory / "expected"
+
+    @property
+    def config(self) -> StoreConfig:
+        """The settings, read from the store's broker.conf."""
+        return load_config(self.store_root, self.store_root / "broker.conf", self.version)
+
+
+@pytest.fixture(scope="session", params=ARCHIVES, ids=lambda path: path.name.split(".")[0])
+def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    """Unpack one archive after the other."""
+    archive: Path = request.param
+    name = archive.name.split(".")[0]
+    parent = tmp_path_factory.mktemp("stores")
+    subprocess.run(["tar", "-xJf", archive, "-C", parent], check=True)
+    scenario = json.loads((parent / name / "scenario.json").read_text("utf-8"))
+    return Golden(name, parent / name, scenario)
