@@ -177,7 +177,7 @@ class DispatchRoot:
 
     def _release(self) -> None:
         self.disk.close()
-        self._lock.close()
+        self.disk.unlock(self._lock)
 
     def _write_abort(self, config: StoreConfig) -> None:
         content = str(os.getpid()).encode() if config.writes_pid_in_abort else b""

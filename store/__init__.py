@@ -1,0 +1,30 @@
+"""The files of a RocketMQ store, and ``MessageStore``, the reads on them.
+
+Importing this package is quick and loads none of its modules but the errors.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+    from store.record import Message
+    from store.time_search import Boundary
+
+__all__ = ["Boundary", "Message", "MessageStore", "StoreError"]
+
+_MODULES = {
+    "Boundary": "store.time_search",
+    "Message": "store.record",
+    "MessageStore": "store.message_store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,9 @@ type  name  framing
 2     ZSTD  Zstandard frames, one after another
 ====  ====  =====================================================================
 
-Java parity: ``ZlibCompressor``, ``Lz4Compressor``, ``ZstdCompressor`` and the streams below them.
-Before 4.9.4 there is no type: it is 0.
+Java parity: ``ZlibCompressor``, ``Lz4Compressor``, ``ZstdCompressor`` and the streams below them;
+but a cut frame behind a whole one is damage here, where zstd-jni drops it. Before 4.9.4 the type
+is always 0.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _Decompressor(Protocol):
     @property
     def eof(self) -> bool: ...
     @property
-    def unused_data(self) -> bytes: ...
+    def unused_data(self) -> bytes | None: ...
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
@@ -93,5 +94,5 @@ def _inflate(codec: _Codec, body: bytes) -> bytes:
                 raise ValueError(f"it is longer than {BODY_SIZE_MAX} bytes")
         if not frame.eof:
             raise ValueError("it ends too early")
-        rest = frame.unused_data + rest[at:] if codec.takes_many else b""
+        rest = (frame.unused_data or b"") + rest[at:] if codec.takes_many else b""
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -25,6 +25,7 @@ from store.layout import (
     CQ_UNIT,
     CQ_UNIT_SIZE,
     PRE_BLANK_SIZE,
+    QUEUE_OFFSET_MAX,
     SYS_COMMIT,
 )
 from store.mapped_file import file_name
@@ -100,7 +101,7 @@ class ConsumeQueueStore:
             repeated=np.zeros(count, np.int64),
             gaps=np.zeros(count, np.int64),
         )
-        self._check_new(units, queues, keys)
+        self._check_offsets(units, keys)
         placed = place(units, queues, self._file_size, ext.shape if ext is not None else (0, 0))
         if ext is not None:
             ext.put(keys, units, placed.ext_at, store_timestamp)
@@ -130,13 +131,12 @@ class ConsumeQueueStore:
             number = self._state.add(key, tail, ext_count)
         return number
 
-    def _check_new(self, units: Units, queues: Queues, keys: list[QueueKey]) -> None:
-        """Refuse a queue that would begin at a negative offset: no file can be named so."""
-        is_new = queues.end[units.queue] == NO_QUEUE_YET
-        for u in np.flatnonzero(is_new & (units.queue_offset * CQ_UNIT_SIZE < 0))[:1]:
-            topic, queue_id = keys[units.queue[u]]
+    def _check_offsets(self, units: Units, keys: list[QueueKey]) -> None:
+        """Refuse a queue offset at which no file can lie (the scan refuses it before)."""
+        is_bad = (units.queue_offset < 0) | (units.queue_offset > QUEUE_OFFSET_MAX)
+        for u in np.flatnonzero(is_bad)[:1]:
             raise DamageError(
-                self._queue_directory((topic, queue_id)),
+                self._queue_directory(keys[units.queue[u]]),
                 int(units.commit_log_offset[u]),
                 f"the message's queue offset {units.queue_offset[u]} fits no queue",
             )

@@ -25,6 +25,11 @@ from store.errors import RootInUseError, StoreIOError
 OPEN_FILES_MAX = 256
 _SYNC_THREADS = 8
 _TEMPORARY = ".tmp"
+_IN_USE = (
+    "{path} is locked: a broker or another dispatcher owns this root; stop it, or choose another "
+    "OUTPUT"
+)
+_LOCKED: set[Path] = set()  # a POSIX lock does not keep its own process out
 
 Bytes = bytes | bytearray | memoryview
 
@@ -108,6 +113,9 @@ class Disk:
         Closing *any* descriptor of the file drops a POSIX lock: nothing else in this process may
         open it. Raises RootInUseError if another process holds it.
         """
+        key = path.resolve()
+        if key in _LOCKED:
+            raise RootInUseError(_IN_USE.format(path=path))
         with _told("create", path):
             self._make_directories(path.parent)
             handle = path.open("r+b") if path.exists() else path.open("w+b")
@@ -118,11 +126,14 @@ class Disk:
                 handle.flush()
         except (BlockingIOError, PermissionError) as e:
             handle.close()
-            raise RootInUseError(
-                f"{path} is locked: a broker or another dispatcher owns this root; "
-                "stop it, or choose another OUTPUT"
-            ) from e
+            raise RootInUseError(_IN_USE.format(path=path)) from e
+        _LOCKED.add(key)
         return handle
+
+    def unlock(self, handle: IO[bytes]) -> None:
+        """Give a lock back."""
+        _LOCKED.discard(Path(handle.name).resolve())
+        handle.close()
 
     def close(self) -> None:
         """Close what is open; nothing is synced."""

@@ -47,7 +47,8 @@ class IndexEntry(NamedTuple):
     prev_index: int
 
 
-class IndexBound(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class IndexBound:
     """What of a file counts while a dispatch may be at work on it: its first ``count`` entries.
 
     They are the ones below ``phy_offset``; what lies beyond may be half-written.
@@ -83,9 +84,7 @@ class IndexFile:
         raw = self._view()[at : at + layout.INDEX_ENTRY_SIZE].view(layout.INDEX_ENTRY)[0]
         return IndexEntry(*raw.tolist())
 
-    def select_phy_offset(
-        self, key_hash: int, *, begin_ms: int, end_ms: int
-    ) -> Iterator[int]:
+    def select_phy_offset(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield the physical offsets of entries with this hash, newest first, repeats included.
 
         Left out are entries whose message was surely not stored in ``[begin_ms, end_ms]``: an

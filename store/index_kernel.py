@@ -45,9 +45,10 @@ def _write_i32(out: NDArray[np.uint8], at: int, value: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _time_diff_seconds(store_timestamp: int, begin_timestamp: int) -> int:
-    if begin_timestamp <= 0 or store_timestamp < begin_timestamp:
+    difference = store_timestamp - begin_timestamp  # Java parity: a far step back wraps
+    if begin_timestamp <= 0 or difference < 0:
         return 0
-    return min((store_timestamp - begin_timestamp) // 1000, 2147483647)
+    return min(difference // 1000, 2147483647)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -18,6 +18,9 @@ _DIGIT_ZEROS = np.array(
 )
 _ONE, _TWO, _THREE, _FOUR = np.uintp(1), np.uintp(2), np.uintp(3), np.uintp(4)
 _P1, _P2, _P3, _P4 = np.uint32(31), np.uint32(31**2), np.uint32(31**3), np.uint32(31**4)
+# What Character.isWhitespace holds of beyond ASCII: separators but the no-break spaces.
+_SPACES = np.array([0x1680, *range(0x2000, 0x2007), 0x2008, 0x2009, 0x200A, 0x2028, 0x2029,
+                    0x205F, 0x3000], np.int64)  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -101,6 +104,32 @@ def index_key_hash(h: np.uint32) -> np.int32:
     if value < 0:
         value = np.int32(-value)
     return np.int32(0) if value < 0 else value
+
+
+@numba.njit(cache=True, nogil=True)
+def is_whitespace(point: int) -> bool:
+    """Return ``Character.isWhitespace(point)``."""
+    if point < 0x80:
+        return 0x09 <= point <= 0x0D or 0x1C <= point <= 0x20
+    for space in _SPACES:
+        if space == point:
+            return True
+    return False
+
+
+@numba.njit(cache=True, nogil=True)
+def is_blank(buf: NDArray[np.uint8], begin: int, end: int) -> bool:
+    """Return ``StringUtils.isBlank`` of the decoded ``buf[begin:end]``."""
+    at = begin
+    while at < end:
+        point = np.int64(buf[at])
+        if point < 0x80:
+            at += 1
+        else:
+            point, at = decode_one(buf, at, end)
+        if not is_whitespace(point):
+            return False
+    return True
 
 
 @numba.njit(cache=True, nogil=True)

@@ -134,6 +134,7 @@ CQ_UNIT = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code",
 CQ_UNIT_SIZE = 20
 assert CQ_UNIT.itemsize == CQ_UNIT_SIZE
 
+QUEUE_OFFSET_MAX = (2**63 - 2**31) // CQ_UNIT_SIZE  # its file's end is a 64-bit position too
 PRE_BLANK_SIZE = 0x7FFFFFFF  # the size field of a pre-fill unit; its offset and tags code are 0
 
 EXT_UNIT = np.dtype(

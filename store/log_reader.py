@@ -48,6 +48,10 @@ class LogReader:
         """Return the base of the first file, -1 without files."""
         return self._queue.files[0].base if self._queue.files else -1
 
+    def is_empty(self) -> bool:
+        """Tell whether the log has no record at all."""
+        return not any(_holds_something(file) for file in self._queue.files[:1])
+
     def max_offset(self) -> int:
         """Return the end of the last record there (after a blank: the next file's base).
 
@@ -108,7 +112,7 @@ class LogReader:
         for file in reversed(self._queue.files):
             if file.base < end:
                 break
-            if file.view()[:BLANK_SIZE].any():
+            if _holds_something(file):
                 return True
         return end <= self.max_offset()
 
@@ -131,7 +135,7 @@ class LogReader:
     def _decode(self, file: MappedFile, offset: int) -> Message:
         """Decode the record at ``offset``; raises DamageError if it is not acceptable."""
         message, _ = decode_message(
-            memoryview(file.view()),
+            file.view().data,
             offset - file.base,
             offset=offset,
             path=file.path,
@@ -139,8 +143,8 @@ class LogReader:
         )
         if self.config.enabled_append_prop_crc:
             crc = message.record[-PROPERTY_CRC_SIZE:]
-            record = memoryview(message.record)[:-PROPERTY_CRC_SIZE]
-            if crc.startswith(_CRC_NAME) and crc != encode_property_crc(record):
+            rest = message.record[:-PROPERTY_CRC_SIZE]
+            if crc.startswith(_CRC_NAME) and crc != encode_property_crc(rest):
                 raise DamageError(file.path, offset, "the record does not match its property CRC")
         return message
 
@@ -164,3 +168,7 @@ class LogReader:
         if end.at < at:
             raise DamageError(file.path, file.base + end.at, rk.REASONS[end.reason], _LOG_HINT)
         return True
+
+
+def _holds_something(file: MappedFile) -> bool:
+    return bool(file.view()[:BLANK_SIZE].any())

@@ -109,7 +109,8 @@ class _Stretch:
         room = np.count_nonzero(data == layout.NAME_VALUE_SEPARATOR)
         ends = (np.empty(room, np.int64) for _ in range(4))
         entries = Entries(np.empty(len(offsets), np.int32), *ends)
-        count = mk.split_properties(data, offsets, self.splits_properties, entries)
+        mk.split_properties(data, offsets, self.splits_properties, entries)
+        count = mk.merge_repeated(data, entries)
         return data, Entries(entries.offsets, *(part[:count] for part in entries[1:]))
 
     def i32(self, at: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -282,9 +283,9 @@ _COLUMNS: Mapping[str, Callable[[_Stretch], pa.Array]] = {
     "queue_offset": lambda s: _fixed(pa.int64(), s.pick(s.requests.queue_offset)),
     "commit_log_offset": lambda s: _fixed(pa.int64(), s.commit_log_offset),
     "size": lambda s: _fixed(pa.int32(), s.pick(s.requests.size)),
-    "tags": _named("TAGS"),
-    "keys": _named("KEYS"),
-    "uniq_key": _named("UNIQ_KEY"),
+    "tags": _named(layout.PROPERTY_TAGS),
+    "keys": _named(layout.PROPERTY_KEYS),
+    "uniq_key": _named(layout.PROPERTY_UNIQ_KEY),
     "body": _body,
     "properties": _properties,
     "store_timestamp": lambda s: _timestamp(s.pick(s.requests.store_timestamp)),

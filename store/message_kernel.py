@@ -24,7 +24,9 @@ _ASCII_END = 0x80
 _REPLACEMENT = 0xFFFD
 _REPLACEMENT_SIZE, _REPLACEMENT_LEAD = 3, 0xEF  # U+FFFD in UTF-8 is EF BF BD
 _TEN = 10
-NAME_SLOTS = 1 << 15  # for the at most 10923 properties of a record
+_SEPARATOR, _TERMINATOR = layout.NAME_VALUE_SEPARATOR, layout.PROPERTY_SEPARATOR
+_NAME_SLOTS = 1 << 15  # for the at most 10923 properties of a record
+_FNV_BASIS, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
 class Spans(NamedTuple):
@@ -88,8 +90,9 @@ def gather_bytes(
     """Copy each ``buf[begins[r] : ends[r]]`` of ``spans`` = (begins, ends) to ``offsets[r]``."""
     begins, ends = spans
     for r in range(len(begins)):
-        begin, to = begins[r], offsets[r]
-        for i in range(ends[r] - begin):
+        # Unsigned: an index that cannot be negative lets the compiler make this one memcpy.
+        begin, to = np.uint64(begins[r]), np.uint64(offsets[r])
+        for i in range(np.uint64(ends[r]) - begin):
             out[to + i] = buf[begin + i]
 
 
@@ -150,76 +153,78 @@ def _same(data: NDArray[np.uint8], at: int, other: int, size: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _find_name(
-    data: NDArray[np.uint8],
-    name: tuple[int, int],
-    slots: NDArray[np.int64],
-    out: Entries,
-    span: tuple[int, int],
-) -> int:
-    """Return the entry of this name among those of ``span``, or its end: then it is new.
-
-    ``slots`` is open addressing by name; what it holds of earlier records is below the span.
-    """
-    at, end = name
-    first, n = span
-    h = np.uint32(end - at)
-    for i in range(at, end):
-        h = np.uint32(h * np.uint32(31) + np.uint32(data[i]))
-    mask = len(slots) - 1
-    slot = int(h ^ (h >> np.uint32(15))) & mask
-    while slots[slot] >= first:
-        e = int(slots[slot])
-        other = int(out.name_at[e])
-        if out.name_end[e] - other == end - at and _same(data, at, other, end - at):
-            return e
-        slot = (slot + 1) & mask
-    slots[slot] = n
-    return n
-
-
-@numba.njit(cache=True, nogil=True)
 def split_properties(
     data: NDArray[np.uint8], offsets: NDArray[np.int32], splits: bool, out: Entries
 ) -> int:
     """Split the properties of each record into entries; return how many there are.
 
     ``splits`` is the parser of 4.9.0 and before, which splits and wants exactly two parts
-    (format notes §2.4). A repeated name keeps its place and its last value. The entries must
-    have room for one a name-value separator in ``data``.
+    (format notes §2.4). The entries must have room for one a name-value separator in ``data``.
     """
-    slots = np.full(NAME_SLOTS, -1, np.int64)
     n = 0
     out.offsets[0] = 0
     for r in range(len(offsets) - 1):
-        first_entry = n
-        at, end = int(offsets[r]), int(offsets[r + 1])
-        while at < end:
-            stop = at
-            first = -1  # the first name-value separator of the segment
-            count = 0
-            while stop < end and data[stop] != layout.PROPERTY_SEPARATOR:
-                if data[stop] == layout.NAME_VALUE_SEPARATOR:
-                    if first < 0:
-                        first = stop
-                    count += 1
-                stop += 1
-            value_end = stop
-            if splits:
-                while value_end > at and data[value_end - 1] == layout.NAME_VALUE_SEPARATOR:
-                    value_end -= 1
-                    count -= 1
-                accepted = count == 1
-            else:
-                accepted = at < first < stop - 1
-            if accepted:
-                e = _find_name(data, (at, first), slots, out, (first_entry, n))
-                if e == n:
-                    out.name_at[n], out.name_end[n] = at, first
+        begin = offsets[r]
+        text = data[begin : offsets[r + 1]]
+        at, first, count = 0, -1, 0  # of the segment: begin, first name-value separator, how many
+        for i in range(len(text) + 1):
+            byte = text[i] if i < len(text) else np.uint8(_TERMINATOR)
+            if byte > _TERMINATOR:
+                continue
+            if byte == _SEPARATOR:
+                if first < 0:
+                    first = i
+                count += 1
+            elif byte == _TERMINATOR:
+                stop = i
+                if splits:
+                    while stop > at and text[stop - 1] == _SEPARATOR:
+                        stop -= 1
+                        count -= 1
+                    accepted = count == 1
+                else:
+                    accepted = at < first < stop - 1
+                if accepted:
+                    out.name_at[n], out.name_end[n] = begin + at, begin + first
+                    out.value_at[n], out.value_end[n] = begin + first + 1, begin + stop
                     n += 1
-                out.value_at[e], out.value_end[e] = first + 1, value_end
-            at = stop + 1
+                at, first, count = i + 1, -1, 0
         out.offsets[r + 1] = n
+    return n
+
+
+@numba.njit(cache=True, nogil=True)
+def merge_repeated(data: NDArray[np.uint8], entries: Entries) -> int:
+    """Keep one entry a name in each record, with the last value; return how many there are."""
+    # Open addressing by name. What it holds of earlier records counts as free.
+    slots = np.full(_NAME_SLOTS, -1, np.int64)
+    n = 0
+    end = 0
+    for r in range(len(entries.offsets) - 1):
+        begin, end = end, entries.offsets[r + 1]
+        first = n
+        for e in range(begin, end):
+            at, size = int(entries.name_at[e]), int(entries.name_end[e] - entries.name_at[e])
+            h = _FNV_BASIS
+            for i in range(at, at + size):
+                h = (h ^ np.uint64(data[i])) * _FNV_PRIME
+            slot = int(h >> np.uint64(32)) & (_NAME_SLOTS - 1)
+            same = n
+            while slots[slot] >= first:
+                other = int(slots[slot])
+                other_at = int(entries.name_at[other])
+                is_as_long = entries.name_end[other] - other_at == size
+                if is_as_long and _same(data, at, other_at, size):
+                    same = other
+                    break
+                slot = (slot + 1) & (_NAME_SLOTS - 1)
+            if same == n:
+                slots[slot] = n
+                entries.name_at[n], entries.name_end[n] = at, at + size
+                n += 1
+            entries.value_at[same] = entries.value_at[e]
+            entries.value_end[same] = entries.value_end[e]
+        entries.offsets[r + 1] = n
     return n
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store import java
-from store.consume_queue import ConsumeQueue, units_in
+from store.consume_queue import ConsumeQueue
 from store.errors import DamageError
 from store.layout import CQ_UNIT_SIZE, PRE_BLANK_SIZE
 from store.log_reader import LogReader
 from store.record import Message
 
-_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names further queues
 _CONF_HINT = "pass the broker.conf that these queues were made with (--broker-conf)"
 _REBUILD_HINT = "consume queues can be rebuilt from the log"
 
@@ -41,27 +41,24 @@ class QueueSpan:
 
 
 class QueueReader:
-    """The queue of a topic in ``directory``. ``reput_from`` is the reput offset, None if unknown.
+    """A queue, named by topic and id; its ``span`` is as of the last ``refresh``."""
 
-    ``span`` and the offsets within it are as of the last ``refresh``.
-    """
-
-    def __init__(
-        self, directory: Path, queue: tuple[str, int], log: LogReader, reput_from: int | None
-    ) -> None:
+    def __init__(self, directory: Path, queue: tuple[str, int], log: LogReader) -> None:
         self.directory = directory
-        self.reput_from = reput_from
         self.span = QueueSpan(0, 0)
         self._topic, self._queue_id = queue
         self._log = log
         self._queue = ConsumeQueue(directory, log.config.mapped_file_size_consume_queue)
 
-    def refresh(self) -> None:
-        """See what was appended and deleted since. Raises DamageError, StoreIOError."""
+    def refresh(self, reput_from: int | None) -> None:
+        """See what was appended and deleted since. Raises DamageError, StoreIOError.
+
+        ``reput_from`` is the reput offset of the root, None on a broker's.
+        """
         self._queue.refresh()
         self._check_files()
         begin = self.file_begins()[0] if self._queue.files else 0
-        end = self._find_end(begin, self._queue.max_offset())
+        end = self._find_end((begin, self._queue.max_offset()), reput_from)
         first = self._queue.min_offset(max(self._log.min_offset(), 0))
         self.span = QueueSpan(min(first, end), end)
 
@@ -100,9 +97,10 @@ class QueueReader:
         """Return the first queue offset of the next file."""
         return self._queue.roll_next_file(offset)
 
-    def _find_end(self, begin: int, written: int) -> int:
+    def _find_end(self, written_span: tuple[int, int], reput_from: int | None) -> int:
         """Return the queue offset behind the last unit that counts, 0 if none does."""
-        limit = self.reput_from
+        begin, written = written_span
+        limit = reput_from
         if limit is None:
             limit = self._log.max_offset() if written > begin else 0
         low, high = begin, written
@@ -112,10 +110,12 @@ class QueueReader:
                 high = middle
             else:
                 low = middle + 1
-        if self.reput_from is None:
+        if reput_from is None:
             while low > begin and not self._is_of_log(self.unit(low - 1)):
                 low -= 1
-        return low if low > begin else 0
+        if low == begin or self.unit(low - 1).size == PRE_BLANK_SIZE:
+            return 0  # pre-fill counts with the unit behind it only
+        return low
 
     def _is_of_log(self, unit: Unit) -> bool:
         """Tell whether a unit at the end is not stale: its record is one of this queue."""
@@ -133,7 +133,7 @@ class QueueReader:
         return self._topic in java.split(message.properties.get(_MULTI_DISPATCH, ""), ",")
 
     def _check_files(self) -> None:
-        """Raise DamageError unless the files are whole and follow on from one another."""
+        """Raise DamageError unless files have their full size and follow on from one another."""
         for file in self._queue.files:
             if file.length != self._queue.file_size:
                 reason = f"the file has {file.length} bytes, not {self._queue.file_size}"
@@ -142,9 +142,6 @@ class QueueReader:
             if follower.base != file.base + self._queue.file_size:
                 reason = f"files from {file.base + self._queue.file_size} on are missing"
                 raise DamageError(follower.path, follower.base, reason, _REBUILD_HINT)
-            if int(units_in(file)[-1]["size"]) <= 0:
-                reason = "the file is not full, yet another follows"
-                raise DamageError(file.path, file.base, reason, _REBUILD_HINT)
 
     def _damage(self, offset: int, reason: str) -> DamageError:
         at = offset * CQ_UNIT_SIZE

@@ -10,8 +10,8 @@
     16         reconsume_times, prepared_transaction_offset, body length
     …          body; topic length (1 byte in V1, 2 in V2), topic; properties length, properties
 
-Decoding accepts what the scan accepts (``store.record_kernel``), but for the property CRC, which
-is checked only where the configuration says that records have one. Format notes §2.1–§2.6.
+Decoding accepts what the scan accepts (``store.record_kernel``), but for the two checks that
+depend on the configuration: the property CRC, and V2 before 5.1.0. Format notes §2.1–§2.6.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from store import java, layout
-from store import record_kernel as rk
 from store.compression import decompress
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, StoreError
@@ -42,7 +41,6 @@ _CRC_MASK = 0x7FFFFFFF
 _TOPIC_UNITS_MAX_V1 = 127  # UTF-16 code units
 _MAPPED_IPV4 = bytes(10) + b"\xff\xff"
 _MSG_ID = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
-
 _START = struct_of(BLANK_RECORD)
 _SYS_FLAG = struct_of(layout.RECORD_HEAD["sys_flag"])
 _PORT = struct_of(layout.PORT)
@@ -63,11 +61,14 @@ def _struct_before_body(hosts_v6: int) -> struct.Struct:
 # All that lies before the body, by the IPv6 bits of the system flag.
 _BEFORE_BODY = {f: _struct_before_body(f) for f in (0, _BORN_V6, _STORE_V6, _HOSTS_V6)}
 
-_REASONS = {
-    **rk.REASONS,
-    rk.BLANK: "the blank record at the end of a file, not a message",
-    rk.NO_ROOM: "too few bytes for a record",
-}
+# Why a record is none; in the words of store.record_kernel, which is slow to load.
+_NO_ROOM = "too few bytes for a record"
+_IS_BLANK = "the blank record at the end of a file, not a message"
+_BAD_MAGIC = "no record starts here (bad magic)"
+_BAD_LENGTH = "the record's lengths do not add up"
+_BAD_OFFSET = "the record names another physical offset than its position"
+_BAD_BODY_CRC = "the body does not match its CRC"
+_EMPTY = "zeroed space where a record should be"
 
 
 class IllegalMessageError(StoreError):
@@ -176,39 +177,39 @@ def decode_message(
     """
     assert at >= 0
     found = _decode(data, at, offset, (path, splits_properties))
-    if isinstance(found, int):
-        raise DamageError(path, at if offset is None else offset, _REASONS[found])
+    if isinstance(found, str):
+        raise DamageError(path, at if offset is None else offset, found)
     return found, at + found.size
 
 
 def _decode(
     data: bytes | memoryview, at: int, offset: int | None, origin: tuple[Path | str, bool]
-) -> Message | int:
-    """Decode a record, or return the reason why it is none (of ``store.record_kernel``)."""
+) -> Message | str:
+    """Decode a record, or say why it is none."""
     if len(data) - at < _START.size:
-        return rk.NO_ROOM
+        return _NO_ROOM
     size, magic = _START.unpack_from(data, at)
     if magic not in _TOPIC_LENGTH:
         if magic == MAGIC_BLANK:
-            return rk.BLANK
-        return rk.BAD_MAGIC if size or magic else rk.EMPTY
+            return _IS_BLANK
+        return _BAD_MAGIC if size or magic else _EMPTY
     if size < layout.RECORD_MIN_SIZE or size > len(data) - at:
-        return rk.BAD_LENGTH
+        return _BAD_LENGTH
     record = bytes(data[at : at + size])
     (sys_flag,) = _SYS_FLAG.unpack_from(record, layout.SYS_FLAG_AT)
     fixed = _BEFORE_BODY[sys_flag & _HOSTS_V6]
     if fixed.size > size:
-        return rk.BAD_LENGTH
+        return _BAD_LENGTH
     *values, body_length = fixed.unpack_from(record)
     spans = _find_spans(record, fixed.size, body_length, _TOPIC_LENGTH[magic])
     if spans is None:
-        return rk.BAD_LENGTH
+        return _BAD_LENGTH
     fields: tuple[Any, ...] = (*values, record, spans, *origin)
     message = Message(*fields)
     if offset is not None and message.commit_log_offset != offset:
-        return rk.BAD_OFFSET
-    if spans.body_end > spans.body_at and message.body_crc != _crc(message.raw_body):
-        return rk.BAD_BODY_CRC
+        return _BAD_OFFSET
+    if spans.body_end > spans.body_at and message.body_crc != record_crc(message.raw_body):
+        return _BAD_BODY_CRC
     return message
 
 
@@ -322,7 +323,7 @@ def encode_record(
     """
     topic, magic = _encode_text(message.topic), _choose_magic(message.topic, config)
     properties = _encode_properties(message.properties, config)
-    crc_size = layout.PROPERTY_CRC_SIZE if _appends_crc(config) else 0
+    crc_size = layout.PROPERTY_CRC_SIZE if appends_property_crc(config) else 0
     born_host, store_host = encode_host(message.born_host), encode_host(message.store_host)
     sys_flag = message.sys_flag & ~_HOSTS_V6
     sys_flag |= _BORN_V6 if len(born_host) == _V6 else 0
@@ -332,7 +333,7 @@ def encode_record(
     size = fixed.size + len(message.body) + topic_length.size + len(topic)
     size += _PROPERTIES_LENGTH.size + len(properties) + crc_size
     fields: tuple[Any, ...] = (
-        size, magic, _crc(message.body), message.queue_id, message.flag, queue_offset,
+        size, magic, record_crc(message.body), message.queue_id, message.flag, queue_offset,
         commit_log_offset, sys_flag, born, born_host, store_timestamp, store_host,
         message.reconsume_times, message.prepared_transaction_offset, len(message.body),
     )  # fmt: skip
@@ -354,7 +355,7 @@ def encode_record(
 
 def encode_property_crc(record: bytes | memoryview) -> bytes:
     """Encode the property that ends a record: the CRC of all before it (format notes §2.6)."""
-    digits = f"{_crc(record):0{layout.PROPERTY_CRC_DIGITS}d}"[::-1]
+    digits = f"{record_crc(record):0{layout.PROPERTY_CRC_DIGITS}d}"[::-1]
     return _encode_text(layout.PROPERTY_CRC + _NAME_VALUE + digits + _PROPERTY_END)
 
 
@@ -373,13 +374,14 @@ def _encode_properties(properties: Mapping[str, str], config: StoreConfig) -> by
 
     Java parity: a broker that appends the CRC drops one that came with the message.
     """
-    dropped = layout.PROPERTY_CRC if _appends_crc(config) else None
+    dropped = layout.PROPERTY_CRC if appends_property_crc(config) else None
     items = [f"{n}{_NAME_VALUE}{value}" for n, value in properties.items() if n != dropped]
-    ends_last = not (4, 9, 1) <= config.version < (5, 2, 0)
-    return _encode_text(_PROPERTY_END.join(items) + (_PROPERTY_END if items and ends_last else ""))
+    ends_last = items and not (4, 9, 1) <= config.version < (5, 2, 0)
+    return _encode_text(_PROPERTY_END.join(items) + (_PROPERTY_END if ends_last else ""))
 
 
-def _appends_crc(config: StoreConfig) -> bool:
+def appends_property_crc(config: StoreConfig) -> bool:
+    """Tell whether each record's properties end with the record's CRC."""
     return config.enabled_append_prop_crc and config.version >= (5, 2, 0)
 
 
@@ -393,5 +395,6 @@ def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "replace")  # Java parity: a lone surrogate becomes a question mark
 
 
-def _crc(data: bytes | memoryview) -> int:
+def record_crc(data: bytes | memoryview) -> int:
+    """Return the CRC-32 without its highest bit, as records hold it (``UtilAll.crc32``)."""
     return zlib.crc32(data) & _CRC_MASK

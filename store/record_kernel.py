@@ -32,6 +32,8 @@ NEEDS_V2 = 11
 INNER_BATCH = 12
 EMPTY = 13
 FULL = 14  # a scan's output is full: not a property of the record
+BAD_TOPIC = 15
+BAD_QUEUE_OFFSET = 16
 
 REASONS = {
     NO_ROOM: "the file ends without a blank record",
@@ -46,6 +48,8 @@ REASONS = {
     "a broker's dispatch hangs on it",
     NEEDS_V2: "a V2 record, which needs broker version 5.1.0 or later (see --broker-version)",
     EMPTY: "zeroed space where a record should be",
+    BAD_TOPIC: "the topic or a multi-dispatch queue cannot name a directory",
+    BAD_QUEUE_OFFSET: "the queue offset is negative or beyond what a queue can hold",
 }
 
 _MAGIC_V1 = layout.MAGIC_V1

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from store import record_kernel as rk
 from store import scan_kernel as sk
+from store import topic_kernel as tk
 from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests
 from store.errors import DamageError, UnsupportedFormatError
@@ -65,11 +66,11 @@ def scan_rules(config: StoreConfig) -> Rules:
 
 def _multi_dispatch(config: StoreConfig) -> int:
     if not config.dispatches_multi:
-        return sk.MULTI_OFF
+        return tk.MULTI_OFF
     excluded = config.multi_dispatch_excludes
     if not excluded:
-        return sk.MULTI_ALL
-    return sk.MULTI_WITHOUT_SYSTEM if "rmq_sys_*" in excluded else sk.MULTI_WITHOUT_TIMER
+        return tk.MULTI_ALL
+    return tk.MULTI_WITHOUT_SYSTEM if "rmq_sys_*" in excluded else tk.MULTI_WITHOUT_TIMER
 
 
 class Scanner:
@@ -161,7 +162,7 @@ class Scanner:
         # The last record may reach beyond the chunk by its own size: its keys are bounded by
         # the 32767 bytes its properties can have.
         parts = size // 2 + 32768
-        multis = parts if self.rules.multi_dispatch != sk.MULTI_OFF else 0
+        multis = parts if self.rules.multi_dispatch != tk.MULTI_OFF else 0
         self._columns = Columns(
             commit_log_offset=np.empty(rows, np.int64),
             size=np.empty(rows, np.int32),

@@ -15,15 +15,21 @@ from numpy.typing import NDArray
 
 from store import layout
 from store import record_kernel as rk
-from store.java_kernels import hash_utf8, index_key_hash, parse_int
+from store.java_kernels import hash_utf8, index_key_hash, is_blank, parse_int
 from store.record_kernel import Parts, Rules, check_record, read_i32, read_i64
+from store.topic_kernel import (
+    IS_EXCLUDED,
+    IS_SCHEDULE,
+    IS_UNUSABLE,
+    LMQ_PREFIX,
+    MULTI_OFF,
+    name_bytes,
+    starts_with,
+    topic_kind,
+)
 
 _SEPARATOR = layout.NAME_VALUE_SEPARATOR
 _TERMINATOR = layout.PROPERTY_SEPARATOR
-
-
-def _name(text: str) -> NDArray[np.uint8]:
-    return np.frombuffer(text.encode(), np.uint8)
 
 
 _NAMES = (
@@ -37,21 +43,10 @@ _NAMES = (
     "INNER_MULTI_QUEUE_OFFSET",
 )
 KEYS, TAGS, UNIQ_KEY, DELAY, INNER_NUM, INNER_BASE, MULTI_NAMES, MULTI_OFFSETS = range(8)
-_NAME_BYTES = _name("".join(_NAMES))
+_NAME_BYTES = name_bytes("".join(_NAMES))
 _NAME_ENDS = np.cumsum([len(n) for n in _NAMES]).astype(np.int64)
 _FIRST_NAME_LONGEST = 24
 
-_SCHEDULE_TOPIC = _name("SCHEDULE_TOPIC_XXXX")
-_RETRY_PREFIX = _name("%RETRY%")
-_LMQ_PREFIX = _name("%LMQ%")
-_SYSTEM_PREFIX = _name("rmq_sys_")
-_TIMER_TOPIC = _name("rmq_sys_wheel_timer")
-
-# Which topics multi-dispatch leaves out (Rules.multi_dispatch; format notes §5.4).
-MULTI_OFF, MULTI_ALL, MULTI_WITHOUT_TIMER, MULTI_WITHOUT_SYSTEM = range(4)
-
-_IS_SCHEDULE = 1
-_IS_EXCLUDED = 2
 _INT_MAX, _SHORT_MAX, _LONG_MAX = 2**31 - 1, 2**15 - 1, 2**63 - 1
 _HASH = ord("#")
 _SPACE = ord(" ")
@@ -96,16 +91,6 @@ class ScanEnd(NamedTuple):
     rows: int
     keys: int
     multis: int
-
-
-@numba.njit(cache=True, nogil=True)
-def _starts_with(buf: NDArray[np.uint8], at: int, end: int, prefix: NDArray[np.uint8]) -> bool:
-    if end - at < len(prefix):
-        return False
-    for i in range(len(prefix)):
-        if buf[at + i] != prefix[i]:
-            return False
-    return True
 
 
 @numba.njit(cache=True, nogil=True)
@@ -192,21 +177,6 @@ def find_properties(
 
 
 @numba.njit(cache=True, nogil=True)
-def _topic_kind(buf: NDArray[np.uint8], at: int, end: int, multi_dispatch: int) -> int:
-    size = end - at
-    is_schedule = size == len(_SCHEDULE_TOPIC) and _starts_with(buf, at, end, _SCHEDULE_TOPIC)
-    is_excluded = is_schedule or _starts_with(buf, at, end, _RETRY_PREFIX)
-    if multi_dispatch == MULTI_WITHOUT_TIMER:
-        is_timer = size == len(_TIMER_TOPIC) and _starts_with(buf, at, end, _TIMER_TOPIC)
-        is_excluded = is_excluded or is_timer
-    elif multi_dispatch == MULTI_WITHOUT_SYSTEM:
-        is_excluded = is_excluded or _starts_with(buf, at, end, _SYSTEM_PREFIX)
-    else:
-        is_excluded = False
-    return (_IS_SCHEDULE if is_schedule else 0) | (_IS_EXCLUDED if is_excluded else 0)
-
-
-@numba.njit(cache=True, nogil=True)
 def _queue_number(
     buf: NDArray[np.uint8], name: tuple[int, int], queue_id: int, multi: int, table: QueueTable
 ) -> int:
@@ -229,9 +199,19 @@ def _queue_number(
     rows[q, TOPIC_END] = end
     rows[q, QUEUE_ID] = queue_id
     rows[q, KEY_PREFIX] = np.uint32(topic_hash * np.uint32(31) + np.uint32(_HASH))
-    rows[q, KIND] = _topic_kind(buf, at, end, multi)
+    rows[q, KIND] = topic_kind(buf, at, end, multi)
     count[0] = q + 1
     return q
+
+
+@numba.njit(cache=True, nogil=True)
+def _queue_fault(kind: int, queue_offset: int) -> int:
+    """Tell what keeps a queue of this kind from taking a unit at ``queue_offset``, OK if nothing."""
+    if kind & IS_UNUSABLE:
+        return rk.BAD_TOPIC
+    if queue_offset < 0 or queue_offset > layout.QUEUE_OFFSET_MAX:
+        return rk.BAD_QUEUE_OFFSET
+    return rk.OK
 
 
 @numba.njit(cache=True, nogil=True)
@@ -304,12 +284,7 @@ def _inner_batch_parses(buf: NDArray[np.uint8], found: NDArray[np.int64]) -> boo
 @numba.njit(cache=True, nogil=True)
 def _count_parts(buf: NDArray[np.uint8], at: int, end: int) -> int:
     """Count the parts of ``split(",")``: trailing empty ones do not count; -1 if blank."""
-    blank = True
-    for i in range(at, end):
-        if buf[i] > 0x20 or buf[i] < 0x09 or 0x0D < buf[i] < 0x1C:
-            blank = False
-            break
-    if blank:
+    if is_blank(buf, at, end):
         return -1
     while end > at and buf[end - 1] == ord(","):
         end -= 1
@@ -337,8 +312,8 @@ def _put_multi(
 ) -> int:
     """Write the record's multi-dispatch units after the first ``n``; return their new count.
 
-    ``row`` is (row number, queue id). -1: an offset does not parse, a broker's reput would
-    hang on the record (format notes §5.4).
+    ``row`` is (row number, queue id). A negative count is what the record failed on: where an
+    offset does not parse, a broker's reput would hang on it (format notes §5.4).
     """
     rules, table, out = state
     at, end = found[MULTI_NAMES, 0], found[MULTI_NAMES, 1]
@@ -357,13 +332,15 @@ def _put_multi(
         if not (rules.multi_skips_slash and has_slash):
             fine, offset = parse_int(buf, offset_at, offset_stop, _LONG_MAX)
             if not fine:
-                return -1
-            is_lmq = rules.lmq and _starts_with(buf, at, stop, _LMQ_PREFIX)
+                return -rk.BAD_MULTI_DISPATCH
+            is_lmq = rules.lmq and starts_with(buf, at, stop, LMQ_PREFIX)
             queue_id = 0 if is_lmq else row[1]
+            q = _queue_number(buf, (at, stop), queue_id, rules.multi_dispatch, table)
+            bad = _queue_fault(table.rows[q, KIND], offset)
+            if bad != rk.OK:
+                return -bad
             out.multi_row[n] = row[0]
-            out.multi_queue[n] = _queue_number(
-                buf, (at, stop), queue_id, rules.multi_dispatch, table
-            )
+            out.multi_queue[n] = q
             out.multi_offset[n] = offset
             n += 1
         at, offset_at = stop + 1, offset_stop + 1
@@ -406,24 +383,27 @@ def scan(
         topic = (parts.topic_at, parts.topic_end)
         q = _queue_number(buf, topic, queue_id, rules.multi_dispatch, table)
         stamp = read_i64(buf, parts.store_timestamp_at)
-        is_schedule = queues[q, KIND] & _IS_SCHEDULE != 0
+        is_schedule = queues[q, KIND] & IS_SCHEDULE != 0
         fine, tags_code = _tags_code(buf, found, is_schedule, stamp, delays)
         if not fine:
             return ScanEnd(rk.BAD_DELAY, at, n, keys, multis)
         transaction = sys_flag & layout.SYS_TRANSACTION
-        if rules.multi_dispatch != MULTI_OFF and not queues[q, KIND] & _IS_EXCLUDED:
-            if transaction == 0 or transaction == layout.SYS_COMMIT:
-                put = _put_multi(buf, found, (n, queue_id), (rules, table, out), multis)
-                if put < 0:
-                    return ScanEnd(rk.BAD_MULTI_DISPATCH, at, n, keys, multis)
-                multis = put
+        queue_offset = read_i64(buf, at + layout.QUEUE_OFFSET_AT)
+        if transaction == 0 or transaction == layout.SYS_COMMIT:
+            bad = _queue_fault(queues[q, KIND], queue_offset)
+            if bad == rk.OK and rules.multi_dispatch != MULTI_OFF:
+                if not queues[q, KIND] & IS_EXCLUDED:
+                    put = _put_multi(buf, found, (n, queue_id), (rules, table, out), multis)
+                    bad, multis = (rk.OK, put) if put >= 0 else (-put, multis)
+            if bad != rk.OK:
+                return ScanEnd(bad, at, n, keys, multis)
         if rules.indexes_keys and transaction != layout.SYS_ROLLBACK:
             prefix = np.uint32(queues[q, KEY_PREFIX])
             keys = _put_keys(buf, found, prefix, rules.indexes_tags, (key_hash, keys))
         out.commit_log_offset[n] = base + at
         out.size[n] = parts.size
         out.queue[n] = q
-        out.queue_offset[n] = read_i64(buf, at + layout.QUEUE_OFFSET_AT)
+        out.queue_offset[n] = queue_offset
         out.tags_code[n] = tags_code
         out.store_timestamp[n] = stamp
         out.transaction[n] = transaction

@@ -27,6 +27,8 @@ _KNOWN = {
 }  # fmt: skip
 _NAMES = {name.lower(): name for name in _KNOWN}
 
+_INTERVAL = re.compile(r"(\d+)\s*(ms|s|m|h)")
+_INTERVAL_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -114,6 +116,12 @@ def parse_bytes(text: str) -> int | None:
     """Parse a size in bytes with an optional k, m, g or t (powers of 1024); None if malformed."""
     match = _SIZE.fullmatch(text.strip())
     return int(match[1]) * _SIZE_UNITS[match[2].lower()] if match else None
+
+
+def spark_interval(text: str) -> str:
+    """Return a trigger interval as Spark spells it: ``5s`` is ``5 seconds``; others as they are."""
+    match = _INTERVAL.fullmatch(text.strip())
+    return f"{match[1]} {_INTERVAL_UNITS[match[2]]}" if match else text
 
 
 def _topics(raw: str | None) -> tuple[str, ...] | None:

@@ -22,6 +22,7 @@ from store.log_position import check_boundary, first_stored_at
 from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
 from streaming.dispatchers import ArrivalListener, DispatchSink
 from streaming.log_stream import RANGE_BYTES_MIN
+from streaming.options import spark_interval
 from streaming.progress import DispatchProgress, Listener
 
 MAX_BYTES_PER_TRIGGER = 256 * 1024 * 1024
@@ -210,5 +211,5 @@ def _start_query(
     if options.available_now:
         writer = writer.trigger(availableNow=True)
     else:
-        writer = writer.trigger(processingTime=options.trigger_interval)
+        writer = writer.trigger(processingTime=spark_interval(options.trigger_interval))
     return writer.start()

@@ -13,6 +13,11 @@ from store.config import StoreConfig, load_config
 ARCHIVES = sorted((Path(__file__).parent / "golden").glob("*.tar.xz"))
 
 
+def archive_name(path: Path) -> str:
+    """Return the store's name."""
+    return path.name.removesuffix(".tar.xz")
+
+
 @dataclass(frozen=True)
 class Golden:
     """A store that a real broker wrote: its input, and what that broker built from it."""
@@ -43,11 +48,11 @@ class Golden:
         return load_config(self.store_root, self.store_root / "broker.conf", self.version)
 
 
-@pytest.fixture(scope="session", params=ARCHIVES, ids=lambda path: path.name.split(".")[0])
+@pytest.fixture(scope="session", params=ARCHIVES, ids=archive_name)
 def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """Unpack one archive after the other."""
     archive: Path = request.param
-    name = archive.name.split(".")[0]
+    name = archive_name(archive)
     parent = tmp_path_factory.mktemp("stores")
     subprocess.run(["tar", "-xJf", archive, "-C", parent], check=True)
     scenario = json.loads((parent / name / "scenario.json").read_text("utf-8"))

@@ -32,6 +32,13 @@ class HastyDisk(Disk):
     def _fsync(self, fd: int) -> None:
         pass
 
+    def _sync_each(self, paths: list[Path]) -> None:
+        pass
+
+    def _rename(self, source: Path, target: Path) -> None:
+        target.unlink(missing_ok=True)  # ext4 writes out a file that replaces another
+        super()._rename(source, target)
+
 
 @dataclass(frozen=True)
 class Content:

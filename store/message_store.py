@@ -1,0 +1,364 @@
+"""MessageStore: a broker's reads on a store, without a broker (format notes §11).
+
+Everything is opened read-only and mapped when first looked at; no JVM is started. Each call sees
+the files as they are then, so it may be used beside a running broker or dispatch. "Not there" has
+the broker's own values (-1, None, a status); damage raises DamageError (promise I8).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from store import java
+from store.config import (
+    BROKER_CONF,
+    BrokerVersion,
+    StoreConfig,
+    config_from_shape,
+    load_config,
+)
+from store.dispatched import Dispatched, read_dispatched
+from store.errors import ConfigError, DamageError, StoreError, StoreIOError
+from store.get_message import GetMessageResult, GetMessageStatus, get_message, parse_tags
+from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
+from store.log_reader import LogReader
+from store.queries import KEY_TYPE, Query, QueryResult, query_message
+from store.queue_reader import QueueReader
+from store.record import Message
+from store.time_search import Boundary, find_offset
+
+_POLL_SECONDS = 0.05
+_FILE_NAME_MAX = 255
+_WAITED_FOR = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class MessageStore:
+    """Reads on one store; a context manager. Not safe to share between threads.
+
+    Queue offsets count a queue's units, physical offsets the log's bytes; times are milliseconds
+    since the epoch. Every call may raise DamageError, and StoreIOError where a file cannot be read.
+    """
+
+    def __init__(self, store_root: Path, output: Path, config: StoreConfig) -> None:
+        """Use ``open``, which finds the settings."""
+        self.store_root = store_root
+        self.output = output
+        self.config = config
+        self._log = LogReader(config.commit_log_paths(store_root), config)
+        self._queues: dict[tuple[str, int], QueueReader] = {}
+        self._dispatched: Dispatched | None = None
+        self._is_open = True
+
+    @classmethod
+    def open(
+        cls,
+        store_root: str | Path,
+        output: str | Path | None = None,
+        broker_conf: str | Path | None = None,
+        broker_version: str | None = None,
+    ) -> MessageStore:
+        """Open the store a broker keeps at ``store_root``, its queues and index at ``output``.
+
+        ``output`` defaults to the store itself. A root that was made here knows its own settings;
+        elsewhere they come from ``broker_conf`` (default: the store's broker.conf, if there).
+        Raises ConfigError where something is missing or does not fit, UnsupportedFormatError,
+        DamageError, StoreIOError.
+        """
+        root = Path(store_root)
+        target = root if output is None else Path(output)
+        for path in (root, target):
+            if not path.is_dir():
+                raise ConfigError(f"{path} is not a directory")
+        conf = None if broker_conf is None else Path(broker_conf)
+        dispatched = read_dispatched(target)
+        if dispatched is None:
+            config = load_config(root, conf, broker_version)
+            from store.foreign import refuse_foreign_store  # noqa: PLC0415 - loads the kernels
+
+            refuse_foreign_store(root, config)
+        else:
+            config = _config_of(dispatched, root, conf, broker_version)
+        store = cls(root, target, config)
+        paths = config.commit_log_paths(root)
+        if not any(path.is_dir() for path in paths):
+            raise ConfigError(f"{paths[0]} does not exist: {root} has no commit log")
+        store._refresh()
+        return store
+
+    def __enter__(self) -> MessageStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop all maps. Any other call after this raises StoreError."""
+        self._is_open = False
+        self._queues.clear()
+        self._log = LogReader((), self.config)
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    def min_phy_offset(self) -> int:
+        """Return where the log begins, -1 for one without files."""
+        self._refresh()
+        return self._log.min_offset()
+
+    def max_phy_offset(self) -> int:
+        """Return where the log ends, whatever of it has been dispatched; 0 without files."""
+        self._refresh()
+        return self._log.max_offset()
+
+    def reput_from_offset(self) -> int | None:
+        """Return up to where the log has been dispatched; None on a root not made here."""
+        self._refresh()
+        return None if self._dispatched is None else self._dispatched.reput_from_offset
+
+    def look_message_by_offset(self, commit_log_offset: int) -> Message | None:
+        """Return the message whose record begins at a physical offset, None if none does."""
+        self._refresh()
+        return self._log.look(commit_log_offset)
+
+    # --- queues ----------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """Return the topics that have a queue, in order."""
+        self._refresh()
+        topics = _list_directories(self._queue_root())
+        return sorted(topic for topic in topics if self._queue_ids(topic))
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, in order."""
+        self._refresh()
+        return self._queue_ids(topic)
+
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the first message still in the log; 0 without a queue.
+
+        Where all have expired it equals ``max_offset_in_queue``.
+        """
+        queue = self._queue(topic, queue_id)
+        return queue.span.min if queue is not None else 0
+
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset the next message will have; 0 without a queue."""
+        queue = self._queue(topic, queue_id)
+        return queue.span.max if queue is not None else 0
+
+    def get_message(  # noqa: PLR0913, PLR0917 - the signature is a contract
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        tags: str = "*",
+        wait_seconds: float = 0,
+    ) -> GetMessageResult:
+        """Read messages from a queue offset on, as many as a broker gives at once (§11.1).
+
+        ``tags`` is ``*`` or ``TagA || TagB``. ``wait_seconds`` is how long to wait for a message
+        where the offset is the queue's end. Raises ConfigError for tags that are none.
+        """
+        tag_filter = parse_tags(tags)
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            queue = self._queue(topic, queue_id)
+            if queue is None:
+                result = GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+            else:
+                result = get_message(queue, self._log, offset, max_count, tag_filter)
+            remaining = deadline - time.monotonic()
+            is_next = result.status in _WAITED_FOR and offset == result.next_begin_offset
+            if not is_next or remaining <= 0:
+                return result
+            time.sleep(min(_POLL_SECONDS, remaining))
+
+    def offset_in_queue_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+    ) -> int:
+        """Return the queue offset for a time (§11.4, as since 5.1.1).
+
+        LOWER: of the first message stored at or after it, the queue's end if none was. UPPER: of
+        the last one stored at or before it, the queue's begin if none was. 0 without a queue.
+        """
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.span.max == 0:
+            return 0
+        first, end = queue.span.min, queue.span.max
+        begins = [begin for begin in queue.file_begins() if begin < end]
+        files = list(zip(begins, [*begins[1:], end], strict=True))
+
+        def store_time(offset: int) -> int:
+            message = queue.message(offset)
+            return message.store_timestamp if message is not None else -1
+
+        return find_offset(
+            files, (first, end), timestamp_ms, boundary=Boundary(boundary), store_time=store_time
+        )
+
+    def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return the store time of the message at a queue offset, -1 if there is none."""
+        queue = self._queue(topic, queue_id)
+        if queue is None or not queue.span.min <= offset < queue.span.max:
+            return -1
+        message = queue.message(offset)
+        return message.store_timestamp if message is not None else -1
+
+    def earliest_message_time(self, topic: str, queue_id: int) -> int:
+        """Return the store time of a queue's first message, -1 if it has none."""
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.span.min == queue.span.max:
+            return -1
+        message = queue.message(queue.span.min)
+        return message.store_timestamp if message is not None else -1
+
+    # --- the index -------------------------------------------------------------------------------
+
+    def query_message(  # noqa: PLR0913, PLR0917 - the signature is a contract
+        self,
+        topic: str,
+        key: str,
+        max_count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = 2**63 - 1,
+        index_type: str = KEY_TYPE,
+    ) -> QueryResult:
+        """Return the newest ``max_count`` messages with a key, in log order.
+
+        ``index_type`` "K" asks for a key or unique key, "T" for a whole tag (indexed since
+        5.4.0). Both times are inclusive store times. Raises ConfigError where the index is off,
+        has no tags or has not been built: that is not "nothing found".
+        """
+        self._refresh()
+        query = Query(topic, key, begin_ms, end_ms, index_type)
+        directory = self.output / INDEX_DIR
+        return query_message(directory, self._log, self._dispatched, query, max_count)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """See what has changed on disk since the last call."""
+        if not self._is_open:
+            raise StoreError(f"{self.store_root} has been closed")
+        dispatched = read_dispatched(self.output)
+        self._log.refresh()
+        if dispatched != self._dispatched:
+            if dispatched is None:
+                raise ConfigError(f"{self.output} changed: its progress is gone; open it again")
+            _check_last_record(dispatched, self._log, self.store_root)
+            self._log.known_end = dispatched.reput_from_offset
+            self._dispatched = dispatched
+
+    def _queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        """Return a queue as it is now, None if it has no directory."""
+        self._refresh()
+        return self._fresh_queue(topic, queue_id)
+
+    def _fresh_queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        if not _can_name_directory(topic):
+            return None
+        directory = self._queue_root() / topic / str(queue_id)
+        if not directory.is_dir():
+            return None
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = QueueReader(directory, (topic, queue_id), self._log)
+            self._queues[topic, queue_id] = queue
+        reput_from = None if self._dispatched is None else self._dispatched.reput_from_offset
+        queue.refresh(reput_from)
+        return queue
+
+    def _queue_ids(self, topic: str) -> list[int]:
+        if not _can_name_directory(topic):
+            return []
+        names = _list_directories(self._queue_root() / topic)
+        ids = sorted({i for i in map(java.parse_int, names) if i is not None and str(i) in names})
+        if self._dispatched is None:
+            return ids
+        queues = ((i, self._fresh_queue(topic, i)) for i in ids)
+        return [i for i, queue in queues if queue is not None and queue.span.max]
+
+    def _queue_root(self) -> Path:
+        """Return where the queues lie; raise ConfigError if none were ever made for this log."""
+        path = self.output / CONSUME_QUEUE_DIR
+        if self._dispatched is None and not path.is_dir() and not self._log.is_empty():
+            raise ConfigError(
+                f"{path} does not exist: nothing has been dispatched there; dispatch the log, or "
+                "say where its queues lie (--output)"
+            )
+        return path
+
+
+def _config_of(
+    dispatched: Dispatched, root: Path, broker_conf: Path | None, broker_version: str | None
+) -> StoreConfig:
+    """Return the settings a root was made with; those given must not contradict them."""
+    config = config_from_shape(dispatched.shape, commit_log=dispatched.commit_log)
+    if broker_version is not None and BrokerVersion.parse(broker_version) != config.version:
+        raise _other_setting("version", str(config.version), broker_version)
+    if broker_conf is None and not (root / BROKER_CONF).exists():
+        return config
+    given = load_config(root, broker_conf, str(config.version))
+    if broker_conf is not None:
+        shape = given.shape()
+        for name, made_with in config.shape().items():
+            if shape[name] != made_with:
+                raise _other_setting(name, made_with, shape[name])
+    return replace(
+        config,
+        store_path_root_dir=given.store_path_root_dir,
+        store_path_commit_log=given.store_path_commit_log,
+    )
+
+
+def _other_setting(name: str, made_with: object, given: object) -> ConfigError:
+    return ConfigError(
+        f"this root was made with {name}={made_with}, not {given}; leave the option out: the root "
+        "knows its own settings"
+    )
+
+
+def _check_last_record(dispatched: Dispatched, log: LogReader, root: Path) -> None:
+    """Raise unless the log still holds the record that was dispatched last, if not expired."""
+    last = dispatched.last_record
+    if last is None or last.offset < log.min_offset():
+        return
+    reason = "the log no longer holds the record dispatched last"
+    try:
+        found = log.message(last.offset, last.size)
+        is_same = (found.store_timestamp, found.body_crc) == (last.store_timestamp, last.body_crc)
+    except DamageError as e:
+        is_same, reason = False, f"{reason}: {e.reason}"
+    if is_same:
+        return
+    if Path(dispatched.store) != root.resolve():
+        raise ConfigError(f"the root was made from {dispatched.store}, not from {root}: {reason}")
+    raise DamageError(log.path_of(last.offset), last.offset, reason, "it was cut off or replaced")
+
+
+def _can_name_directory(topic: str) -> bool:
+    """Tell whether a topic can have queues: its name must not lead out of the root."""
+    if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+        return False
+    return len(topic.encode("utf-8", "surrogatepass")) <= _FILE_NAME_MAX
+
+
+def _list_directories(path: Path) -> set[str]:
+    try:
+        return {p.name for p in path.iterdir() if p.is_dir()}
+    except FileNotFoundError:
+        return set()
+    except OSError as e:
+        raise StoreIOError("list", path, e) from e

@@ -1,0 +1,106 @@
+"""The command line ``reput``: commands by module, errors as one line and an exit code.
+
+====  ==========================================================
+exit  meaning
+====  ==========================================================
+0     ok
+1     the answer is "no", or what was compared differs
+2     usage: an option, or settings that do not fit the root
+3     damaged or lost input
+4     the root is in use
+5     a format that is not read here
+6     the operating system refused
+7     Spark or Java failed
+70    a bug of ours (with a traceback)
+====  ==========================================================
+
+Nothing here loads PySpark before a command that needs it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+import typer
+
+from store.errors import (
+    ConfigError,
+    RootInUseError,
+    StoreError,
+    StoreIOError,
+    UnsupportedFormatError,
+)
+
+EXIT_NO = 1
+_EXIT_DAMAGE = 3
+_EXIT_IO = 6
+_EXIT_SPARK = 7
+_EXIT_BUG = 70
+_EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
+    (ConfigError, 2),
+    (RootInUseError, 4),
+    (UnsupportedFormatError, 5),
+    (StoreIOError, _EXIT_IO),
+)
+_MODULES = ("dispatch", "verify", "read", "demo")  # the order of the commands in the help
+
+
+def main() -> None:
+    """Run ``reput`` with the process's arguments and exit."""
+    logging.basicConfig(level=logging.WARNING, format="reput: %(message)s")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line; print what it says and return its exit code."""
+    try:
+        build_app()(args=list(arguments), prog_name="reput")
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else int(e.code is not None)
+    except Exception as e:  # noqa: BLE001 - whatever it is becomes an exit code
+        code = exit_code(e)
+        if code == _EXIT_BUG:
+            traceback.print_exc()
+        else:
+            typer.echo(f"reput: {_one_line(e)}", err=True)
+        return code
+    return 0
+
+
+def build_app() -> typer.Typer:
+    """Return the command line with all commands."""
+    app = typer.Typer(
+        help="RocketMQ's reput without a broker: build ConsumeQueue and IndexFile from a "
+        "CommitLog, check them, and read messages by queue offset, time, key or commit log "
+        "offset.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name in _MODULES:
+        import_module(f"streaming.cli.{name}").register(app)
+    return app
+
+
+def exit_code(error: Exception) -> int:
+    """Return the exit code of an error."""
+    if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
+        return _EXIT_SPARK
+    if isinstance(error, StoreError):
+        query = sys.modules.get("streaming.query")  # loaded only where Spark is
+        if query is not None and isinstance(error, query.SparkFailedError):
+            return _EXIT_SPARK
+        for kind, code in _EXIT_CODES:
+            if isinstance(error, kind):
+                return code
+        return _EXIT_DAMAGE
+    return _EXIT_IO if isinstance(error, OSError) else _EXIT_BUG
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

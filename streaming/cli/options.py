@@ -1,0 +1,69 @@
+"""Options that several commands share, and how their values are parsed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from store.config import StoreConfig
+from store.errors import ConfigError
+from streaming.options import parse_time_ms
+
+Store = Annotated[Path, typer.Argument(help="The broker's storePathRootDir.", show_default=False)]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where consumequeue/ and index/ lie, if not under STORE.", show_default=False
+    ),
+]
+BrokerConf = Annotated[
+    Path | None,
+    typer.Option(
+        "--broker-conf",
+        help="The broker.conf the store was written with; by default STORE/broker.conf if it is "
+        "there, else the broker's defaults.",
+        show_default=False,
+    ),
+]
+BrokerVersion = Annotated[
+    str | None,
+    typer.Option(
+        "--broker-version",
+        help="The RocketMQ version whose rules hold, such as 4.9.4 or 5.3. Default: 5.3.3, or "
+        "what OUTPUT was made with.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+
+
+def parse_time(option: str, text: str | None) -> int | None:
+    """Parse an option's time, epoch milliseconds or ISO 8601, into epoch ms; None if not given.
+
+    ISO 8601 without a zone is local time. Raises ConfigError naming option and value.
+    """
+    if text is None:
+        return None
+    value = parse_time_ms(text)
+    if value is None:
+        raise ConfigError(
+            f"{option} {text!r} is neither epoch milliseconds nor ISO 8601 "
+            "(such as 2024-05-01T08:00:00Z)"
+        )
+    return value
+
+
+def describe_settings(config: StoreConfig) -> str:
+    """Say in one line which version's rules and which sizes are assumed."""
+    index = (
+        f"index {config.max_index_num:,} entries, {config.max_hash_slot_num:,} slots"
+        if config.message_index_enable
+        else "index off"
+    )
+    return (
+        f"assuming RocketMQ {config.version}, commit log files of "
+        f"{config.mapped_file_size_commit_log:,} bytes, consume queue files of "
+        f"{config.mapped_file_size_consume_queue:,} bytes, {index}"
+    )

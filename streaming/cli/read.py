@@ -1,0 +1,336 @@
+"""``reput get``, ``offset``, ``query`` and ``message``: reads on a store, without a JVM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from store import Boundary, Message, MessageStore
+from store.get_message import GetMessageResult, GetMessageStatus
+from store.queries import KEY_TYPE, TAG_TYPE
+from store.record import decode_msg_id
+from streaming.cli import EXIT_NO
+from streaming.cli.options import (
+    BrokerConf,
+    BrokerVersion,
+    Json,
+    Output,
+    Store,
+    describe_settings,
+    parse_time,
+)
+from streaming.cli.show import (
+    message_json,
+    print_details,
+    print_json,
+    print_messages,
+    say,
+    time_text,
+)
+
+Topic = Annotated[str, typer.Option(help="The topic.", show_default=False)]
+Queue = Annotated[int, typer.Option(help="The queue id.", min=0, show_default=False)]
+
+_PANEL = "Read messages"
+_TIME_MAX = 2**63 - 1
+_GOES_ON = (
+    GetMessageStatus.FOUND,
+    GetMessageStatus.NO_MATCHED_MESSAGE,
+    GetMessageStatus.MESSAGE_WAS_REMOVING,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (get, offset, query, message):
+        app.command(rich_help_panel=_PANEL)(command)
+
+
+def get(  # noqa: PLR0913 - one parameter an option
+    store: Store,
+    topic: Topic,
+    queue: Queue,
+    offset: Annotated[
+        int, typer.Option(help="The queue offset of the first message.", show_default=False)
+    ],
+    *,
+    max_count: Annotated[int, typer.Option("--max", help="How many messages at most.", min=1)] = 32,
+    tags: Annotated[str, typer.Option(help="Only these tags, such as 'TagA || TagB'.")] = "*",
+    wait: Annotated[
+        float,
+        typer.Option(help="Wait so many seconds for a message if there is none yet.", min=0),
+    ] = 0,
+    output: Output = None,
+    broker_conf: BrokerConf = None,
+    broker_version: BrokerVersion = None,
+    as_json: Json = False,
+) -> None:
+    """Read messages of a queue from a queue offset on.
+
+    Exits with 1 if there is none: the offset has expired, is not reached yet, or no tag matches.
+    """
+    with _opened(store, output, broker_conf, broker_version) as s:
+        found: list[Message] = []
+        deadline = time.monotonic() + wait
+        at, count, matched = offset, 0, True
+        while True:
+            left = 0.0 if count else max(deadline - time.monotonic(), 0)
+            result = s.get_message(topic, queue, at, max_count - count, tags, left)
+            matched &= result.status is not GetMessageStatus.NO_MATCHED_MESSAGE
+            found += result.messages
+            count += len(result.messages)
+            if as_json:
+                _print_all_json(found)
+                found.clear()
+            at = result.next_begin_offset
+            if count >= max_count or result.status not in _GOES_ON:
+                break
+        if not count:
+            _no_message(s, (topic, queue, offset), result, matched=matched, as_json=as_json)
+        if not as_json:
+            print_messages(found)
+
+
+def offset(  # noqa: PLR0913 - one parameter an option
+    store: Store,
+    topic: Topic,
+    queue: Queue,
+    at_time: Annotated[
+        str,
+        typer.Option("--time", help="Epoch milliseconds or ISO 8601.", show_default=False),
+    ],
+    *,
+    boundary: Annotated[
+        Boundary,
+        typer.Option(
+            help="lower: the first message stored at or after the time (the queue's end if none); "
+            "upper: the last one stored at or before it.",
+        ),
+    ] = Boundary.LOWER,
+    output: Output = None,
+    broker_conf: BrokerConf = None,
+    broker_version: BrokerVersion = None,
+    as_json: Json = False,
+) -> None:
+    """Find the queue offset for a time.
+
+    Exits with 1 if the queue has no message.
+    """
+    timestamp_ms = parse_time("--time", at_time)
+    assert timestamp_ms is not None
+    with _opened(store, output, broker_conf, broker_version) as s:
+        found = s.offset_in_queue_by_time(topic, queue, timestamp_ms, boundary)
+        first, end = s.min_offset_in_queue(topic, queue), s.max_offset_in_queue(topic, queue)
+        if as_json:
+            print_json(
+                {
+                    "topic": topic,
+                    "queue_id": queue,
+                    "timestamp": timestamp_ms,
+                    "boundary": boundary.value,
+                    "offset": found if first < end else None,
+                    "store_timestamp": s.message_store_timestamp(topic, queue, found),
+                    "min_offset": first,
+                    "max_offset": end,
+                }
+            )
+        if first == end:
+            if not as_json:
+                say(_no_queue(s, topic, queue))
+            raise typer.Exit(EXIT_NO)
+        if not as_json:
+            typer.echo(found)
+            if found == end:
+                say(f"no message was stored at or after {time_text(timestamp_ms)}: the queue's end")
+
+
+def query(  # noqa: PLR0913 - one parameter an option
+    store: Store,
+    topic: Topic,
+    *,
+    key: Annotated[
+        str | None, typer.Option(help="A key or unique key of the message.", show_default=False)
+    ] = None,
+    tag: Annotated[
+        str | None,
+        typer.Option(help="Its tag (indexed since RocketMQ 5.4.0).", show_default=False),
+    ] = None,
+    from_time: Annotated[
+        str | None,
+        typer.Option(help="Stored at or after: epoch ms or ISO 8601.", show_default=False),
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option(help="Stored at or before, likewise.", show_default=False)
+    ] = None,
+    max_count: Annotated[
+        int, typer.Option("--max", help="How many messages at most, the newest.", min=1)
+    ] = 64,
+    output: Output = None,
+    broker_conf: BrokerConf = None,
+    broker_version: BrokerVersion = None,
+    as_json: Json = False,
+) -> None:
+    """Find messages by key, unique key or tag, through the index.
+
+    Exits with 1 if there is none.
+    """
+    wanted = key if key is not None else tag
+    if wanted is None or (key is not None and tag is not None):
+        raise typer.BadParameter("give either --key or --tag")
+    begin, end = parse_time("--from-time", from_time), parse_time("--to-time", to_time)
+    with _opened(store, output, broker_conf, broker_version) as s:
+        result = s.query_message(
+            topic,
+            wanted,
+            max_count,
+            begin if begin is not None else 0,
+            end if end is not None else _TIME_MAX,
+            KEY_TYPE if key is not None else TAG_TYPE,
+        )
+        if as_json:
+            _print_all_json(result.messages)
+        elif result.messages:
+            print_messages(result.messages)
+        if result.truncated:
+            say(f"the newest {max_count} are shown, older ones were left out (--max)")
+        if not result.messages:
+            name = "key" if key is not None else "tag"
+            say(f"no message of topic {topic!r} with {name} {wanted!r}{_lag(s)}")
+            raise typer.Exit(EXIT_NO)
+
+
+def message(  # noqa: PLR0913 - one parameter an option
+    store: Store,
+    *,
+    commit_log_offset: Annotated[
+        int | None, typer.Option(help="Where its record begins in the log.", show_default=False)
+    ] = None,
+    msg_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id", help="Its offset message id, 32 or 56 hex digits.", show_default=False
+        ),
+    ] = None,
+    output: Output = None,
+    broker_conf: BrokerConf = None,
+    broker_version: BrokerVersion = None,
+    as_json: Json = False,
+) -> None:
+    """Show one message by its place in the commit log.
+
+    Exits with 1 if no message begins there. A client's own message id is a unique key: see query.
+    """
+    if (commit_log_offset is None) == (msg_id is None):
+        raise typer.BadParameter("give either --commit-log-offset or --id")
+    host = ""
+    if msg_id is not None:
+        host, commit_log_offset = decode_msg_id(msg_id)
+    assert commit_log_offset is not None
+    with _opened(store, output, broker_conf, broker_version) as s:
+        found = s.look_message_by_offset(commit_log_offset)
+        reason = ""
+        if found is None:
+            reason = _why_no_record(s, commit_log_offset)
+        elif host and found.store_host != host:
+            reason = f"the record there was stored by {found.store_host}, the id names {host}"
+        if found is None or reason:
+            hint = "; is it a unique key? then: reput query --key" if msg_id is not None else ""
+            say(f"no message at commit log offset {commit_log_offset}: {reason}{hint}")
+            raise typer.Exit(EXIT_NO)
+        if as_json:
+            print_json(message_json(found))
+        else:
+            print_details(found)
+
+
+@contextmanager
+def _opened(
+    store: Path, output: Path | None, broker_conf: Path | None, broker_version: str | None
+) -> Iterator[MessageStore]:
+    """Open the store; after an answer say which settings were assumed for a broker's root."""
+    with MessageStore.open(store, output, broker_conf, broker_version) as s:
+        try:
+            yield s
+        except typer.Exit:
+            _say_settings(s)
+            raise
+        _say_settings(s)
+
+
+def _say_settings(s: MessageStore) -> None:
+    if s.reput_from_offset() is None:
+        say(describe_settings(s.config))
+
+
+def _print_all_json(messages: list[Message] | tuple[Message, ...]) -> None:
+    for m in messages:
+        print_json(message_json(m))
+
+
+def _no_message(
+    s: MessageStore,
+    place: tuple[str, int, int],
+    result: GetMessageResult,
+    *,
+    matched: bool,
+    as_json: bool,
+) -> None:
+    """Say why ``get`` found nothing, and exit."""
+    topic, queue, at = place
+    status = result.status if matched else GetMessageStatus.NO_MATCHED_MESSAGE
+    if as_json:
+        print_json(
+            {
+                "status": status.value,
+                "next_begin_offset": result.next_begin_offset,
+                "min_offset": result.min_offset,
+                "max_offset": result.max_offset,
+            }
+        )
+        raise typer.Exit(EXIT_NO)
+    span = f"the queue holds offsets {result.min_offset} to {result.max_offset - 1}"
+    if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE:
+        reason = _no_queue(s, topic, queue)
+    elif status is GetMessageStatus.NO_MATCHED_MESSAGE:
+        reason = f"no message with these tags from offset {at} on; {span}{_lag(s)}"
+    elif status is GetMessageStatus.OFFSET_TOO_SMALL:
+        reason = f"offset {at} has expired or never was; {span}"
+    elif status is GetMessageStatus.MESSAGE_WAS_REMOVING:
+        reason = f"the messages from offset {at} on have just expired; {span}"
+    else:
+        reason = f"offset {at} is not there yet; {span}{_lag(s)}"
+    say(f"{status}: {reason}")
+    raise typer.Exit(EXIT_NO)
+
+
+def _no_queue(s: MessageStore, topic: str, queue: int) -> str:
+    """Say what is there instead of a queue without messages."""
+    ids = s.queue_ids(topic)
+    if queue in ids:
+        return f"queue {queue} of topic {topic!r} has no message{_lag(s)}"
+    if ids:
+        return f"topic {topic!r} has no queue {queue}; it has {', '.join(map(str, ids))}{_lag(s)}"
+    return f"there is no topic {topic!r}{_lag(s)}"
+
+
+def _lag(s: MessageStore) -> str:
+    """Say how much of the log has not been dispatched yet, "" if all has."""
+    reached = s.reput_from_offset()
+    end = s.max_phy_offset()
+    if reached is None or reached >= end:
+        return ""
+    return f" (not dispatched yet: offsets {reached} to {end} of the log)"
+
+
+def _why_no_record(s: MessageStore, at: int) -> str:
+    first, end = s.min_phy_offset(), s.max_phy_offset()
+    if first < 0 or first == end:
+        return "the log is empty"
+    if at < first:
+        return f"it has expired, the log begins at {first}"
+    return f"the log ends at {end}" if at >= end else "no record begins there"

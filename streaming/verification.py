@@ -1,0 +1,202 @@
+"""Verify: derive queues and index again from the log, and compare them with what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoints.fingerprint import check_fingerprint
+from checkpoints.progress import LostRange, Progress, read_progress
+from store.commit_log import CommitLog
+from store.compare import Counts, Difference, StoreComparison, Terms
+from store.config import StoreConfig, config_from_shape, load_config
+from store.consume_queue_store import QueueDrops, QueueKey
+from store.dispatch_request import DispatchRequests, concat
+from store.errors import ConfigError, DamageError
+from store.foreign import refuse_foreign_store
+from store.layout import ABORT_FILE
+from store.log_plan import LogPlanner
+from store.log_range import LogRange
+from store.scan import Damage, Scanner
+
+BATCH_BYTES = 32 * 1024 * 1024
+
+Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a verification found. Offsets are physical offsets of the log."""
+
+    store: Path
+    output: Path
+    is_ours: bool  # a dispatch of ours made the root, else a broker
+    begin_offset: int  # the log was derived from here
+    end_offset: int  # to here
+    messages: int
+    differences: tuple[Difference, ...]  # the first of each part of each file
+    counts: Counts
+    drops: dict[QueueKey, QueueDrops]  # what a broker's own rules drop or misplace
+    lost: tuple[LostRange, ...]  # skipped by the dispatch, so not compared
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What of the log is derived, and how it is compared."""
+
+    end: int
+    terms: Terms
+    lost: tuple[LostRange, ...] = ()
+    must_reach_end: bool = False
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """Return the stretches of the span that were not lost, in order."""
+        at, stretches = self.terms.begin, []
+        for lost in sorted(self.lost, key=lambda r: r.begin):
+            stretches.append((at, min(lost.begin, self.end)))
+            at = max(at, lost.end)
+        return [(a, b) for a, b in [*stretches, (at, self.end)] if a < b]
+
+
+def verify(
+    store_root: Path, output: Path, config: StoreConfig, report: Report | None = None
+) -> Verification:
+    """Compare the queues and the index of ``output`` with the log of ``store_root``.
+
+    A root of ours is compared up to its progress, one a broker made up to the log's end. Nothing
+    is written.
+
+    Raises ConfigError for settings that do not fit the root, DamageError for a log that is
+    damaged or has changed, UnsupportedFormatError, StoreIOError.
+    """
+    for path in (store_root, output):
+        if not path.is_dir():
+            raise ConfigError(f"{path} is not a directory")
+    refuse_foreign_store(store_root, config)
+    log = CommitLog(config.commit_log_paths(store_root), config)
+    progress = read_progress(output)
+    if progress is not None:
+        _check_shape(progress, config, output)
+        check_fingerprint(log, progress.last_record)
+    span = _span_of(log, output, progress)
+    is_clean = not (store_root / ABORT_FILE).exists()
+    if progress is not None and progress.log_was_clean is not None:
+        is_clean = progress.log_was_clean
+    comparison = StoreComparison(output, config, span.terms)
+    derivation = _Derivation(log, LogPlanner(log, lambda: is_clean), span)
+    messages = 0
+    for batch in derivation.batches():
+        comparison.put(batch)
+        messages += len(batch)
+        if report is not None:
+            report(derivation.at - span.terms.begin, span.end - span.terms.begin)
+    differences = comparison.finish(derivation.at)
+    return Verification(
+        store=store_root,
+        output=output,
+        is_ours=progress is not None,
+        begin_offset=span.terms.begin,
+        end_offset=derivation.at,
+        messages=messages,
+        differences=differences,
+        counts=comparison.counts,
+        drops=comparison.take_drops(),
+        lost=span.lost,
+    )
+
+
+def resolve_config(
+    store_root: Path, output: Path, broker_conf: Path | None, broker_version: str | None
+) -> StoreConfig:
+    """Return the settings to compare with: those given, else those OUTPUT was made with."""
+    progress = read_progress(output)
+    if progress is None or broker_conf is not None or (store_root / "broker.conf").exists():
+        if broker_version is None and progress is not None:
+            broker_version = str(progress.shape["version"])
+        return load_config(store_root, broker_conf, broker_version)
+    shape = dict(progress.shape)
+    if broker_version is not None:
+        shape["version"] = broker_version
+    return config_from_shape(shape, commit_log=progress.commit_log)
+
+
+class _Derivation:
+    """Reads the log of a span, batch by batch; ``at`` is how far it is."""
+
+    def __init__(self, log: CommitLog, planner: LogPlanner, span: _Span) -> None:
+        self.at = span.terms.begin
+        self._log = log
+        self._planner = planner
+        self._scanner = Scanner(log.config)
+        self._span = span
+
+    def batches(self) -> Iterator[DispatchRequests]:
+        """Yield the requests of the span. Raises DamageError where the log cannot be read."""
+        for begin, end in self._span.stretches():
+            self.at = begin
+            while self.at < end:
+                plan = self._planner.plan(self.at, max_bytes=BATCH_BYTES, until=end)
+                for part in plan.ranges:
+                    yield from self._read(part)
+                if not plan.ranges:
+                    self._check_end(end)
+                    return
+        if self._span.must_reach_end:
+            self.at = max(self.at, self._span.end)
+
+    def _read(self, part: LogRange) -> Iterator[DispatchRequests]:
+        batch: list[DispatchRequests] = []
+        for stretch in self._scanner.read(part):
+            if isinstance(stretch, Damage):
+                raise DamageError(
+                    stretch.path,
+                    stretch.begin,
+                    stretch.reason,
+                    "queues and index cannot be verified from there on; restore the file from a "
+                    "replica or a backup",
+                )
+            batch.append(stretch)
+        self.at = part.end
+        if batch:
+            yield concat(batch)
+
+    def _check_end(self, end: int) -> None:
+        if self._span.must_reach_end:
+            file = self._log.find(self.at)
+            raise DamageError(
+                file.path if file is not None else self._log.directories[0],
+                self.at,
+                f"the log ends here, but the root was dispatched up to offset {end}",
+                "the log was truncated or is another one; dispatch it into a new OUTPUT",
+            )
+
+
+def _span_of(log: CommitLog, output: Path, progress: Progress | None) -> _Span:
+    least = max(log.min_offset(), 0)
+    if progress is None:
+        terms = Terms(begin=least, is_aged=least > 0, may_be_ahead=True, by_broker=True)
+        return _Span(max(log.max_offset(), least), terms)
+    is_aged = least > progress.begin_offset
+    terms = Terms(
+        begin=max(least, progress.begin_offset),
+        is_aged=is_aged,
+        may_be_ahead=(output / ABORT_FILE).exists(),
+    )
+    return _Span(progress.reput_from_offset, terms, progress.lost, must_reach_end=True)
+
+
+def _check_shape(progress: Progress, config: StoreConfig, output: Path) -> None:
+    """Raise ConfigError if a root was made with other settings."""
+    shape = config.shape()
+    for name, made_with in progress.shape.items():
+        if shape.get(name) != made_with:
+            raise ConfigError(
+                f"{output} was made with {name}={made_with}, now it is {shape.get(name)}; give the "
+                "broker.conf and version it was made with"
+            )

@@ -1,0 +1,99 @@
+"""Decompressing bodies: every type a producer can use, and what is none of them."""
+
+import zlib
+from pathlib import Path
+
+import lz4.frame
+import pytest
+import zstandard
+
+from store import compression
+from store.compression import decompress
+from store.errors import DamageError
+from store.layout import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, SYS_COMPRESSED
+
+ZLIB, LZ4, ZSTD = (
+    SYS_COMPRESSED | kind for kind in (COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD)
+)
+PACK = {
+    SYS_COMPRESSED: zlib.compress,
+    ZLIB: zlib.compress,
+    LZ4: lz4.frame.compress,
+    ZSTD: zstandard.ZstdCompressor().compress,
+}
+NOISE = b"".join(zlib.crc32(b"%d" % n).to_bytes(4) for n in range(20_000))
+TEXTS = [b"", b"a", b"hello " * 1000, bytes(3_000_000), NOISE]
+# "hello", as the streams below RocketMQ's compressors write it (lz4-java 1.8.0, zstd-jni 1.5.2).
+FROM_JAVA = {
+    ZLIB: "789ccb48cdc9c90700062c0215",
+    LZ4: "04224d1860707305000080" + "68656c6c6f" + "00000000",
+    ZSTD: "28b52ffd0058280000" + "68656c6c6f" + "010000",
+}
+SKIPPABLE = bytes.fromhex("502a4d18 03000000 010203")
+
+
+def unpack(body: bytes, sys_flag: int) -> bytes:
+    return decompress(body, sys_flag, path="log", offset=7)
+
+
+@pytest.mark.parametrize("sys_flag", PACK)
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_packed_body_is_unpacked(sys_flag: int, text: bytes) -> None:
+    assert unpack(PACK[sys_flag](text), sys_flag | 0x8) == text
+
+
+@pytest.mark.parametrize("sys_flag", FROM_JAVA)
+def test_body_packed_by_java_is_unpacked(sys_flag: int) -> None:
+    assert unpack(bytes.fromhex(FROM_JAVA[sys_flag]), sys_flag) == b"hello"
+
+
+@pytest.mark.parametrize("sys_flag", [0, COMPRESSION_LZ4, COMPRESSION_ZLIB | 0x8])
+def test_body_without_the_flag_is_left_alone(sys_flag: int) -> None:
+    assert unpack(b"\x78\x9c", sys_flag) == b"\x78\x9c"
+
+
+@pytest.mark.parametrize("sys_flag", [SYS_COMPRESSED, LZ4, ZSTD])
+def test_empty_body_is_empty(sys_flag: int) -> None:
+    assert unpack(b"", sys_flag) == b""
+
+
+@pytest.mark.parametrize("sys_flag", [LZ4, ZSTD])
+def test_frames_follow_one_another(sys_flag: int) -> None:
+    first, second = PACK[sys_flag](NOISE), PACK[sys_flag](b"end")
+    assert unpack(first + SKIPPABLE + second, sys_flag) == NOISE + b"end"
+
+
+def test_what_follows_a_zlib_stream_is_ignored() -> None:
+    assert unpack(zlib.compress(NOISE) + zlib.compress(b"x") + b"y", ZLIB) == NOISE
+
+
+@pytest.mark.parametrize("sys_flag", PACK)
+@pytest.mark.parametrize("left", [1, 5, -1])
+def test_cut_body_is_damage(sys_flag: int, left: int) -> None:
+    with pytest.raises(DamageError, match="does not decompress with") as damage:
+        unpack(PACK[sys_flag](b"hello" * 100)[:left], sys_flag)
+    assert (damage.value.path, damage.value.offset) == (Path("log"), 7)
+
+
+@pytest.mark.parametrize("sys_flag", PACK)
+def test_body_that_is_not_packed_is_damage(sys_flag: int) -> None:
+    with pytest.raises(DamageError, match="does not decompress with"):
+        unpack(b"plain text", sys_flag)
+
+
+@pytest.mark.parametrize("kind", [4, 5, 6, 7])
+def test_unknown_type_is_damage(kind: int) -> None:
+    with pytest.raises(DamageError, match=f"compression type {kind} is not known"):
+        unpack(b"x", SYS_COMPRESSED | kind << 8)
+
+
+@pytest.mark.parametrize("sys_flag", PACK)
+def test_body_that_unpacks_to_too_much_is_damage(
+    sys_flag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = PACK[sys_flag](bytes(100_000))
+    monkeypatch.setattr(compression, "BODY_SIZE_MAX", 99_999)
+    with pytest.raises(DamageError, match="longer than 99999 bytes"):
+        unpack(packed, sys_flag)
+    monkeypatch.setattr(compression, "BODY_SIZE_MAX", 100_000)
+    assert unpack(packed, sys_flag) == bytes(100_000)
