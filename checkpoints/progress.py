@@ -78,7 +78,7 @@ def decode_progress(data: bytes, path: Path) -> Progress:
     if rest.strip() != b"%08x" % zlib.crc32(line):
         raise DamageError(path, 0, "the progress record does not match its checksum")
     try:
-        values = json.loads(line)
+        values = dict(json.loads(line))
         version = values.pop("format")
         if version != FORMAT_VERSION:
             raise UnsupportedFormatError(

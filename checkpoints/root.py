@@ -136,6 +136,17 @@ class DispatchRoot:
             return self.progress.log_was_clean
         return not (store_root / layout.ABORT_FILE).exists()
 
+    def check_log(self) -> None:
+        """Raise DamageError if the log no longer holds the record dispatched last."""
+        self.log.refresh()
+        check_fingerprint(self.log, self.progress.last_record)
+
+    def may_skip(self, offset: int) -> bool:
+        """Tell whether damage at ``offset`` may be skipped: never in a live log's last file."""
+        last = self.log.last_file()
+        is_last = last is not None and offset >= last.base
+        return not is_last or self.is_log_clean(Path(self.progress.store))
+
     def commit(self, end: BatchEnd) -> None:
         """Make a batch durable: data, then checkpoint, then progress (promise I4)."""
         self.disk.sync()
@@ -185,7 +196,8 @@ class DispatchRoot:
 
     def _write_checkpoint(self, progress: Progress) -> None:
         known = read_checkpoint(self.path) or StoreCheckpoint()
-        stamp = progress.last_record.store_timestamp if progress.last_record else 0
+        last = progress.last_record
+        stamp = last.store_timestamp if last is not None else known.physic_msg_timestamp
         checkpoint = replace(
             known,
             physic_msg_timestamp=stamp,

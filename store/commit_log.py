@@ -76,9 +76,12 @@ class CommitLog:
         return self.roll_next_file(last.base) if end.reason == rk.BLANK else last.base + end.at
 
     def last_file(self) -> MappedFile | None:
-        """Return the last file that holds anything, else the first file; None without files."""
+        """Return the last file that holds anything, else the first file; None without files.
+
+        A file of another size counts: no broker makes one, so it is not a look-ahead file.
+        """
         for file in reversed(self.files):
-            if holds_something(file):
+            if file.length != self.file_size or holds_something(file):
                 return file
         return self.files[0] if self.files else None
 

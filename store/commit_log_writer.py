@@ -83,6 +83,7 @@ class CommitLogWriter:
         self._disk = disk or Disk()
         self._owns_disk = disk is None
         self._next: Counter[tuple[str, int]] = Counter()
+        self._is_open = True
         self._base = -1  # of the file in work
         self._ahead: Path | None = None  # the file made ahead and not used yet
         self._recover()
@@ -93,10 +94,7 @@ class CommitLogWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.kill()
+        self.close() if kind is None else self.kill()
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the queue's next message gets."""
@@ -152,6 +150,7 @@ class CommitLogWriter:
 
     def kill(self) -> None:
         """Stop as a broker that is killed: ``abort`` and the unused file stay; syncs nothing."""
+        self._is_open = False
         if self._owns_disk:
             self._disk.close()
 
@@ -164,8 +163,8 @@ class CommitLogWriter:
             raise IllegalMessageError(
                 f"{size} bytes do not fit a commit log file of {self._file_size} bytes"
             )
-        if size + BLANK_SIZE > self._remaining():
-            left = self._remaining()
+        left = self._remaining()
+        if size + BLANK_SIZE > left:
             self._write(_BLANK.pack(left, MAGIC_BLANK))
             self.end += left - BLANK_SIZE
             records = self._encode(messages, stamp)
@@ -189,6 +188,7 @@ class CommitLogWriter:
         return self._file_size - self.end % self._file_size
 
     def _write(self, data: bytes | memoryview) -> None:
+        assert self._is_open
         base = self.end - self.end % self._file_size
         if base != self._base:
             # Java parity: AllocateMappedFileService makes the file asked for and the next one.

@@ -69,7 +69,7 @@ class StoreComparison:
         self._begin()
         self._queue_files.finish(end)
         if self._index is not None:
-            for part in self._aligner.stale(end):
+            for part in self._aligner.rest(end):
                 self._index.build_index(part)
         self._index_files.finish()
         counts = self._findings.counts

@@ -8,7 +8,7 @@ unit, addresses must ascend, and every other ext unit must at least be well-form
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +48,11 @@ class ExtComparison:
         self._findings = findings
         self._views = Views(findings)
         self._ends: dict[Path, int] = {}  # derived bytes by file
-        self._referred: dict[Path, int] = defaultdict(int)  # compared by address, by directory
+        self._derived: Counter[Path] = Counter()  # units, by directory, as the next two
+        self._referred: Counter[Path] = Counter()  # compared by address
+        self._there: Counter[Path] = Counter()  # not compared in place
+        self._moved: set[Path] = set()  # directories whose units lie elsewhere than derived
+        self._in_place: dict[Path, list[Difference]] = defaultdict(list)  # by directory
         self._last_address: dict[Path, int] = {}
         self._pending: dict[Path, dict[int, bytes]] = {}  # derived units by address
 
@@ -59,40 +63,54 @@ class ExtComparison:
     def write(self, path: Path, offset: int, data: bytes) -> None:
         """Compare derived ext units (or an end mark) with what lies at their place.
 
-        By address they are only kept, until the consume queue units come that refer to them.
+        By address what differs counts only if all the queue's units turn out to be in place; the
+        derived units are kept until the consume queue units come that refer to them.
         """
         self._ends[path] = offset + len(data)
-        if self.by_address:
-            if data != _MARK:
-                address = int(path.name) + offset + EXT_ADDRESS_BASE
-                units = self._pending.setdefault(path.parent, {})
-                for at in range(0, len(data), EXT_UNIT_SIZE):
-                    units[address + at] = data[at : at + EXT_UNIT_SIZE]
+        if self.by_address and data != _MARK:
+            address = int(path.name) + offset + EXT_ADDRESS_BASE
+            units = self._pending.setdefault(path.parent, {})
+            self._derived[path.parent] += len(data) // EXT_UNIT_SIZE
+            for at in range(0, len(data), EXT_UNIT_SIZE):
+                units[address + at] = data[at : at + EXT_UNIT_SIZE]
+        if self.by_address and (path.parent in self._moved or not path.is_file()):
             return
         view = self._views.get(path, self.file_size)
-        if view is not None and view[offset : offset + len(data)].tobytes() != data:
-            expected = np.frombuffer(data, np.uint8)
-            at = int(np.flatnonzero(expected != view[offset : offset + len(data)])[0])
-            at -= at % EXT_UNIT_SIZE
-            self._tell(path, offset + at, _words(expected[at : at + EXT_UNIT_SIZE]), view)
+        if view is None or view[offset : offset + len(data)].tobytes() == data:
+            return
+        expected = np.frombuffer(data, np.uint8)
+        at = int(np.flatnonzero(expected != view[offset : offset + len(data)])[0])
+        at -= at % EXT_UNIT_SIZE
+        words = _words(expected[at : at + EXT_UNIT_SIZE])
+        difference = _difference(path, offset + at, words, view)
+        if self.by_address:
+            self._in_place[path.parent].append(difference)
+        else:
+            self._findings.tell(difference)
 
     def judge(
         self, directory: Path, expected: NDArray[np.int64], actual: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Compare the ext units that derived and actual tags codes refer to; by address only.
 
-        Tells which actual tags codes are an address that fits. What is wrong with an ext unit at
-        such an address is told as a difference of its own.
+        Tells which actual tags codes fit. Where the address is the one to be expected, but not
+        what lies there, that is told as a difference of the ext unit.
         """
         units = self._pending.get(directory, {})
         fits: NDArray[np.bool_] = expected == actual
         for i in np.flatnonzero(expected <= EXT_ADDRESS_MAX):
-            address, last = int(actual[i]), self._last_address.get(directory, EXT_ADDRESS_BASE - 1)
-            fits[i] = last < address <= EXT_ADDRESS_MAX
+            if not fits[i]:
+                self._moved.add(directory)
+            address, last = int(actual[i]), self._last_address.get(directory)
+            if address > EXT_ADDRESS_MAX or (last is not None and address <= last):
+                fits[i] = False
+                continue
+            is_natural = fits[i] or (last is not None and address == self._after(last))
+            unit = units[int(expected[i])]
+            fits[i] = self._compare_at(directory, address, unit, is_natural=bool(is_natural))
             if fits[i]:
                 self._last_address[directory] = address
                 self._referred[directory] += 1
-                self._compare_at(directory, address - EXT_ADDRESS_BASE, units[int(expected[i])])
         return fits
 
     def forget(self) -> None:
@@ -110,34 +128,52 @@ class ExtComparison:
         if not count and path not in self._ends:
             self._findings.tell_file(path, "no such file", f"{len(view)} bytes")
             return
-        self._findings.counts.orphan_ext_units += count
+        self._there[path.parent] += count
         end = begin + count * EXT_UNIT_SIZE
         is_full = is_open and end == self._per_file * EXT_UNIT_SIZE
         if is_full and view[end : end + len(_MARK)].tobytes() == _MARK:
             end += len(_MARK)  # the next file has begun
         at = first_data(path, view, end)
         if at >= 0:
-            self._tell(path, at - at % EXT_UNIT_SIZE, NOTHING, view)
+            self._findings.tell(_difference(path, at - at % EXT_UNIT_SIZE, NOTHING, view))
 
     def finish(self) -> None:
         """Tell derived files that are not there; settle the count of orphans."""
-        if self.by_address:
-            self._findings.counts.orphan_ext_units -= sum(self._referred.values())
-            return
+        for directory, count in self._there.items():
+            compared = self._referred if directory in self._moved else self._derived
+            orphans = max(count - compared[directory], 0)
+            self._findings.counts.orphan_ext_units += orphans
+        for directory, differences in self._in_place.items():
+            for difference in differences if directory not in self._moved else ():
+                self._findings.tell(difference)
         for path in self._ends:
-            if not path.exists():
+            if path.parent not in self._moved and not path.exists():
                 self._findings.tell_file(path, f"a file of {self.file_size} bytes", "no file")
 
-    def _compare_at(self, directory: Path, at: int, expected: bytes) -> None:
-        """Compare the ext unit at byte ``at`` of a queue's ext files."""
+    def _after(self, address: int) -> int:
+        """Return the address of the unit that is put after the one at ``address``."""
+        at = address - EXT_ADDRESS_BASE + EXT_UNIT_SIZE
+        if at % self.file_size >= self._per_file * EXT_UNIT_SIZE:
+            at += self.file_size - at % self.file_size
+        return at + EXT_ADDRESS_BASE
+
+    def _compare_at(
+        self, directory: Path, address: int, expected: bytes, *, is_natural: bool
+    ) -> bool:
+        """Compare the ext unit at an address; tell whether the address can be right."""
+        at = address - EXT_ADDRESS_BASE
         base = at - at % self.file_size
         path = directory / file_name(base)
-        view = self._views.get(path, self.file_size)
+        view = self._views.get(path, self.file_size) if path.is_file() or is_natural else None
         if view is None:
-            return
+            return is_natural
         actual = view[at - base : at - base + EXT_UNIT_SIZE]
-        if actual.tobytes() != expected:
-            self._tell(path, at - base, _words(np.frombuffer(expected, np.uint8)), view)
+        if actual.tobytes() == expected:
+            return True
+        if is_natural:
+            words = _words(np.frombuffer(expected, np.uint8))
+            self._findings.tell(_difference(path, at - base, words, view))
+        return is_natural
 
     def _count_well_formed(self, path: Path, view: NDArray[np.uint8], begin: int) -> int:
         """Count the units written from ``begin`` on; tell the first that none of these can be."""
@@ -145,13 +181,14 @@ class ExtComparison:
         count = written_prefix(units["size"])
         is_odd = (units["size"][:count] != EXT_UNIT_SIZE) | (units["bitmap_length"][:count] != 0)
         for i in np.flatnonzero(is_odd)[:1]:
-            self._tell(path, begin + int(i) * EXT_UNIT_SIZE, "an ext unit without bitmap", view)
+            at = begin + int(i) * EXT_UNIT_SIZE
+            self._findings.tell(_difference(path, at, "an ext unit without bitmap", view))
         return count
 
-    def _tell(self, path: Path, at: int, expected: str, view: NDArray[np.uint8]) -> None:
-        number = at // EXT_UNIT_SIZE
-        raw = view[at : at + EXT_UNIT_SIZE]
-        self._findings.tell(Difference(path, "ext unit", number, None, expected, _words(raw)))
+
+def _difference(path: Path, at: int, expected: str, view: NDArray[np.uint8]) -> Difference:
+    number, raw = at // EXT_UNIT_SIZE, view[at : at + EXT_UNIT_SIZE]
+    return Difference(path, "ext unit", number, None, expected, _words(raw))
 
 
 def _words(raw: NDArray[np.uint8]) -> str:

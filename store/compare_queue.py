@@ -29,6 +29,8 @@ from store.layout import (
 )
 from store.mapped_file import file_name
 
+_QUEUE_DEPTH = 2  # consumequeue/<topic>/<queue>
+
 
 @dataclass(slots=True)
 class _Queue:
@@ -144,8 +146,10 @@ class QueueComparison(Disk):
             differs = expected != actual
         else:
             tags = [units["tags_code"].astype(np.int64) for units in (expected, actual)]
-            ext_directory = self._root / CONSUME_QUEUE_EXT_DIR / directory.relative_to(
-                self._root / CONSUME_QUEUE_DIR
+            ext_directory = (
+                self._root
+                / CONSUME_QUEUE_EXT_DIR
+                / directory.relative_to(self._root / CONSUME_QUEUE_DIR)
             )
             differs = ~self._ext.judge(ext_directory, *tags)
             for name in ("commit_log_offset", "size"):
@@ -254,29 +258,29 @@ class QueueComparison(Disk):
             self._tell(path, at // CQ_UNIT_SIZE, NOTHING, view)
 
     def _queue_directories(self, kind: str) -> Iterator[tuple[Path, list[Path]]]:
-        """Yield each queue's directory with its mapped files; whatever else is there is told."""
-        for topic in _entries(self._root / kind):
-            if topic.is_file():
-                self._tell_extra(topic)
-                continue
-            for directory in _entries(topic):
-                if directory.is_file():
-                    self._tell_extra(directory)
-                    continue
-                files = []
-                for path in _entries(directory):
-                    if path.is_file() and is_mapped_file_name(path.name):
-                        files.append(path)
-                    else:
-                        self._tell_extra(path)
-                yield directory, files
+        """Yield each queue's directory with its mapped files; whatever else is there is told.
+
+        A queue lies two levels down, or deeper: the names of old multi-dispatch queues may have
+        slashes.
+        """
+        pending = [(self._root / kind, 0)]
+        while pending:
+            directory, depth = pending.pop()
+            entries = _entries(directory)
+            pending += [(p, depth + 1) for p in reversed(entries) if p.is_dir()]
+            files = [p for p in entries if not p.is_dir()]
+            is_queue = depth >= _QUEUE_DEPTH
+            for path in files:
+                if not is_queue or not is_mapped_file_name(path.name):
+                    self._tell_extra(path)
+            if is_queue:
+                yield directory, [p for p in files if is_mapped_file_name(p.name)]
 
     def _is_ext(self, path: Path) -> bool:
         return path.relative_to(self._derived).parts[0] == CONSUME_QUEUE_EXT_DIR
 
     def _tell_extra(self, path: Path) -> None:
-        what = f"{path.stat().st_size} bytes" if path.is_file() else "a directory"
-        self._findings.tell_file(path, "no such file", what)
+        self._findings.tell_file(path, "no such file", f"{path.lstat().st_size} bytes")
 
     def _tell(self, path: Path, number: int, expected: str, view: NDArray[np.uint8]) -> None:
         """Tell that unit ``number`` of a file is not the expected one."""

@@ -79,6 +79,18 @@ def decompress(body: bytes, sys_flag: int, *, path: Path | str, offset: int) -> 
         raise DamageError(path, offset, reason) from e
 
 
+def readable_body(body: bytes, sys_flag: int) -> bytes:
+    """Return the body as its producer gave it, or as it is stored if it does not decompress.
+
+    A producer may set the flag wrongly, and no broker looks: the record's CRC covers the body as
+    it is stored, so such a record is not damaged and must not stop a read.
+    """
+    try:
+        return decompress(body, sys_flag, path="", offset=0)
+    except DamageError:
+        return body
+
+
 def _inflate(codec: _Codec, body: bytes) -> bytes:
     pieces = []
     size = 0

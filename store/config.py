@@ -120,6 +120,8 @@ class StoreConfig:
         """Topic names (ending in ``*``: prefixes) whose messages are never multi-dispatched."""
         if self.version < (5, 1, 1):
             return ()
+        if self.version < (5, 1, 2):
+            return ("%RETRY%*",)
         if self.version < (5, 2, 0):
             return ("%RETRY%*", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX")
         return ("%RETRY%*", "rmq_sys_*", "SCHEDULE_TOPIC_XXXX")

@@ -8,7 +8,7 @@ field                meaning
 ===================  =========================================================================
 format               1
 shape                the settings the files were made with, version included
-store, commit_log    the store it was made from; ``storePathCommitLog`` as configured
+store, commit_log    the store it was made from; where its log lay, as ``storePathCommitLog``
 reput_from_offset    no unit or index entry at or beyond this physical offset counts
 index_file           name of the newest index file that counts, "" without one
 index_count          entries in that file that count

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from store import java
 from store.errors import ConfigError
-from store.layout import EXT_ADDRESS_MAX
 from store.log_reader import LogReader
 from store.queue_reader import QueueReader
 from store.record import Message
@@ -50,11 +49,9 @@ class TagFilter(NamedTuple):
     tags: frozenset[str] | None
     hashes: frozenset[int]
 
-    def may_match(self, tags_code: int) -> bool:
-        """Tell whether a unit's message can be wanted; an ext address hides the tag's hash."""
-        if self.tags is None or tags_code <= EXT_ADDRESS_MAX:
-            return True
-        return java.int32(tags_code) in self.hashes
+    def may_match(self, tags_code: int | None) -> bool:
+        """Tell whether a unit's message can have one of the tags; None: its code is not known."""
+        return tags_code is None or java.int32(tags_code) in self.hashes
 
     def matches(self, message: Message) -> bool:
         """Tell whether a message is wanted: another tag may have the same hash."""
@@ -98,7 +95,7 @@ def get_message(
             continue
         if not found:
             status = GetMessageStatus.NO_MATCHED_MESSAGE
-        if not tag_filter.may_match(unit.tags_code):
+        if tag_filter.tags is not None and not tag_filter.may_match(queue.tags_code(unit)):
             continue
         message = queue.message(index, unit)
         if message is None:

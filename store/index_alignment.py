@@ -92,8 +92,15 @@ class IndexAligner:
             self._last = keys.part(int(np.searchsorted(rows, rows[-1])), len(rows))
         yield requests.slice(fed, len(requests)) if fed else requests
 
-    def stale(self, end: int) -> Iterator[DispatchRequests]:
-        """Yield requests for the entries left that belong to records at or behind ``end``."""
+    def rest(self, end: int) -> Iterator[DispatchRequests]:
+        """Yield requests for what follows the log's last entry: it again, or at or behind ``end``.
+
+        An entry behind the end is of a record that the log has lost, or not yet had.
+        """
+        while self._terms.by_broker and self._starts(self._last):
+            self._at += len(self._last.offset)
+            self._counts.doubled_entries += len(self._last.offset)
+            yield _requests_of(self._last)
         while self._terms.may_be_ahead:
             found = self._entries.read(self._at, _CHUNK)
             count = _leading(found.offset >= end)
@@ -127,21 +134,26 @@ class IndexAligner:
         if not self._terms.by_broker:
             return _no_keys()
         if at > first:
-            begins_again = self._starts(keys.part(first, first + 1))
+            begins_again = self._starts(keys.part(first, at + 1))
             return keys.part(first, at) if begins_again else _no_keys()
         previous = self._last
         if first:
             begin = int(np.searchsorted(rows, rows[first - 1]))
             previous = keys.part(begin, first)
-        if len(previous.offset) and self._starts(previous):
-            self._at += len(previous.offset)
-            return previous
-        return _no_keys()
+        count = len(previous.offset)
+        repeats = 0
+        while self._starts(previous, repeats * count):
+            repeats += 1
+        if not repeats or not self._starts(keys.part(at, at + 1), repeats * count):
+            return _no_keys()
+        self._at += count
+        return previous
 
-    def _starts(self, keys: Keys) -> bool:
-        """Tell whether these keys are the next entries."""
-        found = self._entries.read(self._at, len(keys.offset))
-        return len(found.offset) == len(keys.offset) and bool(_same(found, keys).all())
+    def _starts(self, keys: Keys, skip: int = 0) -> bool:
+        """Tell whether these keys, not none, are the next entries after ``skip`` of them."""
+        count = len(keys.offset)
+        found = self._entries.read(self._at + skip, count)
+        return 0 < len(found.offset) == count and bool(_same(found, keys).all())
 
 
 class _Entries:

@@ -15,9 +15,11 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
+from store import layout
 from store import record_kernel as rk
 from store.commit_log import CommitLog, wrong_size
 from store.log_range import LogRange
@@ -62,7 +64,8 @@ class LogPlanner:
         self._rules = scan_rules(commit_log.config)
         self._fast_rules = self._rules._replace(check_crc=False, check_property_crc=False)
         self._marks = np.empty(_CUTS_MAX, np.int64)
-        self._stop = (-1, 0.0, False)  # offset of the last failed record, since when, told
+        self._stop = (-1, 0.0)  # offset of the last failed record, since when
+        self._searched = (-1, False)  # offset behind which nothing more is looked for; clean then
 
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
         """Plan from ``begin``: about ``max_bytes`` (one record more at most), never past ``until``.
@@ -82,9 +85,21 @@ class LogPlanner:
         return Plan(begin, tuple(ranges))
 
     def end(self) -> int:
-        """Return where the log ends now, by the chain of its last file (no CRCs)."""
+        """Return where the log ends now, by the chain of its last file (no CRCs).
+
+        In a log that was closed cleanly, what lies behind damage counts.
+        """
         self._log.refresh()
-        return self._log.max_offset()
+        end, last = self._log.max_offset(), self._log.last_file()
+        if last is None or last.length != self._log.file_size or not self._is_clean():
+            return end
+        while end < last.base + last.length:
+            stopped = self._walk(last, end, UNLIMITED, live=True)
+            found = self._record_after(last, stopped) if stopped.reason != rk.BLANK else -1
+            if found < 0:
+                return last.base + stopped.at
+            end = last.base + found
+        return end
 
     def _plan_file(self, at: int, stop: int) -> tuple[list[LogRange], bool]:
         """Plan within the file of ``at``; tell whether the log may go on behind."""
@@ -99,8 +114,6 @@ class LogPlanner:
                 reason = "this part of the log has expired"
             return [LogRange(at, base, str(log.directories[0]), base, reason)], True
         if file.length != log.file_size:
-            if file.base > last.base:
-                return [], False
             reason = "; ".join(wrong_size(file, log.file_size))
             end = file.base + log.file_size
             return [LogRange(at, end, str(file.path), file.base, reason)], False
@@ -122,17 +135,14 @@ class LogPlanner:
     def _plan_last(self, file: MappedFile, at: int, stop: int) -> tuple[list[LogRange], bool]:
         """Plan in the file with the live end; here every record is checked wholly."""
         end = self._walk(file, at, stop, live=True)
-        reached = file.base + end.at
+        ranges = self._cut(file, at, file.base + end.at, end)
         if end.reason not in (rk.OK, rk.BLANK):
             valid_after = self._record_after(file, end)
-            if valid_after >= 0 and self._is_clean():
+            if valid_after >= 0:
                 beyond = self._walk(file, file.base + valid_after, stop, live=True)
                 reached = file.base + max(beyond.at, valid_after)
-                if beyond.reason == rk.BLANK:
-                    reached = file.base + self._log.file_size
-        if reached <= at:
-            return [], False
-        return self._cut(file, at, reached, end), False
+                ranges += self._cut(file, file.base + end.at, reached, beyond)
+        return ranges, False
 
     def _walk(self, file: MappedFile, at: int, stop: int, *, live: bool) -> WalkEnd:
         span = (file.base, at - file.base, min(stop - file.base, file.length))
@@ -145,9 +155,7 @@ class LogPlanner:
         marks = [file.base + int(m) for m in self._marks[: walked.cuts]]
         bounds = [begin, *[m for m in marks if begin < m < end], end]
         path = str(file.path)
-        return [
-            LogRange(a, b, path, file.base) for a, b in zip(bounds, bounds[1:], strict=False)
-        ]
+        return [LogRange(a, b, path, file.base) for a, b in pairwise(bounds) if a < b]
 
     def _record_after(self, file: MappedFile, end: WalkEnd) -> int:
         """Find a valid record after the failed one at ``end.at``; -1 if the log ends there.
@@ -157,17 +165,20 @@ class LogPlanner:
         """
         offset, now = file.base + end.at, time.monotonic()
         if self._stop[0] != offset:
-            self._stop = (offset, now, False)
+            self._stop = (offset, now)
         is_clean = self._is_clean()
-        if self._stop[2] or (not is_clean and now - self._stop[1] < _STALLED_SECONDS):
+        if self._searched == (offset, is_clean):
+            return -1
+        if not is_clean and now - self._stop[1] < _STALLED_SECONDS:
             return -1
         found = -1
         begin = next_data(file, end.at)
         if begin >= 0:
+            begin -= layout.BLANK_SIZE  # a record's first bytes may be zeros in the hole
             span = (file.base, max(begin, end.at + 1), file.length)
             found = int(find_record(file.view(), span, self._rules))
         if found < 0 or not is_clean:
-            self._stop = (offset, self._stop[1], True)  # do not look again at this position
+            self._searched = (offset, is_clean)
         if found >= 0 and not is_clean:
             _log.warning(
                 "%s: the log ends at offset %d (%s); valid records follow from %d on: a broker "

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from store import layout
 from store import message_kernel as mk
-from store.compression import decompress
+from store.compression import readable_body
 from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests
 from store.errors import DamageError, StoreError
@@ -44,9 +44,9 @@ def message_batch(  # noqa: PLR0913 - where the records lie, which of them, and 
     """Return the wanted columns of the records of ``requests``, or of its ``rows`` only.
 
     ``view`` is the commit log file that begins at ``base`` and holds them all; ``path`` names it
-    in errors (else its name by ``base`` does). Raises DamageError for a body that does not
-    decompress and for a record that changed since it was scanned, ConfigError for an unknown
-    column, StoreError for more bytes than a batch can hold.
+    in errors (else its name by ``base`` does). A body that does not decompress comes as it is
+    stored. Raises DamageError for a record that changed since it was scanned, ConfigError for an
+    unknown column, StoreError for more bytes than a batch can hold.
     """
     schema = message_schema(wanted)
     stretch = _Stretch(requests, rows, (view, base, path or file_name(base)), config)
@@ -228,8 +228,7 @@ def _body(s: _Stretch) -> pa.Array:
     bodies = []
     for r in compressed.tolist():
         raw = s.view[begins[r] : ends[r]].tobytes()
-        flag, offset = int(s.sys_flags[r]), int(s.commit_log_offset[r])
-        bodies.append(decompress(raw, flag, path=s.path, offset=offset))
+        bodies.append(readable_body(raw, int(s.sys_flags[r])))
     sizes = ends - begins
     sizes[compressed] = [len(body) for body in bodies]
     offsets = _offsets(sizes)

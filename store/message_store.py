@@ -8,6 +8,7 @@ the broker's own values (-1, None, a status); damage raises DamageError (promise
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -26,12 +27,12 @@ from store.get_message import GetMessageResult, GetMessageStatus, get_message, p
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
 from store.log_reader import LogReader
 from store.queries import KEY_TYPE, Query, QueryResult, query_message
-from store.queue_reader import QueueReader
+from store.queue_name import can_name_directory
+from store.queue_reader import QueueReader, queue_directory
 from store.record import Message
 from store.time_search import Boundary, find_offset
 
 _POLL_SECONDS = 0.05
-_FILE_NAME_MAX = 255
 _WAITED_FOR = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -132,8 +133,7 @@ class MessageStore:
     def topics(self) -> list[str]:
         """Return the topics that have a queue, in order."""
         self._refresh()
-        topics = _list_directories(self._queue_root())
-        return sorted(topic for topic in topics if self._queue_ids(topic))
+        return sorted(topic for topic in _list_topics(self._queue_root()) if self._queue_ids(topic))
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, in order."""
@@ -267,21 +267,20 @@ class MessageStore:
         return self._fresh_queue(topic, queue_id)
 
     def _fresh_queue(self, topic: str, queue_id: int) -> QueueReader | None:
-        if not _can_name_directory(topic):
+        if not can_name_directory(topic):
             return None
-        directory = self._queue_root() / topic / str(queue_id)
-        if not directory.is_dir():
+        if not queue_directory(self._queue_root(), topic, queue_id).is_dir():
             return None
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            queue = QueueReader(directory, (topic, queue_id), self._log)
+            queue = QueueReader(self.output, (topic, queue_id), self._log)
             self._queues[topic, queue_id] = queue
         reput_from = None if self._dispatched is None else self._dispatched.reput_from_offset
         queue.refresh(reput_from)
         return queue
 
     def _queue_ids(self, topic: str) -> list[int]:
-        if not _can_name_directory(topic):
+        if not can_name_directory(topic):
             return []
         names = _list_directories(self._queue_root() / topic)
         ids = sorted({i for i in map(java.parse_int, names) if i is not None and str(i) in names})
@@ -305,7 +304,10 @@ def _config_of(
     dispatched: Dispatched, root: Path, broker_conf: Path | None, broker_version: str | None
 ) -> StoreConfig:
     """Return the settings a root was made with; those given must not contradict them."""
-    config = config_from_shape(dispatched.shape, commit_log=dispatched.commit_log)
+    config = replace(
+        config_from_shape(dispatched.shape, commit_log=dispatched.commit_log),
+        store_path_root_dir=dispatched.store,  # a store may lie elsewhere now
+    )
     if broker_version is not None and BrokerVersion.parse(broker_version) != config.version:
         raise _other_setting("version", str(config.version), broker_version)
     if broker_conf is None and not (root / BROKER_CONF).exists():
@@ -348,11 +350,12 @@ def _check_last_record(dispatched: Dispatched, log: LogReader, root: Path) -> No
     raise DamageError(log.path_of(last.offset), last.offset, reason, "it was cut off or replaced")
 
 
-def _can_name_directory(topic: str) -> bool:
-    """Tell whether a topic can have queues: its name must not lead out of the root."""
-    if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
-        return False
-    return len(topic.encode("utf-8", "surrogatepass")) <= _FILE_NAME_MAX
+def _list_topics(directory: Path, prefix: str = "") -> Iterator[str]:
+    """Yield what can be topics; one with slashes is several directories (up to 5.1.1)."""
+    for name in _list_directories(directory):
+        if not prefix or java.parse_int(name) is None:
+            yield prefix + name
+            yield from _list_topics(directory / name, f"{prefix}{name}/")
 
 
 def _list_directories(path: Path) -> set[str]:

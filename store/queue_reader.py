@@ -15,8 +15,18 @@ from typing import NamedTuple
 from store import java
 from store.consume_queue import ConsumeQueue
 from store.errors import DamageError
-from store.layout import CQ_UNIT_SIZE, PRE_BLANK_SIZE
+from store.layout import (
+    CONSUME_QUEUE_DIR,
+    CONSUME_QUEUE_EXT_DIR,
+    CQ_UNIT_SIZE,
+    EXT_ADDRESS_BASE,
+    EXT_ADDRESS_MAX,
+    EXT_UNIT,
+    EXT_UNIT_SIZE,
+    PRE_BLANK_SIZE,
+)
 from store.log_reader import LogReader
+from store.mapped_file import MappedFileQueue
 from store.record import Message
 
 _MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names further queues
@@ -41,14 +51,17 @@ class QueueSpan:
 
 
 class QueueReader:
-    """A queue, named by topic and id; its ``span`` is as of the last ``refresh``."""
+    """A queue of a root, named by topic and id; its ``span`` is as of the last ``refresh``."""
 
-    def __init__(self, directory: Path, queue: tuple[str, int], log: LogReader) -> None:
-        self.directory = directory
+    def __init__(self, root: Path, queue: tuple[str, int], log: LogReader) -> None:
+        self.directory = queue_directory(root / CONSUME_QUEUE_DIR, *queue)
         self.span = QueueSpan(0, 0)
         self._topic, self._queue_id = queue
         self._log = log
-        self._queue = ConsumeQueue(directory, log.config.mapped_file_size_consume_queue)
+        config = log.config
+        self._queue = ConsumeQueue(self.directory, config.mapped_file_size_consume_queue)
+        self._ext_directory = queue_directory(root / CONSUME_QUEUE_EXT_DIR, *queue)
+        self._ext: MappedFileQueue | None = None
 
     def refresh(self, reput_from: int | None) -> None:
         """See what was appended and deleted since. Raises DamageError, StoreIOError.
@@ -92,6 +105,21 @@ class QueueReader:
             owner = f"queue {message.queue_id} of topic {message.topic!r}"
             raise self._damage(offset, f"the unit's record is one of {owner}")
         return message
+
+    def tags_code(self, unit: Unit) -> int | None:
+        """Return a unit's tags code, None for an ext address that leads nowhere (§6)."""
+        if unit.tags_code > EXT_ADDRESS_MAX:
+            return unit.tags_code
+        at = unit.tags_code - EXT_ADDRESS_BASE
+        if self._ext is None or self._ext.find(at) is None:
+            size = self._log.config.mapped_file_size_consume_queue_ext
+            self._ext = MappedFileQueue([self._ext_directory], size)
+        file = self._ext.find(at)
+        if file is None or at - file.base + EXT_UNIT_SIZE > file.length:
+            return None
+        view = file.view()[at - file.base : at - file.base + EXT_UNIT_SIZE]
+        size, tags_code, *_ = view.view(EXT_UNIT)[0].tolist()
+        return int(tags_code) if size > 0 else None
 
     def roll_next_file(self, offset: int) -> int:
         """Return the first queue offset of the next file."""
@@ -148,3 +176,8 @@ class QueueReader:
         begins = [f for f in self._queue.files if f.base <= at]
         path = begins[-1].path if begins else self.directory
         return DamageError(path, at, f"queue offset {offset}: {reason}", _REBUILD_HINT)
+
+
+def queue_directory(root: Path, topic: str, queue_id: int) -> Path:
+    """Return where the files of a queue lie below ``consumequeue/`` or ``consumequeue_ext/``."""
+    return root / topic / str(queue_id)

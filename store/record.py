@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from store import java, layout
-from store.compression import decompress
+from store.compression import readable_body
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, StoreError
 from store.layout import BLANK_RECORD, COMMIT_LOG_DIR, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, struct_of
@@ -89,8 +89,7 @@ class Spans(NamedTuple):
 class Message:
     """A stored message; fields in on-disk order, timestamps in milliseconds since the epoch.
 
-    Texts and body are decoded when they are asked for; ``body`` raises DamageError if it does
-    not decompress.
+    Texts and body are decoded when they are asked for.
     """
 
     size: int
@@ -125,10 +124,8 @@ class Message:
 
     @cached_property
     def body(self) -> bytes:
-        """The body as its producer gave it: decompressed."""
-        return decompress(
-            self.raw_body, self.sys_flag, path=self.path, offset=self.commit_log_offset
-        )
+        """The body as its producer gave it: decompressed (as stored, if that fails)."""
+        return readable_body(self.raw_body, self.sys_flag)
 
     @property
     def raw_body(self) -> bytes:

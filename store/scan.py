@@ -70,6 +70,8 @@ def _multi_dispatch(config: StoreConfig) -> int:
     excluded = config.multi_dispatch_excludes
     if not excluded:
         return tk.MULTI_ALL
+    if "SCHEDULE_TOPIC_XXXX" not in excluded:
+        return tk.MULTI_WITHOUT_RETRY
     return tk.MULTI_WITHOUT_SYSTEM if "rmq_sys_*" in excluded else tk.MULTI_WITHOUT_TIMER
 
 

@@ -13,7 +13,7 @@ from store.java_kernels import decode_one
 from store.queue_name import TOPIC_BYTES_MAX
 
 # Which topics multi-dispatch leaves out (Rules.multi_dispatch; format notes §5.4).
-MULTI_OFF, MULTI_ALL, MULTI_WITHOUT_TIMER, MULTI_WITHOUT_SYSTEM = range(4)
+MULTI_OFF, MULTI_ALL, MULTI_WITHOUT_RETRY, MULTI_WITHOUT_TIMER, MULTI_WITHOUT_SYSTEM = range(5)
 
 # What topic_kind tells, as bits.
 IS_SCHEDULE, IS_EXCLUDED, IS_UNUSABLE = 1, 2, 4
@@ -48,14 +48,16 @@ def topic_kind(buf: NDArray[np.uint8], at: int, end: int, multi_dispatch: int) -
     """Return the kind bits of the topic ``buf[at:end]``."""
     size = end - at
     is_schedule = size == len(_SCHEDULE_TOPIC) and starts_with(buf, at, end, _SCHEDULE_TOPIC)
-    is_excluded = is_schedule or starts_with(buf, at, end, _RETRY_PREFIX)
+    is_excluded = False
+    if multi_dispatch >= MULTI_WITHOUT_RETRY:
+        is_excluded = starts_with(buf, at, end, _RETRY_PREFIX)
+    if multi_dispatch >= MULTI_WITHOUT_TIMER:
+        is_excluded = is_excluded or is_schedule
     if multi_dispatch == MULTI_WITHOUT_TIMER:
         is_timer = size == len(_TIMER_TOPIC) and starts_with(buf, at, end, _TIMER_TOPIC)
         is_excluded = is_excluded or is_timer
     elif multi_dispatch == MULTI_WITHOUT_SYSTEM:
         is_excluded = is_excluded or starts_with(buf, at, end, _SYSTEM_PREFIX)
-    else:
-        is_excluded = False
     kind = 0 if can_name_directory(buf, at, end) else IS_UNUSABLE
     return kind | (IS_SCHEDULE if is_schedule else 0) | (IS_EXCLUDED if is_excluded else 0)
 

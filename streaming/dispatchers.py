@@ -132,6 +132,7 @@ class DispatchSink:
     def _apply(self, stretches: list[DispatchRequests | Damage]) -> None:
         began = time.monotonic()
         at = self._root.progress.reput_from_offset
+        self._root.check_log()
         requests, lost, damage = self._take(stretches, at)
         end = at
         if requests:
@@ -168,7 +169,7 @@ class DispatchSink:
             if stretch.end <= at:
                 continue
             if isinstance(stretch, Damage):
-                if self._fail_on_data_loss:
+                if self._fail_on_data_loss or not self._root.may_skip(stretch.begin):
                     return requests, lost, stretch
                 lost.append(replace(stretch, begin=max(stretch.begin, at)))
             else:

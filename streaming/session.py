@@ -6,6 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -14,6 +17,13 @@ from store.errors import StoreError
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _JAVA_MIN = 17
+_STDERR = 2
+_NOISE = (
+    b"WARNING: Using incubator modules",
+    b"Setting default log level",
+    b"To adjust logging level",
+    b"Picked up JAVA_TOOL_OPTIONS",
+)
 
 
 class SparkStartError(StoreError):
@@ -32,16 +42,40 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
         SparkSession.builder.appName(app_name)
         .master(master or "local[*]")
         .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.streaming.metricsEnabled", "false")
         .config("spark.sql.streaming.minBatchesToRetain", "2")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{_LOG4J}")
     )
     try:
-        return builder.getOrCreate()
+        with _without_start_up_noise():
+            return builder.getOrCreate()
     except Exception as e:  # noqa: BLE001 - whatever PySpark raises here means it did not start
         raise SparkStartError(f"Spark did not start: {str(e).splitlines()[0]}") from e
+
+
+@contextmanager
+def _without_start_up_noise() -> Iterator[None]:
+    """Leave what every JVM and Spark says at its start out of standard error.
+
+    Spark's JVM, begun inside, writes to a pipe for good; all other lines are passed on.
+    """
+    terminal = os.dup(_STDERR)
+    reader, writer = os.pipe()
+
+    def pass_on() -> None:
+        with os.fdopen(reader, "rb") as lines:
+            for line in lines:
+                if not line.startswith(_NOISE):
+                    os.write(terminal, line)
+
+    threading.Thread(target=pass_on, name="reput-stderr", daemon=True).start()
+    os.dup2(writer, _STDERR)
+    os.close(writer)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, _STDERR)
 
 
 def is_local(master: str | None) -> bool:

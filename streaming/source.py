@@ -39,7 +39,7 @@ from store.log_range import LogRange
 from store.log_position import check_boundary, first_stored_at
 from store.mapped_file import map_file
 from store.message_columns import message_batch
-from store.message_schema import rows_of_topics
+from store.message_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from store.scan import Damage, Scanner
 from streaming.log_stream import RANGE_BYTES_MIN, LogPartition, LogStream, Offset
 from streaming.options import EARLIEST, LATEST, OFFSET_KEY, SourceOptions, parse_options
@@ -85,17 +85,15 @@ class CommitLogDataSource(DataSource):
 
 def _wanted(schema: StructType) -> tuple[str, ...]:
     """Return the columns asked for. Raises ConfigError for one that a message does not have."""
-    full = StructType.fromDDL(MESSAGE_SCHEMA)
-    types = {f.name: f.dataType for f in full.fields}
+    names = tuple(f.name for f in schema.fields)
+    expected = message_schema(names)
     for f in schema.fields:
-        if f.name not in types:
-            raise ConfigError(f"column {f.name!r} is not one of a message: {', '.join(types)}")
-        if to_arrow_type(f.dataType) != to_arrow_type(types[f.name]):
+        if to_arrow_type(f.dataType, timezone="UTC") != expected.field(f.name).type:
+            wanted = MESSAGE_FIELDS[f.name]
             raise ConfigError(
-                f"column {f.name!r} has type {types[f.name].simpleString()}, "
-                f"not {f.dataType.simpleString()}"
+                f"column {f.name!r} has the Arrow type {wanted}, not {f.dataType.simpleString()}"
             )
-    return tuple(f.name for f in schema.fields)
+    return names
 
 
 @dataclass(frozen=True)

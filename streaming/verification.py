@@ -34,6 +34,7 @@ class Verification:
     is_ours: bool  # a dispatch of ours made the root, else a broker
     begin_offset: int  # the log was derived from here
     end_offset: int  # to here
+    log_end_offset: int  # where the log ended when this began
     messages: int
     differences: tuple[Difference, ...]  # the first of each part of each file
     counts: Counts
@@ -84,12 +85,14 @@ def verify(
     if progress is not None:
         _check_shape(progress, config, output)
         check_fingerprint(log, progress.last_record)
-    span = _span_of(log, output, progress)
     is_clean = not (store_root / ABORT_FILE).exists()
     if progress is not None and progress.log_was_clean is not None:
         is_clean = progress.log_was_clean
+    planner = LogPlanner(log, lambda: is_clean)
+    log_end = planner.end()
+    span = _span_of(output, progress, (max(log.min_offset(), 0), log_end))
     comparison = StoreComparison(output, config, span.terms)
-    derivation = _Derivation(log, LogPlanner(log, lambda: is_clean), span)
+    derivation = _Derivation(log, planner, span)
     messages = 0
     for batch in derivation.batches():
         comparison.put(batch)
@@ -103,6 +106,7 @@ def verify(
         is_ours=progress is not None,
         begin_offset=span.terms.begin,
         end_offset=derivation.at,
+        log_end_offset=max(log_end, derivation.at),
         messages=messages,
         differences=differences,
         counts=comparison.counts,
@@ -177,11 +181,12 @@ class _Derivation:
             )
 
 
-def _span_of(log: CommitLog, output: Path, progress: Progress | None) -> _Span:
-    least = max(log.min_offset(), 0)
+def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int]) -> _Span:
+    """Choose what to derive; ``log_span`` = the log's least offset and its end."""
+    least, log_end = log_span
     if progress is None:
         terms = Terms(begin=least, is_aged=least > 0, may_be_ahead=True, by_broker=True)
-        return _Span(max(log.max_offset(), least), terms)
+        return _Span(max(log_end, least), terms)
     is_aged = least > progress.begin_offset
     terms = Terms(
         begin=max(least, progress.begin_offset),

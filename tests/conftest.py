@@ -55,5 +55,7 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     name = archive_name(archive)
     parent = tmp_path_factory.mktemp("stores")
     subprocess.run(["tar", "-xJf", archive, "-C", parent], check=True)
+    conf = parent / name / "input" / "broker.conf"
+    conf.write_text(conf.read_text("utf-8").replace("@STORE@", str(conf.parent)), "utf-8")
     scenario = json.loads((parent / name / "scenario.json").read_text("utf-8"))
     return Golden(name, parent / name, scenario)

@@ -133,7 +133,11 @@ def is_excluded(topic: str, version: Version) -> bool:
     """Tell whether messages of a topic are never dispatched to further queues."""
     if version < (5, 1, 1):
         return False
-    if topic.startswith("%RETRY%") or topic == "SCHEDULE_TOPIC_XXXX":
+    if topic.startswith("%RETRY%"):
+        return True
+    if version < (5, 1, 2):
+        return False
+    if topic == "SCHEDULE_TOPIC_XXXX":
         return True
     if version < (5, 2, 0):
         return topic == "rmq_sys_wheel_timer"

@@ -3,7 +3,6 @@
 import json
 import mmap
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.model import Built, Content, ModelConfig, dispatch
 
-ARCHIVES = sorted((Path(__file__).parent / "golden").glob("*.tar.xz"))
-GOLDEN_NAMES = {"g4b", "g6b", "g7b", *(f"g{number}" for number in range(1, 11))}
+WHOLE_STORES = {"g4b", "g6b", "g7b", *(f"g{number}" for number in range(1, 11))}
 CHUNK_SIZE = 1 << 20
 
 
@@ -22,14 +21,22 @@ CHUNK_SIZE = 1 << 20
 class GoldenStore:
     """A broker's store, unpacked, and what the model makes of its log."""
 
-    directory: Path
-    scenario: dict[str, Any]
+    golden: Golden
     built: Built
+
+    @property
+    def directory(self) -> Path:
+        """Where the store lies."""
+        return self.golden.directory
+
+    @property
+    def scenario(self) -> dict[str, Any]:
+        """How the store came to be."""
+        return self.golden.scenario
 
     def expected(self, kind: str) -> dict[str, Path]:
         """Map the files the broker built from the log, by their path below `kind`."""
-        rebuilt = self.directory / "expected_rebuilt"
-        root = (rebuilt if rebuilt.exists() else self.directory / "expected") / kind
+        root = self.golden.expected / kind
         files = sorted(path for path in root.rglob("*") if path.is_file())
         return {str(path.relative_to(root)): path for path in files}
 
@@ -38,29 +45,21 @@ class GoldenStore:
         return dict(json.loads((self.directory / "answers.json").read_text("utf-8")))
 
 
-def read_files(directory: Path) -> dict[int, Content]:
+def read_files(directories: tuple[Path, ...]) -> dict[int, Content]:
     """Map the commit log's files (sparse, up to 1 GiB) by base offset."""
     files: dict[int, Content] = {}
-    for path in directory.iterdir():
+    for path in (path for directory in directories for path in directory.iterdir()):
         with path.open("rb") as file:
             files[int(path.name)] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return files
 
 
-@pytest.fixture(scope="session", params=ARCHIVES, ids=lambda path: path.name.split(".")[0])
-def golden_store(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> GoldenStore:
-    """Unpack one archive and dispatch its log with the model."""
-    archive: Path = request.param
-    parent = tmp_path_factory.mktemp("golden")
-    subprocess.run(["tar", "-xJf", archive, "-C", parent], check=True)
-    directory = parent / archive.name.split(".")[0]
-    scenario = json.loads((directory / "scenario.json").read_text("utf-8"))
-    conf = directory / "input" / "broker.conf"
-    config = ModelConfig.from_conf(conf, scenario["version"])
-    built = dispatch(read_files(directory / "input" / "commitlog"), config)
-    return GoldenStore(directory, scenario, built)
+@pytest.fixture(scope="session")
+def golden_store(golden: Golden) -> GoldenStore:
+    """Dispatch one store's log with the model."""
+    config = ModelConfig.from_conf(golden.store_root / "broker.conf", golden.version)
+    files = read_files(golden.config.commit_log_paths(golden.store_root))
+    return GoldenStore(golden, dispatch(files, config))
 
 
 def data_ranges(path: Path) -> Iterator[tuple[int, int]]:
@@ -78,8 +77,9 @@ def data_ranges(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def test_every_archive_is_there() -> None:
-    names = {path.name.split(".")[0] for path in ARCHIVES}
-    assert names == GOLDEN_NAMES
+    names = {archive_name(path) for path in ARCHIVES}
+    assert {name for name in names if name.startswith("g")} == WHOLE_STORES
+    assert sum(name.startswith("v-") for name in names) == 83
 
 
 @pytest.mark.parametrize("kind", ["consumequeue", "consumequeue_ext"])
@@ -112,6 +112,12 @@ def test_model_reads_as_many_records_as_the_broker(golden_store: GoldenStore) ->
     assert answers["max_phy_offset"] == golden_store.built.end
 
 
+@pytest.mark.parametrize(
+    "golden",
+    [path for path in ARCHIVES if archive_name(path) in WHOLE_STORES],
+    indirect=True,
+    ids=archive_name,
+)
 def test_model_has_the_tags_codes_the_broker_announced(golden_store: GoldenStore) -> None:
     arrivals = golden_store.answers().get("arrivals")
     if not arrivals:

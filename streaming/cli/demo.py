@@ -1,9 +1,193 @@
-"""``reput demo``."""
+"""``reput demo``: a tour on a commit log that the demo writes itself."""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from store import Boundary, Message, MessageStore
+from store.commit_log import CommitLog
+from store.config import BROKER_CONF, load_config
+from store.errors import StoreError
+from store.layout import COMMIT_LOG_DIR, SCHEDULE_TOPIC
+from streaming.cli.dispatch import Reporter, stop_signals
+from streaming.cli.show import print_messages, time_text
+from streaming.demo_log import BROKER_CONF as DEMO_CONF
+from streaming.demo_log import ORDER_TOPIC
+
+_POLL_SECONDS = 0.1
+_CATCH_UP_SECONDS = 30.0
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
+    app.command("demo")(demo)
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long messages are written.")] = 8.0,
+    directory: Annotated[
+        Path | None, typer.Option(help="Where to put it; by default a new temporary directory.")
+    ] = None,
+) -> None:
+    """Show it all on a commit log that the demo writes itself; ends by itself."""
+    root = directory if directory is not None else Path(tempfile.mkdtemp(prefix="reput-demo-"))
+    store, output = root / "store", root / "output"
+    (store / COMMIT_LOG_DIR).mkdir(parents=True, exist_ok=True)
+    (store / BROKER_CONF).write_text(DEMO_CONF)
+    console = Console()
+    _write_and_dispatch(console, store, output, seconds)
+    _read(console, store, output)
+    _verify(console, store, output)
+    _farewell(console, root, store, output)
+
+
+def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: float) -> None:
+    """Let a process append to the log while the streaming query dispatches it."""
+    from streaming.query import DispatchOptions, begin_dispatch, query_error  # noqa: PLC0415
+    from streaming.session import build_session  # noqa: PLC0415
+
+    console.rule("1. A broker's commit log grows, the streaming query dispatches it")
+    console.print(
+        f"A second process appends orders, payments and delayed reminders to {store}/commitlog\n"
+        f"for {seconds:g} s. Spark tails it and builds consumequeue/ and index/ in {output}."
+    )
+    reporter = Reporter(is_live=sys.stderr.isatty())
+    with stop_signals() as stop:
+        spark = build_session("reput demo")
+        with stop_signals(stop):
+            running = begin_dispatch(
+                spark, store, output, DispatchOptions(on_progress=reporter.report)
+            )
+            reporter.begin(running)
+            writer = subprocess.Popen(
+                [sys.executable, "-m", "streaming.demo_log", str(store), str(seconds)]
+            )
+            try:
+                while writer.poll() is None and running.query.isActive and not stop.is_set():
+                    time.sleep(_POLL_SECONDS)
+                log = CommitLog([store / COMMIT_LOG_DIR], load_config(store))
+                limit = time.monotonic() + _CATCH_UP_SECONDS
+                while (
+                    running.query.isActive
+                    and not stop.is_set()
+                    and running.sink.counts.reput_from_offset < _end(log)
+                    and time.monotonic() < limit
+                ):
+                    time.sleep(_POLL_SECONDS)
+            finally:
+                writer.terminate()
+                writer.wait()
+                running.close()
+                reporter.end(running)
+                error = running.sink.error or query_error(running.query)
+                spark.stop()
+    if stop.is_set():
+        raise StoreError("the demo was stopped")
+    if error is not None:
+        raise error
+    if writer.returncode != 0:
+        raise StoreError(f"the demo's writer failed (exit {writer.returncode})")
+
+
+def _end(log: CommitLog) -> int:
+    log.refresh()
+    return log.max_offset()
+
+
+def _read(console: Console, store: Path, output: Path) -> None:
+    """Read what was built, without Spark and without a broker."""
+    with MessageStore.open(store, output) as reader:
+        console.rule("2. The queues")
+        table = Table("topic", "queue", "min offset", "max offset", "first stored")
+        for topic in reader.topics():
+            for queue in reader.queue_ids(topic):
+                table.add_row(
+                    topic,
+                    str(queue),
+                    str(reader.min_offset_in_queue(topic, queue)),
+                    str(reader.max_offset_in_queue(topic, queue)),
+                    time_text(reader.earliest_message_time(topic, queue)),
+                )
+        console.print(table)
+
+        console.rule("3. Messages by queue offset")
+        middle = reader.max_offset_in_queue(ORDER_TOPIC, 1) // 2
+        _say_command(console, f"get {store} --topic {ORDER_TOPIC} --queue 1 --offset {middle} --max 3",
+                     output)  # fmt: skip
+        found = reader.get_message(ORDER_TOPIC, 1, middle, 3).messages
+        print_messages(found)
+
+        console.rule("4. From a time to a queue offset")
+        stamp = found[0].store_timestamp
+        _say_command(console, f"offset {store} --topic {ORDER_TOPIC} --queue 1 --time {stamp}", output)
+        offset = reader.offset_in_queue_by_time(ORDER_TOPIC, 1, stamp, Boundary.LOWER)
+        console.print(f"the first message stored at or after {time_text(stamp)} has offset {offset}")
+
+        console.rule("5. Messages by key")
+        key = (found[0].keys or "").split(" ")[0]
+        _say_command(console, f"query {store} --topic {ORDER_TOPIC} --key {key}", output)
+        print_messages(reader.query_message(ORDER_TOPIC, key).messages)
+
+        console.rule("6. A delayed message")
+        _show_delayed(console, reader)
+
+
+def _show_delayed(console: Console, reader: MessageStore) -> None:
+    """Show that a schedule queue's units hold the time a message is due, where tags codes are."""
+    for queue in reader.queue_ids(SCHEDULE_TOPIC)[:1]:
+        messages: list[Message] = reader.get_message(SCHEDULE_TOPIC, queue, 0, 1).messages
+        for message in messages:
+            level = message.properties["DELAY"]
+            real = message.properties["REAL_TOPIC"]
+            console.print(
+                f"{SCHEDULE_TOPIC} queue {queue} holds a message for {real}, delay level {level},"
+                f" stored {time_text(message.store_timestamp)}; its queue unit names the time it is"
+                " due in place of a tags code"
+            )
+
+
+def _verify(console: Console, store: Path, output: Path) -> None:
+    """Derive everything again from the log and compare."""
+    from streaming.cli.verify import summary  # noqa: PLC0415
+    from streaming.verification import verify  # noqa: PLC0415
+
+    console.rule("7. Are queues and index right?")
+    _say_command(console, f"verify {store}", output)
+    result = verify(store, output, load_config(store))
+    for line in summary(result):
+        console.print(line, highlight=False)
+    if not result.is_equal:
+        raise StoreError("the demo's own files do not verify: please report this")
+
+
+def _farewell(console: Console, root: Path, store: Path, output: Path) -> None:
+    console.rule("What just happened")
+    console.print(
+        "A commit log was written, tailed by a Spark Structured Streaming query and dispatched into\n"
+        "ConsumeQueue and IndexFile, byte for byte as a RocketMQ broker writes them; then read by\n"
+        "offset, time and key without a broker.\n\n"
+        "On your own store (STORE is the broker's storePathRootDir; it is only read):\n"
+        "  reput dispatch STORE --output OUTPUT --available-now   build queues and index once\n"
+        "  reput dispatch STORE --output OUTPUT                   keep them built, until Ctrl-C\n"
+        "  reput verify STORE                                     check the broker's own files\n"
+        "  reput query STORE --topic T --key K                    who sent K?\n\n"
+        f"The demo's files are in {root} (rm -r it when you are done); dispatching them again\n"
+        "changes nothing:",
+        highlight=False,
+    )
+    _say_command(console, f"dispatch {store} --available-now", output)
+
+
+def _say_command(console: Console, command: str, output: Path) -> None:
+    text = f"$ reput {command} --output {shlex.quote(str(output))}"
+    console.print(text, style="bold", highlight=False, soft_wrap=True)

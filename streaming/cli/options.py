@@ -11,7 +11,9 @@ from store.config import StoreConfig
 from store.errors import ConfigError
 from streaming.options import parse_time_ms
 
-Store = Annotated[Path, typer.Argument(help="The broker's storePathRootDir.", show_default=False)]
+Store = Annotated[
+    Path, typer.Argument(metavar="STORE", help="The broker's storePathRootDir.", show_default=False)
+]
 Output = Annotated[
     Path | None,
     typer.Option(

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from store import Boundary, Message, MessageStore
+from store.errors import ConfigError
 from store.get_message import GetMessageResult, GetMessageStatus
 from store.queries import KEY_TYPE, TAG_TYPE
 from store.record import decode_msg_id
@@ -126,6 +127,7 @@ def offset(  # noqa: PLR0913 - one parameter an option
     with _opened(store, output, broker_conf, broker_version) as s:
         found = s.offset_in_queue_by_time(topic, queue, timestamp_ms, boundary)
         first, end = s.min_offset_in_queue(topic, queue), s.max_offset_in_queue(topic, queue)
+        stored = s.message_store_timestamp(topic, queue, found)
         if as_json:
             print_json(
                 {
@@ -134,7 +136,7 @@ def offset(  # noqa: PLR0913 - one parameter an option
                     "timestamp": timestamp_ms,
                     "boundary": boundary.value,
                     "offset": found if first < end else None,
-                    "store_timestamp": s.message_store_timestamp(topic, queue, found),
+                    "store_timestamp": stored,
                     "min_offset": first,
                     "max_offset": end,
                 }
@@ -145,8 +147,11 @@ def offset(  # noqa: PLR0913 - one parameter an option
             raise typer.Exit(EXIT_NO)
         if not as_json:
             typer.echo(found)
+            moment = time_text(timestamp_ms)
             if found == end:
-                say(f"no message was stored at or after {time_text(timestamp_ms)}: the queue's end")
+                say(f"no message was stored at or after {moment}: this is the queue's end")
+            elif boundary is Boundary.UPPER and stored > timestamp_ms:
+                say(f"no message was stored at or before {moment}: this is the queue's begin")
 
 
 def query(  # noqa: PLR0913 - one parameter an option
@@ -181,7 +186,7 @@ def query(  # noqa: PLR0913 - one parameter an option
     """
     wanted = key if key is not None else tag
     if wanted is None or (key is not None and tag is not None):
-        raise typer.BadParameter("give either --key or --tag")
+        raise ConfigError("give either --key or --tag")
     begin, end = parse_time("--from-time", from_time), parse_time("--to-time", to_time)
     with _opened(store, output, broker_conf, broker_version) as s:
         result = s.query_message(
@@ -226,7 +231,7 @@ def message(  # noqa: PLR0913 - one parameter an option
     Exits with 1 if no message begins there. A client's own message id is a unique key: see query.
     """
     if (commit_log_offset is None) == (msg_id is None):
-        raise typer.BadParameter("give either --commit-log-offset or --id")
+        raise ConfigError("give either --commit-log-offset or --id")
     host = ""
     if msg_id is not None:
         host, commit_log_offset = decode_msg_id(msg_id)
@@ -321,8 +326,7 @@ def _no_queue(s: MessageStore, topic: str, queue: int) -> str:
 def _lag(s: MessageStore) -> str:
     """Say how much of the log has not been dispatched yet, "" if all has."""
     reached = s.reput_from_offset()
-    end = s.max_phy_offset()
-    if reached is None or reached >= end:
+    if reached is None or reached >= (end := s.max_phy_offset()):
         return ""
     return f" (not dispatched yet: offsets {reached} to {end} of the log)"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -107,12 +108,11 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def body_text(body: bytes) -> str | None:
-    """Return a body as text, None if it is no UTF-8 text."""
+    """Return a body as text, None if it is none: not UTF-8, or with zero bytes."""
     try:
-        text = body.decode("utf-8")
+        return None if b"\0" in body else body.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    return text if all(c.isprintable() or c in "\t\r\n" for c in text) else None
 
 
 def printable(text: str) -> str:
@@ -134,9 +134,10 @@ def _body_cell(body: bytes) -> str:
 
 
 def _print_pairs(console: Console, pairs: Mapping[str, Any]) -> None:
-    width = max(map(len, pairs), default=0)
-    for name, value in pairs.items():
-        line = f"{printable(name):<{width}}  {printable(str(value))}"
+    names = [printable(name) for name in pairs]
+    width = max(map(cell_len, names), default=0)
+    for name, value in zip(names, pairs.values(), strict=True):
+        line = f"{name}{' ' * (width - cell_len(name))}  {printable(str(value))}"
         console.print(Text(line), soft_wrap=True)
 
 

@@ -1,9 +1,150 @@
-"""``reput verify``."""
+"""``reput verify``: derive the queues and the index again and compare; no JVM."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+from store.compare import Counts
+from streaming.cli import EXIT_NO
+from streaming.cli.options import (
+    BrokerConf,
+    BrokerVersion,
+    Json,
+    Output,
+    Store,
+    describe_settings,
+)
+from streaming.cli.show import print_json, printable, say
+from streaming.verification import Report, Verification, resolve_config, verify
+
+_SHOWN_MAX = 20
+_COUNTED = {
+    "older_units": "queue units of messages below the log's minimum",
+    "older_entries": "index entries of messages below the log's minimum",
+    "stale_units": "stale queue units behind the end of their queue (a crash leaves such, or "
+    "they are newer than this comparison)",
+    "stale_entries": "stale index entries of records behind the log's end",
+    "doubled_entries": "doubled index entries (a broker's restart indexes its last record again)",
+    "orphan_ext_units": "ext units that no compared queue unit refers to",
+    "displaced_queues": "queues placed otherwise than their queue offsets say, by gaps below the "
+    "log's minimum",
+}
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
+    app.command("verify")(verify_store)
+
+
+def verify_store(
+    store: Store,
+    output: Output = None,
+    broker_conf: BrokerConf = None,
+    broker_version: BrokerVersion = None,
+    as_json: Json = False,
+) -> None:
+    """Compare queues and index with the commit log they were made from, byte for byte.
+
+    Names the first unit or entry of each file that differs; writes nothing. Exits with 1 if
+    anything differs. A root of ours is compared up to its progress, a broker's up to the log's
+    end; what a broker leaves beside that (older, stale and doubled units and entries) is counted.
+    """
+    root = output if output is not None else store
+    config = resolve_config(store, root, broker_conf, broker_version)
+    if not as_json:
+        say(describe_settings(config))
+    with _progress(is_shown=sys.stderr.isatty() and not as_json) as report:
+        result = verify(store, root, config, report)
+    if as_json:
+        print_json(result_json(result))
+    else:
+        for line in summary(result):
+            typer.echo(printable(line))
+    if not result.is_equal:
+        raise typer.Exit(EXIT_NO)
+
+
+def summary(result: Verification) -> Iterator[str]:
+    """Tell a result in lines for people."""
+    counts, found = result.counts, result.differences
+    read = (
+        f"{result.messages:,} messages, offsets {result.begin_offset:,} to "
+        f"{result.end_offset:,}: {counts.units:,} queue units, {counts.entries:,} index entries"
+    )
+    if result.is_equal:
+        yield f"equal: {result.output} is what its log says ({read})"
+    else:
+        files = len({d.path for d in found})
+        yield f"differs: {files:,} files of {result.output} are not what the log says ({read})"
+    for difference in found[:_SHOWN_MAX]:
+        yield f"  {difference}"
+    if len(found) > _SHOWN_MAX:
+        yield f"  … and {len(found) - _SHOWN_MAX:,} more (--json lists all)"
+    yield from _counted(counts)
+    for (topic, queue_id), drops in sorted(result.drops.items()):
+        if drops.repeated:
+            yield (
+                f"a broker's own rules dropped these: {drops.repeated:,} messages of "
+                f"{topic}/{queue_id}, whose queue offset is below the end of the queue"
+            )
+        if drops.gaps:
+            yield (
+                f"a broker's own rules misplaced these: {drops.gaps:,} messages of "
+                f"{topic}/{queue_id} lie lower in the queue than their queue offset says"
+            )
+    behind = result.log_end_offset - result.end_offset
+    if behind:
+        yield f"not compared: {behind:,} bytes of log behind offset {result.end_offset:,}"
+    for lost in result.lost:
+        yield (
+            f"not compared: offsets {lost.begin:,} to {lost.end:,} of the log, which the dispatch "
+            f"skipped ({lost.reason})"
+        )
+
+
+def result_json(result: Verification) -> dict[str, Any]:
+    """Return a result as JSON values."""
+    return {
+        "equal": result.is_equal,
+        "store": str(result.store),
+        "output": str(result.output),
+        "made_by": "reput" if result.is_ours else "broker",
+        "begin_offset": result.begin_offset,
+        "end_offset": result.end_offset,
+        "log_end_offset": result.log_end_offset,
+        "messages": result.messages,
+        "counts": asdict(result.counts),
+        "differences": [{**asdict(d), "path": str(d.path)} for d in result.differences],
+        "drops": [
+            {"topic": topic, "queue_id": queue_id, **asdict(drops)}
+            for (topic, queue_id), drops in sorted(result.drops.items())
+        ],
+        "lost": [asdict(lost) for lost in result.lost],
+    }
+
+
+def _counted(counts: Counts) -> Iterator[str]:
+    for name, words in _COUNTED.items():
+        count = getattr(counts, name)
+        if count:
+            yield f"counted, not compared: {count:,} {words}"
+
+
+@contextmanager
+def _progress(*, is_shown: bool) -> Iterator[Report | None]:
+    """Show a bar of the log read, if a person looks on."""
+    if not is_shown:
+        yield None
+        return
+    columns = "verifying", BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

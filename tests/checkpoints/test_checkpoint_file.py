@@ -1,0 +1,60 @@
+"""The broker's checkpoint file, byte for byte."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoints.checkpoint_file import (
+    StoreCheckpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from store.disk import Disk
+from store.errors import DamageError, StoreIOError
+from tests.conftest import Golden
+
+LONGS = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.builds(StoreCheckpoint, LONGS, LONGS, LONGS, LONGS, LONGS))
+def test_a_checkpoint_is_read_back(checkpoint: StoreCheckpoint) -> None:
+    data = encode_checkpoint(checkpoint)
+    assert 4096 == len(data)
+    assert checkpoint == decode_checkpoint(data)
+
+
+def test_fields_lie_where_a_broker_has_them(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, StoreCheckpoint(1, 2, 3, 4, -5), Disk())
+    fields = "0000000000000001 0000000000000002 0000000000000003 0000000000000004 fffffffffffffffb"
+    assert bytes.fromhex(fields).ljust(4096, b"\0") == (tmp_path / "checkpoint").read_bytes()
+    assert ["checkpoint"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_brokers_checkpoint_is_read_and_written_alike(golden: Golden) -> None:
+    root = golden.directory / "expected"
+    checkpoint = read_checkpoint(root)
+    assert checkpoint is not None
+    assert (root / "checkpoint").read_bytes() == encode_checkpoint(checkpoint)
+    assert checkpoint.logics_msg_timestamp > 0
+
+
+def test_a_root_without_a_checkpoint_has_none(tmp_path: Path) -> None:
+    assert read_checkpoint(tmp_path) is None
+
+
+@pytest.mark.parametrize("size", [0, 39])
+def test_a_short_checkpoint_is_damage(tmp_path: Path, size: int) -> None:
+    (tmp_path / "checkpoint").write_bytes(bytes(size))
+    with pytest.raises(DamageError, match=f"this {size}") as caught:
+        read_checkpoint(tmp_path)
+    assert tmp_path / "checkpoint" == caught.value.path
+
+
+def test_a_checkpoint_that_is_no_file_is_an_io_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(StoreIOError, match="cannot read"):
+        read_checkpoint(tmp_path)

@@ -1,0 +1,144 @@
+"""The progress record: what is written is read back, and nothing else is taken for it."""
+
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoints.progress import (
+    Fingerprint,
+    LostRange,
+    Progress,
+    decode_progress,
+    encode_progress,
+    read_progress,
+    write_progress,
+)
+from store.config import StoreConfig
+from store.disk import Disk
+from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError
+
+PATH = Path("root/reput/progress")
+LONGS = st.integers(-(2**63), 2**63 - 1)
+COUNTS = st.integers(0, 2**63 - 1)
+PROGRESS = Progress(
+    reput_from_offset=1234,
+    begin_offset=1024,
+    store="store",
+    commit_log="",
+    shape=StoreConfig().shape(),
+    last_record=Fingerprint(offset=1100, size=134, store_timestamp=1_700_000_000_000, body_crc=7),
+    index_file="20260101000000000",
+    index_count=3,
+    index_msg_timestamp=5,
+    messages=2,
+    log_was_clean=True,
+    lost=(LostRange(1024, 1100, "store/commitlog/0", "the body does not match its CRC"),),
+    drops={"主题/0": {"repeated": 1, "gaps": 2}},
+)
+
+progresses = st.builds(
+    Progress,
+    reput_from_offset=COUNTS,
+    begin_offset=COUNTS,
+    store=st.text(),
+    commit_log=st.text(),
+    shape=st.dictionaries(st.text(), st.one_of(st.text(), LONGS, st.booleans())),
+    last_record=st.one_of(st.none(), st.builds(Fingerprint, COUNTS, COUNTS, LONGS, COUNTS)),
+    index_file=st.text("0123456789", max_size=17),
+    index_count=COUNTS,
+    index_msg_timestamp=LONGS,
+    messages=COUNTS,
+    log_was_clean=st.one_of(st.none(), st.booleans()),
+    lost=st.lists(st.builds(LostRange, COUNTS, COUNTS, st.text(), st.text())).map(tuple),
+    drops=st.dictionaries(st.text(), st.fixed_dictionaries({"repeated": COUNTS, "gaps": COUNTS})),
+)
+
+
+def with_checksum(line: bytes) -> bytes:
+    """Return a line as a progress file whose checksum holds."""
+    return line + b"\n%08x\n" % zlib.crc32(line)
+
+
+@settings(max_examples=100, deadline=None)
+@given(progresses)
+def test_progress_is_read_back(progress: Progress) -> None:
+    assert progress == decode_progress(encode_progress(progress), PATH)
+
+
+def test_progress_is_two_lines_of_ascii() -> None:
+    line, checksum, rest = encode_progress(PROGRESS).split(b"\n")
+    assert line.isascii()
+    assert (b"%08x" % zlib.crc32(line), b"") == (checksum, rest)
+    assert {"format": 1, "reput_from_offset": 1234}.items() <= json.loads(line).items()
+
+
+def test_every_changed_byte_is_found() -> None:
+    data = encode_progress(PROGRESS)
+    for at in range(len(data) - 1):
+        for mask in (0x01, 0x20, 0x80):
+            changed = bytearray(data)
+            changed[at] ^= mask
+            with pytest.raises(DamageError) as caught:
+                decode_progress(bytes(changed), PATH)
+            assert PATH == caught.value.path
+
+
+def test_every_cut_is_found() -> None:
+    data = encode_progress(PROGRESS)
+    for size in range(len(data) - 1):
+        with pytest.raises(DamageError):
+            decode_progress(data[:size], PATH)
+    assert PROGRESS == decode_progress(data[:-1], PATH)
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text()),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(st.binary(), st.binary().map(with_checksum), JSON.map(
+    lambda value: with_checksum(json.dumps(value).encode())
+)))  # fmt: skip
+def test_any_bytes_raise_only_store_errors(data: bytes) -> None:
+    with pytest.raises(StoreError):
+        decode_progress(data, PATH)
+
+
+@pytest.mark.parametrize("name", ["reput_from_offset", "shape", "last_record", "lost", "format"])
+def test_a_field_left_out_or_of_another_kind_is_damage(name: str) -> None:
+    values = json.loads(encode_progress(PROGRESS).split(b"\n")[0])
+    unknown = with_checksum(json.dumps({**values, "other": 1}).encode())
+    del values[name]
+    missing = with_checksum(json.dumps(values).encode())
+    for data in (unknown, missing):
+        with pytest.raises(DamageError, match="cannot be read"):
+            decode_progress(data, PATH)
+
+
+def test_another_format_is_refused_by_its_number() -> None:
+    values = json.loads(encode_progress(PROGRESS).split(b"\n")[0])
+    data = with_checksum(json.dumps({**values, "format": 2}).encode())
+    with pytest.raises(UnsupportedFormatError, match="format 2"):
+        decode_progress(data, PATH)
+
+
+def test_progress_is_replaced_whole(tmp_path: Path) -> None:
+    assert read_progress(tmp_path) is None
+    disk = Disk()
+    write_progress(tmp_path, PROGRESS, disk)
+    write_progress(tmp_path, PROGRESS, disk)
+    assert PROGRESS == read_progress(tmp_path)
+    assert ["progress"] == [path.name for path in (tmp_path / "reput").iterdir()]
+
+
+def test_progress_that_is_no_file_is_an_io_error(tmp_path: Path) -> None:
+    (tmp_path / "reput" / "progress").mkdir(parents=True)
+    with pytest.raises(StoreIOError, match="cannot read"):
+        read_progress(tmp_path)

@@ -1,0 +1,180 @@
+"""The data source `rocketmq-commitlog` on a real Spark engine."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from store.commit_log import CommitLog
+from store.commit_log_writer import CommitLogWriter, numbered
+from store.scan import Scanner
+from store.log_plan import LogPlanner
+from streaming import CommitLogDataSource
+from streaming.source import FORMAT, MESSAGE_SCHEMA
+from tests.streaming.test_dispatch_query import TEMPLATES, corrupt, make_store, small_config
+
+pytestmark = pytest.mark.spark
+
+COUNT = 1_500
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write one log for all reads."""
+    root = tmp_path_factory.mktemp("store")
+    make_store(root, COUNT)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _registered(spark: SparkSession) -> None:
+    spark.dataSource.register(CommitLogDataSource)
+
+
+def load(spark: SparkSession, store: Path, **options: str) -> DataFrame:
+    return spark.read.format(FORMAT).options(**options).load(str(store))
+
+
+def offsets_of(store: Path) -> list[int]:
+    """Return where each record begins."""
+    log = CommitLog([store / "commitlog"], small_config())
+    parts = LogPlanner(log, lambda: True).plan(0).ranges
+    scanner = Scanner(small_config())
+    return [o for p in parts for s in scanner.read(p) for o in s.commit_log_offset.tolist()]
+
+
+def drain(spark: SparkSession, store: Path, tmp_path: Path, **options: str) -> Any:
+    """Run a stream over what is there; return the query and the rows of each batch."""
+    batches: list[list[int]] = []
+
+    def collect(batch: DataFrame, _id: int) -> None:
+        batches.append([r.commit_log_offset for r in batch.collect()])
+
+    query = (
+        spark.readStream.format(FORMAT)
+        .options(**options)
+        .schema("commit_log_offset BIGINT")
+        .load(str(store))
+        .writeStream.foreachBatch(collect)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query, batches
+
+
+def test_batch_read_has_a_row_a_message(spark: SparkSession, store: Path) -> None:
+    frame = load(spark, store)
+    assert frame.schema.simpleString() == spark.createDataFrame(
+        [], MESSAGE_SCHEMA
+    ).schema.simpleString()
+    rows = frame.orderBy("commit_log_offset").collect()
+    assert [r.commit_log_offset for r in rows] == offsets_of(store)
+    message = numbered(TEMPLATES[3 % 3], 3)
+    row = rows[3]
+    assert (row.topic, row.queue_id, row.queue_offset) == ("TopicA", 0, 1)
+    assert bytes(row.body) == message.body
+    assert (row.tags, row.keys, row.uniq_key) == (None, "k03 a", "U00000003")
+    assert row.properties == {"UNIQ_KEY": "U00000003", "KEYS": "k03 a"}
+    assert (row.born_host, row.store_host) == ("127.0.0.1:50000", "127.0.0.1:10911")
+
+
+def test_sql_over_the_log(spark: SparkSession, store: Path) -> None:
+    load(spark, store).createOrReplaceTempView("log")
+    counted = spark.sql("SELECT topic, count(*) AS n FROM log GROUP BY topic").collect()
+    assert Counter({r.topic: r.n for r in counted}) == {"TopicA": 1000, "TopicB": 500}
+
+
+def test_topics_offsets_and_times_narrow_a_read(spark: SparkSession, store: Path) -> None:
+    offsets = offsets_of(store)
+    assert load(spark, store, subscribe="TopicB,Nope").count() == 500
+    assert load(spark, store, subscribePattern="Topic[AC]").count() == 1000
+    start, end = f'{{"commit_log_offset": {offsets[7]}}}', f'{{"commit_log_offset": {offsets[90]}}}'
+    part = load(spark, store, startingOffsets=start, endingOffsets=end)
+    assert sorted(r[0] for r in part.select("commit_log_offset").collect()) == offsets[7:90]
+    stamps = {r[0] for r in load(spark, store).selectExpr("unix_millis(store_timestamp)").collect()}
+    late = load(spark, store, startingTimestamp=str(max(stamps) + 1))
+    assert late.count() == 0
+    assert load(spark, store, endingTimestamp=str(max(stamps))).count() == COUNT
+
+
+def test_body_can_be_left_out(spark: SparkSession, store: Path) -> None:
+    frame = load(spark, store, includeBody="false")
+    assert "body" not in frame.columns
+    assert frame.count() == COUNT
+    slim = spark.read.format(FORMAT).schema("keys STRING, size INT").load(str(store))
+    assert slim.columns == ["keys", "size"]
+    assert slim.count() == COUNT
+
+
+def test_partitions_follow_min_partitions(spark: SparkSession, store: Path) -> None:
+    frame = load(spark, store, minPartitions="12")
+    assert frame.rdd.getNumPartitions() >= 12
+    assert frame.count() == COUNT
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("startingoffset", "earliest"),
+        ("startingOffsets", "first"),
+        ("startingOffsets", '{"commit_log_offset": -1}'),
+        ("startingTimestamp", "yesterday"),
+        ("minPartitions", "0"),
+        ("failOnDataLoss", "maybe"),
+        ("subscribePattern", "("),
+        ("brokerVersion", "3.2"),
+    ],
+)
+def test_unknown_or_malformed_option_is_named(
+    spark: SparkSession, store: Path, option: str, value: str
+) -> None:
+    with pytest.raises(Exception, match=option) as caught:
+        load(spark, store, **{option: value}).count()
+    assert value in str(caught.value)
+
+
+def test_starting_inside_a_record_is_refused(spark: SparkSession, store: Path) -> None:
+    with pytest.raises(Exception, match="nearest boundaries are 0 and"):
+        load(spark, store, startingOffsets='{"commit_log_offset": 5}').count()
+
+
+def test_stream_honours_max_bytes_per_trigger(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    query, batches = drain(
+        spark, store, tmp_path, startingOffsets="earliest", maxBytesPerTrigger="50k"
+    )
+    offsets = offsets_of(store)
+    assert [o for b in batches for o in b] == offsets
+    assert len(batches) >= offsets[-1] // (51 * 1024)
+    spans = [b[-1] - b[0] for b in batches]
+    assert max(spans) <= 51 * 1024
+    latest = query.lastProgress.sources[0].latestOffset
+    assert '"commit_log_offset"' in latest
+
+
+def test_stream_starts_at_latest_and_resumes_from_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    config = make_store(store, 40)
+    _, before = drain(spark, store, tmp_path)
+    assert before == []
+    with CommitLogWriter(store, config) as writer:
+        writer.append_many(TEMPLATES, 25)
+    _, after = drain(spark, store, tmp_path)
+    assert [o for b in after for o in b] == offsets_of(store)[40:]
+
+
+def test_damage_raises_with_file_and_offset(spark: SparkSession, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    make_store(store, 1_000)
+    offset = offsets_of(store)[100]
+    corrupt(store / "commitlog" / f"{0:020d}", offset + 8)
+    with pytest.raises(Exception, match=f"at offset {offset}: the body does not match its CRC"):
+        load(spark, store).count()
+    assert load(spark, store, failOnDataLoss="false").count() == 999
