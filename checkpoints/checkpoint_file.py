@@ -21,10 +21,11 @@ class StoreCheckpoint:
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+    logics_physical_offset: int = 0  # where the last record dispatched begins, since 5.5.0
 
 
 def decode_checkpoint(data: bytes) -> StoreCheckpoint:
-    """Decode the first 40 bytes of a checkpoint file."""
+    """Decode the fields at the beginning of a checkpoint file."""
     raw = np.frombuffer(data[: CHECKPOINT.itemsize], CHECKPOINT)[0]
     return StoreCheckpoint(*(int(value) for value in raw.tolist()))
 
@@ -38,6 +39,7 @@ def encode_checkpoint(checkpoint: StoreCheckpoint) -> bytes:
             checkpoint.index_msg_timestamp,
             checkpoint.master_flushed_offset,
             checkpoint.confirm_phy_offset,
+            checkpoint.logics_physical_offset,
         ),
         CHECKPOINT,
     )

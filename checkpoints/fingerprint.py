@@ -6,7 +6,7 @@ from checkpoints.progress import Fingerprint
 from store import layout
 from store.commit_log import CommitLog
 from store.errors import DamageError
-from store.record_kernel import OK, find_parts, read_i32, read_i64
+from store.kernels.record import OK, find_parts, read_i32, read_i64
 
 
 def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:

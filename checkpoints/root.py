@@ -51,10 +51,10 @@ class BatchEnd:
 class DispatchRoot:
     """An OUTPUT that this process owns until ``close``."""
 
-    def __init__(self, path: Path, log: CommitLog, disk: Disk, lock: IO[bytes]) -> None:
+    def __init__(self, path: Path, disk: Disk, lock: IO[bytes]) -> None:
         self.path = path
-        self.log = log
         self.disk = disk
+        self.log: CommitLog
         self.progress: Progress
         self._lock = lock
 
@@ -77,8 +77,7 @@ class DispatchRoot:
         settings, from another log, or not by a dispatch of ours, DamageError if the log changed.
         """
         disk = disk if disk is not None else Disk()
-        log = CommitLog(config.commit_log_paths(store_root), config)
-        root = cls(output, log, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
+        root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
         try:
             root._begin(store_root, config, from_offset)
         except BaseException:
@@ -89,6 +88,9 @@ class DispatchRoot:
     def _begin(self, store_root: Path, config: StoreConfig, from_offset: int | None) -> None:
         has_abort = (self.path / layout.ABORT_FILE).exists()
         progress = read_progress(self.path)
+        if progress is not None:
+            _check_same(progress, store_root, config, self.path)
+        self.log = CommitLog(config.commit_log_paths(store_root), config)
         if progress is None:
             progress = self._new_progress(store_root, config, has_abort=has_abort)
             if from_offset is not None:
@@ -101,7 +103,6 @@ class DispatchRoot:
                     f"offset {from_offset} lies beyond the progress of {self.path} (offset "
                     f"{progress.reput_from_offset}): that would leave a hole"
                 )
-            _check_same(progress, store_root, config, self.path)
             if has_abort:
                 _refuse_data_beyond(progress, self.path, config)
         check_fingerprint(self.log, progress.last_record)
@@ -110,9 +111,7 @@ class DispatchRoot:
         self.disk.sync()
         write_progress(self.path, progress, self.disk)
 
-    def _new_progress(
-        self, store_root: Path, config: StoreConfig, *, has_abort: bool
-    ) -> Progress:
+    def _new_progress(self, store_root: Path, config: StoreConfig, *, has_abort: bool) -> Progress:
         for name in (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR):
             if _has_entries(self.path / name):
                 raise ConfigError(
@@ -204,6 +203,8 @@ class DispatchRoot:
             logics_msg_timestamp=stamp,
             index_msg_timestamp=progress.index_msg_timestamp,
         )
+        if last is not None and self.log.config.writes_logics_physical_offset:
+            checkpoint = replace(checkpoint, logics_physical_offset=last.offset)
         if checkpoint != known:
             write_checkpoint(self.path, checkpoint, self.disk)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store import record_kernel as rk
 from store.config import StoreConfig
 from store.errors import DamageError
+from store.kernels import record as rk
+from store.kernels.log_walk import walk
 from store.layout import BLANK_SIZE
-from store.log_walk import walk
 from store.mapped_file import MappedFile, MappedFileQueue
 from store.scan import scan_rules
 

@@ -30,6 +30,7 @@ from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatch_request import DispatchRequests
 from store.errors import DamageError
+from store.kernels.record import BLANK, find_parts
 from store.layout import ABORT_FILE, BLANK_SIZE, MAGIC_BLANK, struct_of
 from store.log_plan import LogPlanner
 from store.mapped_file import file_name
@@ -41,7 +42,6 @@ from store.record import (
     encode_record,
     record_crc,
 )
-from store.record_kernel import BLANK, find_parts
 from store.scan import Damage, Scanner
 
 _BLANK = struct_of(layout.BLANK_RECORD)

@@ -6,7 +6,7 @@ must be empty, files too many) when all have come. Nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from store.layout import (
 )
 from store.mapped_file import file_name
 
+_STEP = 8  # units looked at first: behind them may be a hole, which is slow to map
 _QUEUE_DEPTH = 2  # consumequeue/<topic>/<queue>
 
 
@@ -231,14 +232,18 @@ class QueueComparison(Disk):
 
     def _count_older(self, units: NDArray[np.void]) -> int:
         """Count the leading units of messages below the log's minimum, pre-fill included."""
-        return _leading(self._is_old(units)) if self._terms.is_aged else 0
+        return _count_leading(units, self._is_old) if self._terms.is_aged else 0
 
     def _count_stale(self, units: NDArray[np.void], limit: int) -> int:
         """Count the units that lie behind the queue's real end (format notes §5.6)."""
         if not self._terms.may_be_ahead:
             return 0
-        is_stale = (units["commit_log_offset"] >= limit) & self._is_size(units["size"])
-        count = _leading(is_stale)
+
+        def is_stale(some: NDArray[np.void]) -> NDArray[np.bool_]:
+            stale: NDArray[np.bool_] = some["commit_log_offset"] >= limit
+            return stale & self._is_size(some["size"])
+
+        count = _count_leading(units, is_stale)
         self._findings.counts.stale_units += count
         return count
 
@@ -306,9 +311,17 @@ def _entries(directory: Path) -> list[Path]:
         raise StoreIOError("list", directory, e) from e
 
 
-def _leading(flags: NDArray[np.bool_]) -> int:
-    """Count the leading true values."""
-    return len(flags) if flags.all() else int(np.argmin(flags))
+def _count_leading(
+    units: NDArray[np.void], holds: Callable[[NDArray[np.void]], NDArray[np.bool_]]
+) -> int:
+    """Count the leading units for which ``holds``; what follows them may be a large hole."""
+    at, step = 0, _STEP
+    while at < len(units):
+        flags = holds(units[at : at + step])
+        if not flags.all():
+            return at + int(np.argmin(flags))
+        at, step = at + step, 4 * step
+    return len(units)
 
 
 def _is_same_message(units: NDArray[np.void], unit: np.void) -> NDArray[np.bool_]:

@@ -136,6 +136,11 @@ class StoreConfig:
         """Whether ``abort`` holds the process id."""
         return self.version >= (5, 0, 0)
 
+    @property
+    def writes_logics_physical_offset(self) -> bool:
+        """Whether the checkpoint names the last record in a queue (its absence stops a start)."""
+        return self.version >= (5, 5, 0)
+
     def delay_levels_ms(self) -> tuple[int, ...]:
         """Return the delay of each level in milliseconds; level n is at index n - 1."""
         return _parse_delay_levels(self.message_delay_level)
@@ -252,14 +257,17 @@ def _refuse_foreign(values: Mapping[str, str], path: Path) -> None:
          "its consume queues are kept in RocksDB (storeType={storeType})"),
         (_is_true(values.get("enableDLegerCommitLog")),
          "its log is a DLedger log (enableDLegerCommitLog=true)"),
-        ("tiered" in plug_in.lower(), "it is a tiered store (messageStorePlugIn={messageStorePlugIn})"),
+        ("tiered" in plug_in.lower(),
+         "it is a tiered store (messageStorePlugIn={messageStorePlugIn})"),
         (_is_true(values.get("enableCalcFilterBitMap")),
-         "its consume queues hold filter bitmaps, whose content is not in the log "
-         "(enableCalcFilterBitMap=true)"),
+         "its consume queues hold filter bitmaps, made of more than the log "
+         + "(enableCalcFilterBitMap=true)"),
     ]  # fmt: skip
     for is_so, reason in found:
         if is_so:
-            raise UnsupportedFormatError(f"{path}: {reason.format(**values)}; that is not read here")
+            raise UnsupportedFormatError(
+                f"{path}: {reason.format(**values)}; that is not read here"
+            )
 
 
 def _is_true(value: str | None) -> bool:
@@ -268,7 +276,8 @@ def _is_true(value: str | None) -> bool:
 
 def _check(config: StoreConfig, origin: str) -> None:
     smallest = (
-        ("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, RECORD_MIN_SIZE + BLANK_SIZE),
+        ("mappedFileSizeCommitLog", config.mapped_file_size_commit_log,
+         RECORD_MIN_SIZE + BLANK_SIZE),
         ("mappedFileSizeConsumeQueueExt", config.mapped_file_size_consume_queue_ext,
          EXT_UNIT_SIZE + EXT_END_BLANK_SIZE),
         ("maxIndexNum", config.max_index_num, 2),
@@ -285,7 +294,9 @@ def _parse_delay_levels(text: str) -> tuple[int, ...]:
     for part in java.split(text, " "):
         number = java.parse_int(part[:-1], bits=64)
         if not part or part[-1] not in _UNIT_MS or number is None:
-            raise ConfigError(f"messageDelayLevel={text!r}: {part!r} is not a number and s, m, h or d")
+            raise ConfigError(
+                f"messageDelayLevel={text!r}: {part!r} is not a number and s, m, h or d"
+            )
         levels.append(number * _UNIT_MS[part[-1]])
     return tuple(levels)
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.config import StoreConfig
-from store.cq_kernel import Units
 from store.disk import Disk
+from store.kernels.consume_queue import Units
 from store.layout import (
     CONSUME_QUEUE_EXT_DIR,
     EXT_END_BLANK_SIZE,

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from store.config import StoreConfig
 from store.consume_queue import QueueTail, queue_end
 from store.consume_queue_ext import ConsumeQueueExtWriter
-from store.cq_kernel import NO_QUEUE_YET, Placed, Queues, Units, place
 from store.disk import Disk
 from store.dispatch_request import DispatchRequests
 from store.errors import DamageError
+from store.kernels.consume_queue import NO_QUEUE_YET, Placed, Queues, Units, place
 from store.layout import (
     CONSUME_QUEUE_DIR,
     CQ_UNIT,
@@ -109,7 +109,7 @@ class ConsumeQueueStore:
             files = int(state.allocated[numbers[q]]), int(queues.allocated[q])
             self._create_files(key, *files, first=int(placed.first[q]))
             self._write_queue(key, q, placed)
-        for q in np.flatnonzero(queues.repeated + queues.gaps):
+        for q in np.flatnonzero(queues.repeated + queues.gaps).tolist():
             drops = self.drops.setdefault(keys[q], QueueDrops())
             drops.add(int(queues.repeated[q]), int(queues.gaps[q]))
         state.max_physic_offset[numbers] = queues.max_physic_offset

@@ -127,11 +127,15 @@ def concat(parts: list[DispatchRequests]) -> DispatchRequests:
     ]
     rows = np.cumsum([0, *[len(p) for p in parts]])
     keys = np.cumsum([0, *[len(p.key_hash) for p in parts]])
-    columns: dict[str, list[NDArray[Any]]] = {n: [getattr(p, n) for p in parts] for n in COLUMN_TYPES}
+    columns: dict[str, list[NDArray[Any]]] = {
+        n: [getattr(p, n) for p in parts] for n in COLUMN_TYPES
+    }
     columns["queue"] = [r[p.queue] for r, p in zip(renumber, parts, strict=True)]
     columns["multi_queue"] = [r[p.multi_queue] for r, p in zip(renumber, parts, strict=True)]
     columns["key_end"] = [p.key_end + np.int32(k) for k, p in zip(keys[:-1], parts, strict=True)]
-    columns["multi_row"] = [p.multi_row + np.int32(r) for r, p in zip(rows[:-1], parts, strict=True)]
+    columns["multi_row"] = [
+        p.multi_row + np.int32(r) for r, p in zip(rows[:-1], parts, strict=True)
+    ]
     return DispatchRequests(
         begin=parts[0].begin,
         end=parts[-1].end,

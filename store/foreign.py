@@ -8,6 +8,7 @@ from pathlib import Path
 from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.errors import DamageError, UnsupportedFormatError
+from store.kernels.record import read_i32
 from store.layout import (
     CONFIG_DIR,
     CONSUME_QUEUE_DIR,
@@ -15,7 +16,6 @@ from store.layout import (
     MAGIC_V1,
     MAGIC_V2,
 )
-from store.record_kernel import read_i32
 
 _DLEDGER_HEADER_SIZE = 48  # a DLedger entry's own header, before the record
 _BATCH_QUEUE_DIR = "batchconsumequeue"

@@ -22,8 +22,8 @@ from store import layout
 from store.config import StoreConfig
 from store.differences import Counts, Terms, Views
 from store.dispatch_request import DispatchRequests
-from store.index_kernel import BEGIN_TIMESTAMP, END_TIMESTAMP, INDEX_COUNT
 from store.index_service import read_header
+from store.kernels.index import BEGIN_TIMESTAMP, END_TIMESTAMP, INDEX_COUNT
 
 _CHUNK = 1 << 16
 _MISMATCHES_MAX = 64  # then the index is another one: it is compared as it stands

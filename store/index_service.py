@@ -19,7 +19,7 @@ from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatch_request import DispatchRequests
 from store.errors import DamageError
-from store.index_kernel import (
+from store.kernels.index import (
     BEGIN_PHY,
     BEGIN_TIMESTAMP,
     END_PHY,
@@ -87,9 +87,7 @@ class IndexService:
             if row >= len(requests):
                 return
 
-    def _put(
-        self, file: _FileInWork, records: PutInput, start: tuple[int, int]
-    ) -> tuple[int, int]:
+    def _put(self, file: _FileInWork, records: PutInput, start: tuple[int, int]) -> tuple[int, int]:
         config = self._config
         count = int(file.header[INDEX_COUNT])
         room = min(config.max_index_num - count, len(records.key_hash) - start[1])
@@ -184,7 +182,9 @@ def index_count(path: Path) -> int:
 
 def next_name(last: str | None) -> str:
     """Return the name of a new index file: local wall-clock time, and later than ``last``."""
-    now = datetime.fromtimestamp(time.time())
+    # Java parity: the name is a wall clock's in the local zone, so these times have no zone.
+    now = datetime.fromtimestamp(time.time())  # noqa: DTZ006 - see above
     if last is not None:
-        now = max(now, datetime.strptime(last + "000", _NAME_FORMAT) + timedelta(milliseconds=1))
+        before = datetime.strptime(last + "000", _NAME_FORMAT)  # noqa: DTZ007 - see above
+        now = max(now, before + timedelta(milliseconds=1))
     return now.strftime(_NAME_FORMAT)[:-3]

@@ -1,4 +1,4 @@
-"""Java's strings and numbers, as the broker computes them (plain Python; the scan kernel has twins).
+"""Java's strings and numbers, as the broker computes them (plain Python; kernels are twins).
 
 A Java string is UTF-16; here it is a ``str``. Decoding follows ``new String(bytes, UTF_8)`` of
 JDK 17, hashing follows ``String.hashCode``, splitting ``String.split`` with a literal separator.

@@ -19,7 +19,8 @@ ext unit           20+n   size i16, tags_code i64, store_timestamp i64, bitmap l
 index header       40     begin/end timestamp i64, begin/end phy offset i64, slots i32, count i32
 index slot         4      number of the newest entry of the slot i32, 0 = none
 index entry        20     key_hash i32, phy_offset i64, time_diff_seconds i32, prev_index i32
-checkpoint         4096   physic, logics, index timestamp i64, master flushed, confirm offset i64
+checkpoint         4096   physic, logics, index timestamp i64, master flushed, confirm, logics
+                          physical offset i64
 =================  =====  ==========================================================
 """
 
@@ -209,10 +210,11 @@ CHECKPOINT = np.dtype(
         ("index_msg_timestamp", ">i8"),
         ("master_flushed_offset", ">i8"),
         ("confirm_phy_offset", ">i8"),
+        ("logics_physical_offset", ">i8"),  # since 5.5.0
     ]
 )
 CHECKPOINT_SIZE = 4096
-assert CHECKPOINT.itemsize == 40
+assert CHECKPOINT.itemsize == 48
 
 # --- names -------------------------------------------------------------------------------------
 

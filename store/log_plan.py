@@ -13,17 +13,17 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from store import layout
-from store import record_kernel as rk
 from store.commit_log import CommitLog, wrong_size
+from store.kernels import record as rk
+from store.kernels.log_walk import WalkEnd, find_record, walk
 from store.log_range import LogRange
-from store.log_walk import WalkEnd, find_record, walk
 from store.mapped_file import MappedFile
 from store.scan import scan_rules
 
@@ -123,9 +123,7 @@ class LogPlanner:
             return self._plan_last(file, at, stop)
         return [], False
 
-    def _plan_closed(
-        self, file: MappedFile, at: int, stop: int
-    ) -> tuple[list[LogRange], bool]:
+    def _plan_closed(self, file: MappedFile, at: int, stop: int) -> tuple[list[LogRange], bool]:
         end = self._walk(file, at, stop, live=False)
         if end.reason == rk.OK:
             return self._cut(file, at, file.base + end.at, end), True
@@ -157,6 +155,18 @@ class LogPlanner:
         path = str(file.path)
         return [LogRange(a, b, path, file.base) for a, b in pairwise(bounds) if a < b]
 
+    def _find_record(self, file: MappedFile, at: int) -> int:
+        """Find the first valid record from ``at`` on, -1 if there is none. Holes are not read."""
+        for data_begin, data_end in data_ranges(file, at):
+            # A record that begins at a range's edge may have its first bytes in the hole before
+            # it, which are zeros, and its last in the next.
+            begin, end = data_begin - layout.BLANK_SIZE, data_end + layout.RECORD_MIN_SIZE
+            span = (file.base, max(begin, at), min(end, file.length))
+            found = int(find_record(file.view(), span, self._rules))
+            if found >= 0:
+                return found
+        return -1
+
     def _record_after(self, file: MappedFile, end: WalkEnd) -> int:
         """Find a valid record after the failed one at ``end.at``; -1 if the log ends there.
 
@@ -171,12 +181,7 @@ class LogPlanner:
             return -1
         if not is_clean and now - self._stop[1] < _STALLED_SECONDS:
             return -1
-        found = -1
-        begin = next_data(file, end.at)
-        if begin >= 0:
-            begin -= layout.BLANK_SIZE  # a record's first bytes may be zeros in the hole
-            span = (file.base, max(begin, end.at + 1), file.length)
-            found = int(find_record(file.view(), span, self._rules))
+        found = self._find_record(file, end.at + 1)
         if found < 0 or not is_clean:
             self._searched = (offset, is_clean)
         if found >= 0 and not is_clean:
@@ -189,10 +194,14 @@ class LogPlanner:
         return found
 
 
-def next_data(file: MappedFile, at: int) -> int:
-    """Return the first position from ``at`` on that is not in a hole of the file, -1 if none."""
+def data_ranges(file: MappedFile, at: int) -> Iterator[tuple[int, int]]:
+    """Yield the pieces of a file from position ``at`` on that are not holes."""
     with file.path.open("rb") as f:
-        try:
-            return os.lseek(f.fileno(), at, os.SEEK_DATA)
-        except OSError:  # ENXIO: only a hole follows
-            return -1
+        while at < file.length:
+            try:
+                at = os.lseek(f.fileno(), at, os.SEEK_DATA)
+            except OSError:  # ENXIO: only a hole follows
+                return
+            end = os.lseek(f.fileno(), at, os.SEEK_HOLE)
+            yield at, end
+            at = end

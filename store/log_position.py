@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-from store import record_kernel as rk
 from store.commit_log import CommitLog
 from store.errors import ConfigError
-from store.log_walk import walk
+from store.kernels import record as rk
+from store.kernels.log_walk import first_stored, walk
+from store.kernels.record import Rules, check_record, read_i64
 from store.mapped_file import MappedFile
-from store.record_kernel import Rules, check_record, read_i64
 from store.scan import scan_rules
 
 _NO_CUTS = (np.empty(0, np.int64), 1 << 62)
@@ -63,7 +61,7 @@ def first_stored_at(log: CommitLog, timestamp_ms: int) -> int:
         else:
             low = middle + 1
     for file in files[max(low - 1, 0) :]:
-        at = int(_first_at(file.view(), file.base, timestamp_ms, _fast_rules(log)))
+        at = int(first_stored(file.view(), file.base, timestamp_ms, _fast_rules(log)))
         if at >= 0:
             return file.base + at
     return log.max_offset()
@@ -78,17 +76,3 @@ def _first_timestamp(file: MappedFile, log: CommitLog) -> int:
     view = file.view()
     parts = check_record(view, 0, file.base, _fast_rules(log))
     return int(read_i64(view, parts.store_timestamp_at)) if parts.reason == rk.OK else -1
-
-
-@numba.njit(cache=True, nogil=True)
-def _first_at(buf: NDArray[np.uint8], base: int, timestamp_ms: int, rules: Rules) -> int:
-    """Walk a file to its first record stored at or after a time; -1 if it has none."""
-    at = np.int64(0)
-    while at < len(buf):
-        parts = check_record(buf, at, base, rules)
-        if parts.reason != rk.OK:
-            return -1
-        if read_i64(buf, parts.store_timestamp_at) >= timestamp_ms:
-            return at
-        at = parts.end
-    return -1

@@ -153,8 +153,8 @@ class LogReader:
 
         Raises DamageError if the chain of records breaks before it.
         """
-        from store import record_kernel as rk  # noqa: PLC0415 - loads the kernels
-        from store.log_walk import walk  # noqa: PLC0415 - the same
+        from store.kernels import record as rk  # noqa: PLC0415 - loads the kernels
+        from store.kernels.log_walk import walk  # noqa: PLC0415 - the same
         from store.scan import scan_rules  # noqa: PLC0415 - the same
 
         if not self.is_within(offset + 1):

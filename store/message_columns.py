@@ -17,13 +17,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store import layout
-from store import message_kernel as mk
 from store.compression import readable_body
 from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests
 from store.errors import DamageError, StoreError
+from store.kernels import message as mk
+from store.kernels.message import Entries, Spans
 from store.mapped_file import file_name
-from store.message_kernel import Entries, Spans
 from store.message_schema import MESSAGE_FIELDS, message_schema
 
 _DATA_SIZE_MAX = 2**31 - 1  # Arrow's offsets are i32

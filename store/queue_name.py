@@ -1,4 +1,4 @@
-"""Which topic names can be directories (the scan kernel has a twin in ``store.topic_kernel``)."""
+"""Which topic names can be directories (the scan kernel has a twin in ``store.kernels.topic``)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@
     16         reconsume_times, prepared_transaction_offset, body length
     …          body; topic length (1 byte in V1, 2 in V2), topic; properties length, properties
 
-Decoding accepts what the scan accepts (``store.record_kernel``), but for the two checks that
+Decoding accepts what the scan accepts (``store.kernels.record``), but for the two checks that
 depend on the configuration: the property CRC, and V2 before 5.1.0. Format notes §2.1–§2.6.
 """
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store import record_kernel as rk
-from store import scan_kernel as sk
-from store import topic_kernel as tk
 from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests
 from store.errors import DamageError, UnsupportedFormatError
 from store.java import decode
+from store.kernels import record as rk
+from store.kernels import scan as sk
+from store.kernels import topic as tk
+from store.kernels.log_walk import find_record
+from store.kernels.record import Rules
+from store.kernels.scan import Columns, QueueTable, ScanEnd
 from store.layout import RECORD_MIN_SIZE
 from store.log_range import LogRange
-from store.log_walk import find_record
 from store.mapped_file import map_file
-from store.record_kernel import Rules
-from store.scan_kernel import Columns, QueueTable, ScanEnd
 
 CHUNK_BYTES = 4 * 1024 * 1024
 _SETTLE_SECONDS = 0.05  # a failed record is read once more after this
@@ -152,7 +152,7 @@ class Scanner:
     ) -> tuple[DispatchRequests, int, int]:
         self._make_room(span[2] - span[1])
         self._table.slots[:] = 0
-        self._table.count[0] = 0
+        self._table.used[0] = 0
         end: ScanEnd = sk.scan(view, span, self.rules, self._delays, (self._table, self._columns))
         return self._requests(view, span[0] + span[1], span[0] + end.at, end), end.reason, end.at
 
@@ -183,14 +183,14 @@ class Scanner:
         self._table = QueueTable(
             slots=np.zeros(1 << (2 * queues).bit_length(), np.int32),
             rows=np.empty((queues, sk.QUEUE_FIELDS), np.int64),
-            count=np.zeros(1, np.int64),
+            used=np.zeros(1, np.int64),
         )
 
     def _requests(
         self, view: NDArray[np.uint8], begin: int, stop: int, end: ScanEnd
     ) -> DispatchRequests:
         out, table = self._columns, self._table
-        n, queues = end.rows, table.rows[: int(table.count[0])]
+        n, queues = end.rows, table.rows[: int(table.used[0])]
         names = queues[:, [sk.TOPIC_AT, sk.TOPIC_END]].tolist()
         topics = [decode(view[a:b].tobytes()) for a, b in names]
         return DispatchRequests(

@@ -55,7 +55,9 @@ def _write_order(writer: CommitLogWriter, randoms: random.Random, order: int) ->
     if order % 10 == 0:
         queue = order // 10 % _PAYMENT_QUEUES
         parts = [
-            _message(PAYMENT_TOPIC, queue, f"part {i} of {key}", ("Card", f"{key} part-{i}", randoms))
+            _message(
+                PAYMENT_TOPIC, queue, f"part {i} of {key}", ("Card", f"{key} part-{i}", randoms)
+            )
             for i in range(3)
         ]
         writer.append_batch(parts)

@@ -55,7 +55,7 @@ class DispatchRequestSource(DataSource):
         """Return the private schema."""
         return _SCHEMA
 
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """Return the reader."""
         return DispatchRequestReader({k.lower(): v for k, v in self.options.items()})
 
@@ -93,23 +93,23 @@ class DispatchRequestReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     # Spark's names from here on. ----------------------------------------------------------------
 
-    def initialOffset(self) -> Offset:  # noqa: N802
+    def initialOffset(self) -> Offset:
         """Return the reput offset, which the root decides (promise I7)."""
         return {OFFSET_KEY: int(self._options["reputfromoffset"])}
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next batch."""
         return self._stream.latest(start, limit)
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return ``maxBytesPerTrigger`` as a limit."""
         return self._stream.default_limit()
 
-    def reportLatestOffset(self) -> Offset:  # noqa: N802
+    def reportLatestOffset(self) -> Offset:
         """Return where the log ends."""
         return self._stream.report_latest()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Fix the offset to run up to."""
         self._stream.prepare_available_now()
 

@@ -91,6 +91,7 @@ class DispatchSink:
         self._listeners = listeners
         self._lock = threading.Lock()
         self._closed = False
+        self._is_settled = True  # all that was applied is named by progress
         self._queues = ConsumeQueueStore(root.path, config, root.disk)
         self._index = (
             IndexService(root.path, config, root.disk) if config.message_index_enable else None
@@ -116,6 +117,9 @@ class DispatchSink:
             except StoreError as e:
                 self.error = e
                 raise
+            except BaseException as e:
+                self.error = StoreError(f"a batch was not applied: {e!r}")
+                raise
 
     def close(self) -> None:
         """Wait for the batch in flight, flush and give the root back."""
@@ -123,11 +127,7 @@ class DispatchSink:
             if self._closed:
                 return
             self._closed = True
-            self._root.close(clean=self.error is None or self._is_settled())
-
-    def _is_settled(self) -> bool:
-        """Tell whether all that was applied is named by progress (damage stops after commit)."""
-        return self.counts.reput_from_offset == self._root.progress.reput_from_offset
+            self._root.close(clean=self._is_settled)
 
     def _apply(self, stretches: list[DispatchRequests | Damage]) -> None:
         began = time.monotonic()
@@ -137,6 +137,7 @@ class DispatchSink:
         end = at
         if requests:
             batch = concat(requests)
+            self._is_settled = False
             for dispatcher in self.dispatchers:
                 dispatcher.dispatch(batch)
             end = batch.end
@@ -144,6 +145,7 @@ class DispatchSink:
             end = max(end, gap.end)
         if end > at:
             self._commit(requests, lost, end)
+            self._is_settled = True
             self.counts = replace(
                 self.counts,
                 batches=self.counts.batches + 1,

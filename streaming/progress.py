@@ -57,12 +57,12 @@ class Listener(StreamingQueryListener):
         """Call when the query has ended."""
         self._ends.append(do)
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Note which run is ours."""
         if event.name == self._name:
             self._run_id = str(event.runId)
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Report progress."""
         if event.progress.name != self._name or self._report is None:
             return
@@ -70,12 +70,12 @@ class Listener(StreamingQueryListener):
         offset = json.loads(latest)[OFFSET_KEY] if latest else 0
         self._report(self.progress(offset))
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Report that nothing is behind."""
         if str(event.runId) == self._run_id and self._report is not None:
             self._report(self.progress(0))
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Give the root back, whoever stopped the query."""
         if str(event.runId) != self._run_id:
             return

@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import store.errors
-from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
+from checkpoints.settings import resolve_config
 from store.commit_log import CommitLog
-from store.config import StoreConfig, config_from_shape, config_to_json, load_config
+from store.config import StoreConfig, config_to_json
 from store.errors import ConfigError, StoreError
 from store.foreign import refuse_foreign_store
 from store.log_position import check_boundary, first_stored_at
@@ -26,6 +26,7 @@ from streaming.options import spark_interval
 from streaming.progress import DispatchProgress, Listener
 
 MAX_BYTES_PER_TRIGGER = 256 * 1024 * 1024
+
 
 class SparkFailedError(StoreError):
     """The query ended with an error that is none of ours."""
@@ -104,7 +105,7 @@ def begin_dispatch(
     """Start a dispatch as ``start_dispatch`` does; return the query with its sink and root."""
     if not store_root.is_dir():
         raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
-    config = resolve_config(store_root, output, options)
+    config = resolve_config(store_root, output, options.broker_conf, options.broker_version)
     refuse_foreign_store(store_root, config)
     replay_from = _replay_offset(store_root, config, options)
     root = DispatchRoot.open(output, store_root, config, from_offset=replay_from)
@@ -138,24 +139,7 @@ def query_error(query: StreamingQuery) -> StoreError | None:
     return error
 
 
-def resolve_config(store_root: Path, output: Path, options: DispatchOptions) -> StoreConfig:
-    """Return the settings to run with: those given, else those OUTPUT was made with."""
-    progress = read_progress(output)
-    given = options.broker_conf is not None or (store_root / "broker.conf").exists()
-    if progress is None or given:
-        version = options.broker_version
-        if version is None and progress is not None:
-            version = str(progress.shape["version"])
-        return load_config(store_root, options.broker_conf, version)
-    shape = dict(progress.shape)
-    if options.broker_version is not None:
-        shape["version"] = options.broker_version
-    return config_from_shape(shape, commit_log=progress.commit_log)
-
-
-def _replay_offset(
-    store_root: Path, config: StoreConfig, options: DispatchOptions
-) -> int | None:
+def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptions) -> int | None:
     """Return the offset that the options ask to begin at, None where they ask for none."""
     if options.from_offset is None and options.from_time is None:
         return None

@@ -50,7 +50,7 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
     try:
         with _without_start_up_noise():
             return builder.getOrCreate()
-    except Exception as e:  # noqa: BLE001 - whatever PySpark raises here means it did not start
+    except Exception as e:
         raise SparkStartError(f"Spark did not start: {str(e).splitlines()[0]}") from e
 
 

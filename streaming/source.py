@@ -35,8 +35,8 @@ from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError
 from store.foreign import refuse_foreign_store
 from store.layout import ABORT_FILE
-from store.log_range import LogRange
 from store.log_position import check_boundary, first_stored_at
+from store.log_range import LogRange
 from store.mapped_file import map_file
 from store.message_columns import message_batch
 from store.message_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
@@ -77,7 +77,7 @@ class CommitLogDataSource(DataSource):
         options = parse_options(dict(self.options), streaming=False)
         return CommitLogReader(_MessageRows(options, _wanted(schema)))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream reader."""
         options = parse_options(dict(self.options), streaming=True)
         return CommitLogStreamReader(_MessageRows(options, _wanted(schema)))
@@ -209,26 +209,26 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._lazy_stream = self._rows.stream(max(batch // parts, RANGE_BYTES_MIN))
         return self._lazy_stream
 
-    def initialOffset(self) -> Offset:  # noqa: N802
+    def initialOffset(self) -> Offset:
         """Return where a new query begins. Called twice by Spark: the answer stays the same."""
         if self._initial is None:
             self._initial = starting_offset(self._rows.options, self._stream)
             check_boundary(self._stream.log, self._initial)
         return {OFFSET_KEY: self._initial}
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next micro-batch."""
         return self._stream.latest(start, limit)
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return ``maxBytesPerTrigger`` as a limit."""
         return self._stream.default_limit()
 
-    def reportLatestOffset(self) -> Offset:  # noqa: N802
+    def reportLatestOffset(self) -> Offset:
         """Return where the log ends."""
         return self._stream.report_latest()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Fix the offset to run up to."""
         self._stream.prepare_available_now()
 

@@ -10,7 +10,7 @@ from checkpoints.fingerprint import check_fingerprint
 from checkpoints.progress import LostRange, Progress, read_progress
 from store.commit_log import CommitLog
 from store.compare import Counts, Difference, StoreComparison, Terms
-from store.config import StoreConfig, config_from_shape, load_config
+from store.config import StoreConfig
 from store.consume_queue_store import QueueDrops, QueueKey
 from store.dispatch_request import DispatchRequests, concat
 from store.errors import ConfigError, DamageError
@@ -113,21 +113,6 @@ def verify(
         drops=comparison.take_drops(),
         lost=span.lost,
     )
-
-
-def resolve_config(
-    store_root: Path, output: Path, broker_conf: Path | None, broker_version: str | None
-) -> StoreConfig:
-    """Return the settings to compare with: those given, else those OUTPUT was made with."""
-    progress = read_progress(output)
-    if progress is None or broker_conf is not None or (store_root / "broker.conf").exists():
-        if broker_version is None and progress is not None:
-            broker_version = str(progress.shape["version"])
-        return load_config(store_root, broker_conf, broker_version)
-    shape = dict(progress.shape)
-    if broker_version is not None:
-        shape["version"] = broker_version
-    return config_from_shape(shape, commit_log=progress.commit_log)
 
 
 class _Derivation:

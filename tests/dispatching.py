@@ -1,6 +1,6 @@
 """Dispatch a store at the sink layer, without Spark, and compare what is built.
 
-    planner -> scanner -> sink, as the streaming query wires them, in batches of any cut
+planner -> scanner -> sink, as the streaming query wires them, in batches of any cut
 """
 
 import itertools
@@ -75,9 +75,7 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
     sizes = iter(itertools.repeat(1) if one_by_one else cuts if cuts is not None else ())
     root = DispatchRoot.open(output, store_root, config, disk=disk())
     sink = DispatchSink(root, config, fail_on_data_loss=fail_on_data_loss)
-    planner = LogPlanner(
-        root.log, lambda: root.is_log_clean(store_root), range_bytes=range_bytes
-    )
+    planner = LogPlanner(root.log, lambda: root.is_log_clean(store_root), range_bytes=range_bytes)
     scanner = Scanner(config, chunk_bytes)
     last: Batch = []
     try:
@@ -147,7 +145,7 @@ def tree(directory: Path) -> dict[str, Content]:
 
 def built_tree(root: Path) -> dict[str, Content]:
     """Map the files that dispatch builds below a root; index files are named by their number."""
-    built = {}
+    built: dict[str, Content] = {}
     for kind in BUILT_DIRECTORIES:
         contents = tree(root / kind)
         names = [str(n) for n in range(len(contents))] if kind == "index" else contents

@@ -52,6 +52,7 @@ _MODULES = ("dispatch", "verify", "read", "demo")  # the order of the commands i
 def main() -> None:
     """Run ``reput`` with the process's arguments and exit."""
     logging.basicConfig(level=logging.WARNING, format="reput: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a failed batch is told in one line
     sys.exit(run(sys.argv[1:]))
 
 

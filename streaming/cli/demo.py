@@ -8,24 +8,25 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from store import Boundary, Message, MessageStore
-from store.commit_log import CommitLog
+from store import Boundary, MessageStore
 from store.config import BROKER_CONF, load_config
 from store.errors import StoreError
 from store.layout import COMMIT_LOG_DIR, SCHEDULE_TOPIC
 from streaming.cli.dispatch import Reporter, stop_signals
 from streaming.cli.show import print_messages, time_text
-from streaming.demo_log import BROKER_CONF as DEMO_CONF
-from streaming.demo_log import ORDER_TOPIC
+
+if TYPE_CHECKING:
+    from store.commit_log import CommitLog
 
 _POLL_SECONDS = 0.1
 _CATCH_UP_SECONDS = 30.0
+_TOPIC = "OrderTopic"  # what is looked at
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +44,8 @@ def demo(
     root = directory if directory is not None else Path(tempfile.mkdtemp(prefix="reput-demo-"))
     store, output = root / "store", root / "output"
     (store / COMMIT_LOG_DIR).mkdir(parents=True, exist_ok=True)
+    from streaming.demo_log import BROKER_CONF as DEMO_CONF
+
     (store / BROKER_CONF).write_text(DEMO_CONF)
     console = Console()
     _write_and_dispatch(console, store, output, seconds)
@@ -53,8 +56,9 @@ def demo(
 
 def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: float) -> None:
     """Let a process append to the log while the streaming query dispatches it."""
-    from streaming.query import DispatchOptions, begin_dispatch, query_error  # noqa: PLC0415
-    from streaming.session import build_session  # noqa: PLC0415
+    from store.commit_log import CommitLog
+    from streaming.query import DispatchOptions, begin_dispatch, query_error
+    from streaming.session import build_session
 
     console.rule("1. A broker's commit log grows, the streaming query dispatches it")
     console.print(
@@ -121,22 +125,24 @@ def _read(console: Console, store: Path, output: Path) -> None:
         console.print(table)
 
         console.rule("3. Messages by queue offset")
-        middle = reader.max_offset_in_queue(ORDER_TOPIC, 1) // 2
-        _say_command(console, f"get {store} --topic {ORDER_TOPIC} --queue 1 --offset {middle} --max 3",
+        middle = reader.max_offset_in_queue(_TOPIC, 1) // 2
+        _say_command(console, f"get {store} --topic {_TOPIC} --queue 1 --offset {middle} --max 3",
                      output)  # fmt: skip
-        found = reader.get_message(ORDER_TOPIC, 1, middle, 3).messages
+        found = reader.get_message(_TOPIC, 1, middle, 3).messages
         print_messages(found)
 
         console.rule("4. From a time to a queue offset")
         stamp = found[0].store_timestamp
-        _say_command(console, f"offset {store} --topic {ORDER_TOPIC} --queue 1 --time {stamp}", output)
-        offset = reader.offset_in_queue_by_time(ORDER_TOPIC, 1, stamp, Boundary.LOWER)
-        console.print(f"the first message stored at or after {time_text(stamp)} has offset {offset}")
+        _say_command(console, f"offset {store} --topic {_TOPIC} --queue 1 --time {stamp}", output)
+        offset = reader.offset_in_queue_by_time(_TOPIC, 1, stamp, Boundary.LOWER)
+        console.print(
+            f"the first message stored at or after {time_text(stamp)} has offset {offset}"
+        )
 
         console.rule("5. Messages by key")
         key = (found[0].keys or "").split(" ")[0]
-        _say_command(console, f"query {store} --topic {ORDER_TOPIC} --key {key}", output)
-        print_messages(reader.query_message(ORDER_TOPIC, key).messages)
+        _say_command(console, f"query {store} --topic {_TOPIC} --key {key}", output)
+        print_messages(reader.query_message(_TOPIC, key).messages)
 
         console.rule("6. A delayed message")
         _show_delayed(console, reader)
@@ -145,8 +151,7 @@ def _read(console: Console, store: Path, output: Path) -> None:
 def _show_delayed(console: Console, reader: MessageStore) -> None:
     """Show that a schedule queue's units hold the time a message is due, where tags codes are."""
     for queue in reader.queue_ids(SCHEDULE_TOPIC)[:1]:
-        messages: list[Message] = reader.get_message(SCHEDULE_TOPIC, queue, 0, 1).messages
-        for message in messages:
+        for message in reader.get_message(SCHEDULE_TOPIC, queue, 0, 1).messages:
             level = message.properties["DELAY"]
             real = message.properties["REAL_TOPIC"]
             console.print(
@@ -158,8 +163,8 @@ def _show_delayed(console: Console, reader: MessageStore) -> None:
 
 def _verify(console: Console, store: Path, output: Path) -> None:
     """Derive everything again from the log and compare."""
-    from streaming.cli.verify import summary  # noqa: PLC0415
-    from streaming.verification import verify  # noqa: PLC0415
+    from streaming.cli.verify import summary
+    from streaming.verification import verify
 
     console.rule("7. Are queues and index right?")
     _say_command(console, f"verify {store}", output)
@@ -173,9 +178,9 @@ def _verify(console: Console, store: Path, output: Path) -> None:
 def _farewell(console: Console, root: Path, store: Path, output: Path) -> None:
     console.rule("What just happened")
     console.print(
-        "A commit log was written, tailed by a Spark Structured Streaming query and dispatched into\n"
-        "ConsumeQueue and IndexFile, byte for byte as a RocketMQ broker writes them; then read by\n"
-        "offset, time and key without a broker.\n\n"
+        "A commit log was written, tailed by a Spark Structured Streaming query and dispatched\n"
+        "into ConsumeQueue and IndexFile, byte for byte as a RocketMQ broker writes them; then\n"
+        "read by offset, time and key without a broker.\n\n"
         "On your own store (STORE is the broker's storePathRootDir; it is only read):\n"
         "  reput dispatch STORE --output OUTPUT --available-now   build queues and index once\n"
         "  reput dispatch STORE --output OUTPUT                   keep them built, until Ctrl-C\n"

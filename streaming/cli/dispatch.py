@@ -20,9 +20,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from store.config import StoreConfig
 from store.errors import ConfigError
-from streaming.cli.options import BrokerConf, BrokerVersion, Json, parse_time
+from streaming.cli.options import (
+    BrokerConf,
+    BrokerVersion,
+    Json,
+    describe_settings,
+    parse_time,
+)
 from streaming.options import parse_bytes
 
 if TYPE_CHECKING:
@@ -68,7 +73,7 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
 
     Runs until it is stopped (Ctrl-C or SIGTERM, both clean); starts again where it left off.
     """
-    from streaming.query import DispatchOptions  # noqa: PLC0415 - loads PySpark
+    from streaming.query import DispatchOptions
 
     reporter = Reporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
     options = DispatchOptions(
@@ -93,8 +98,8 @@ def run_dispatch(
     master: str | None = None,
 ) -> None:
     """Run a dispatch until it ends or is stopped. Raises what ended it."""
-    from streaming.query import begin_dispatch, query_error  # noqa: PLC0415
-    from streaming.session import build_session  # noqa: PLC0415
+    from streaming.query import begin_dispatch, query_error
+    from streaming.session import build_session
 
     with stop_signals() as stop:
         spark = build_session("reput dispatch", master)
@@ -103,8 +108,8 @@ def run_dispatch(
                 running = begin_dispatch(spark, store, output, options)
                 reporter.begin(running)
                 try:
-                    while running.query.isActive and not stop.is_set():
-                        running.query.awaitTermination(_POLL_SECONDS)
+                    while running.query.isActive and not stop.wait(_POLL_SECONDS):
+                        pass
                 finally:
                     running.close()
                     reporter.end(running)
@@ -148,7 +153,7 @@ class Reporter:
         progress = running.root.progress
         self._say(
             "start",
-            f"RocketMQ {running.config.version} rules, {describe_sizes(running.config)}",
+            describe_settings(running.config),
             version=str(running.config.version),
             reput_from_offset=progress.reput_from_offset,
             output=str(running.root.path),
@@ -207,19 +212,6 @@ def progress_line(p: DispatchProgress) -> str:
     return (
         f"offset {p.reput_from_offset:,}  {p.bytes_per_second / _MEGA:,.1f} MB/s  "
         f"{p.messages_per_second:,.0f} messages/s  behind {p.lag_bytes:,} bytes, {p.lag_ms:,} ms"
-    )
-
-
-def describe_sizes(config: StoreConfig) -> str:
-    """Return the sizes a dispatch assumes, in words."""
-    index = (
-        f"index {config.max_index_num} entries, {config.max_hash_slot_num} slots"
-        if config.message_index_enable
-        else "index off"
-    )
-    return (
-        f"commit log files {config.mapped_file_size_commit_log}, "
-        f"consume queue files {config.mapped_file_size_consume_queue}, {index}"
     )
 
 

@@ -6,13 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-from store.compare import Counts
 from streaming.cli import EXIT_NO
 from streaming.cli.options import (
     BrokerConf,
@@ -23,7 +22,10 @@ from streaming.cli.options import (
     describe_settings,
 )
 from streaming.cli.show import print_json, printable, say
-from streaming.verification import Report, Verification, resolve_config, verify
+
+if TYPE_CHECKING:
+    from store.compare import Counts
+    from streaming.verification import Report, Verification
 
 _SHOWN_MAX = 20
 _COUNTED = {
@@ -57,6 +59,9 @@ def verify_store(
     anything differs. A root of ours is compared up to its progress, a broker's up to the log's
     end; what a broker leaves beside that (older, stale and doubled units and entries) is counted.
     """
+    from checkpoints.settings import resolve_config
+    from streaming.verification import verify
+
     root = output if output is not None else store
     config = resolve_config(store, root, broker_conf, broker_version)
     if not as_json:

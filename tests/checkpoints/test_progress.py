@@ -84,7 +84,7 @@ def test_every_changed_byte_is_found() -> None:
             changed[at] ^= mask
             with pytest.raises(DamageError) as caught:
                 decode_progress(bytes(changed), PATH)
-            assert PATH == caught.value.path
+            assert caught.value.path == PATH
 
 
 def test_every_cut_is_found() -> None:
@@ -92,7 +92,7 @@ def test_every_cut_is_found() -> None:
     for size in range(len(data) - 1):
         with pytest.raises(DamageError):
             decode_progress(data[:size], PATH)
-    assert PROGRESS == decode_progress(data[:-1], PATH)
+    assert decode_progress(data[:-1], PATH) == PROGRESS
 
 
 JSON = st.recursive(
@@ -134,8 +134,8 @@ def test_progress_is_replaced_whole(tmp_path: Path) -> None:
     disk = Disk()
     write_progress(tmp_path, PROGRESS, disk)
     write_progress(tmp_path, PROGRESS, disk)
-    assert PROGRESS == read_progress(tmp_path)
-    assert ["progress"] == [path.name for path in (tmp_path / "reput").iterdir()]
+    assert read_progress(tmp_path) == PROGRESS
+    assert [path.name for path in (tmp_path / "reput").iterdir()] == ["progress"]
 
 
 def test_progress_that_is_no_file_is_an_io_error(tmp_path: Path) -> None:

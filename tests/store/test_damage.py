@@ -1,4 +1,4 @@
-"""Damaged logs: what lies before is kept, the place is named, skipping is asked for and recorded."""
+"""Damaged logs: what lies before is kept, the place is named, skipping is recorded."""
 
 import itertools
 import os
@@ -156,7 +156,11 @@ def number_in(base: int) -> int:
     return 1 + next(n for n, r in enumerate(RECORDS) if r.commit_log_offset >= base)
 
 
-PLACES = {"first file": number_in(0), "middle file": number_in(FILE_SIZE), "last": number_in(LAST_BASE)}
+PLACES = {
+    "first file": number_in(0),
+    "middle file": number_in(FILE_SIZE),
+    "last": number_in(LAST_BASE),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -281,7 +285,7 @@ def test_a_missing_file(store: Store, fail_on_data_loss: bool) -> None:
         store.assert_built(before)
         return
     [lost] = store.dispatch(fail_on_data_loss=False).lost
-    assert (FILE_SIZE, 2 * FILE_SIZE) == (lost.begin, lost.end)
+    assert (lost.begin, lost.end) == (FILE_SIZE, 2 * FILE_SIZE)
     store.assert_built(before + [r for r in RECORDS if r.commit_log_offset >= 2 * FILE_SIZE])
 
 
@@ -340,7 +344,7 @@ def test_a_closed_file_without_its_blank_is_lost_from_there_on(store: Store) -> 
 
 def test_records_inside_a_blank_are_never_found(store: Store) -> None:
     files = build_log(MESSAGES, FILE_SIZE, prop_crc=True, stale_blank=True)
-    record, _ = damaged(PLACES["first file"], CASES["zeros"][0])
+    _record, _ = damaged(PLACES["first file"], CASES["zeros"][0])
     content = bytearray(files[0])
     last = [r for r in RECORDS if r.commit_log_offset < FILE_SIZE][-1]
     zero(content, last.commit_log_offset, last.size)
@@ -360,6 +364,6 @@ def test_a_name_that_is_no_offset_is_refused(store: Store) -> None:
 def test_a_file_size_that_does_not_fit_the_names_is_refused(store: Store) -> None:
     store.write(FILES)
     config = replace(CONFIG, mapped_file_size_commit_log=1000)
-    with pytest.raises(DamageError, match="no multiple of the file size 1000.*broker"):
+    with pytest.raises(DamageError, match=r"no multiple of the file size 1000.*broker"):
         dispatch_all(store.root, store.output, config)
     assert tree(store.output).keys() <= {"lock"}

@@ -119,7 +119,7 @@ class FlippedLog:
             rows, damage = self.scan()
         except UnsupportedFormatError:
             assert record is not None
-            assert SYS_FLAG_LOW_BYTE == position - record.commit_log_offset
+            assert position - record.commit_log_offset == SYS_FLAG_LOW_BYTE
             return "inner batch"
         if damage is None:
             assert is_whole

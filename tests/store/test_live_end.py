@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -161,9 +161,9 @@ def test_a_torn_record_is_waited_for_and_dispatched_when_it_is_completed(
     log.write(0, encode(FIRST, 0))
     random = Random(kind)
     seen, cuts = log.rows(), sorted(random.sample(range(len(whole)), 5))
-    assert [0] == seen
+    assert seen == [0]
     for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True):
-        assert [] == log.rows(begin)
+        assert log.rows(begin) == []
         log.write(begin + a, whole[a:b])
     end = begin + len(whole)
     log.write(end, encode(FIRST, end))
@@ -204,9 +204,9 @@ def test_an_empty_next_file_is_waited_for(tmp_path: Path, size: int) -> None:
     record = encode(FIRST, FILE_SIZE)
     for n in range(len(record)):
         assert log.planned(blank_at) <= FILE_SIZE
-        assert [] == log.rows(blank_at)
+        assert log.rows(blank_at) == []
         log.write(FILE_SIZE + n, record[n : n + 1])
-    assert [FILE_SIZE] == log.rows(blank_at)
+    assert log.rows(blank_at) == [FILE_SIZE]
     assert FILE_SIZE + len(record) == log.planned()
 
 
@@ -227,14 +227,14 @@ def test_the_blank_needs_its_magic_only(tmp_path: Path) -> None:
     log.write(blank_at + 4, blank[4:])
     log.create_file(FILE_SIZE)
     log.write(FILE_SIZE, encode(FIRST, FILE_SIZE))
-    assert [FILE_SIZE] == log.rows(blank_at)
+    assert log.rows(blank_at) == [FILE_SIZE]
 
 
 def test_a_look_ahead_file_of_zeros_changes_nothing(tmp_path: Path) -> None:
     log = Log.create(tmp_path)
-    assert 0 == log.planned()
+    assert log.planned() == 0
     log.create_file(FILE_SIZE)
-    assert 0 == log.planned()
+    assert log.planned() == 0
     log.write(0, encode(FIRST, 0))
     end = len(encode(FIRST, 0))
     assert end == log.planned()
@@ -245,7 +245,7 @@ def test_the_end_that_is_reported_leaves_out_what_is_half_written(tmp_path: Path
     log = Log.create(tmp_path)
     record = encode(FIRST, 0)
     for n in range(len(record)):
-        assert 0 == log.planner.end()
+        assert log.planner.end() == 0
         log.write(n, record[n : n + 1])
     assert len(record) == log.planner.end()
 
@@ -275,6 +275,7 @@ for name, ahead in zip(names, [*names[1:], names[-1]]):
             size = random.choice([1, 1, 2, 3, 5, 8, 13, 40, 300])
             os.pwrite(files[name], data[at : at + size], at)
             at += size
+sys.stdin.readline()
 """
 
 
@@ -288,8 +289,7 @@ def run_beside_writer(source: Path, target: Path, step: Callable[[], None]) -> N
         writer.stdin.write("go on\n")
         while writer.stdout.readline():  # it goes on writing while a step is taken
             step()
-            with suppress(BrokenPipeError):  # it has written the last piece
-                writer.stdin.write("go on\n")
+            writer.stdin.write("go on\n")
     assert writer.returncode == 0
     step()
 
@@ -316,8 +316,8 @@ def test_a_log_that_grows_meanwhile_is_dispatched_whole_and_once(tmp_path: Path)
             assert plan.end == there or plan.end % FILE_SIZE == 0
             seen.append(plan.end)
 
-    run_beside_writer(source, log.store / "commitlog", step)
-    sink.close()
+    with closing(sink):
+        run_beside_writer(source, log.store / "commitlog", step)
     assert built.end == seen[-1]
     assert len(seen) > 50
     assert_same_content(built_tree(output), model_tree(built))

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from store import java, message_columns
-from store import message_kernel as mk
 from store.config import BrokerVersion, StoreConfig
 from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError, DamageError, StoreError
+from store.kernels import message as mk
 from store.mapped_file import map_file
 from store.message_columns import message_batch
 from store.message_schema import MESSAGE_FIELDS, message_schema, rows_of_topics

@@ -13,6 +13,7 @@ import pytest
 
 from store import Boundary, MessageStore
 from store.config import BrokerVersion, StoreConfig
+from store.disk import Disk
 from store.errors import (
     ConfigError,
     DamageError,
@@ -139,8 +140,9 @@ def test_a_read_waits_for_a_message(tmp_path: Path) -> None:
         assert 0.2 <= time.monotonic() - began < 5
 
         def append() -> None:
-            make_store(root, numbered(4))
-            dispatch_all(root, tmp_path / "out", CONFIG)
+            with (root / "commitlog" / f"{0:020d}").open("r+b") as f:
+                f.write(build_log(numbered(4), FILE_SIZE)[0])
+            dispatch_all(root, tmp_path / "out", CONFIG, disk=Disk)
 
         thread = threading.Thread(target=append)
         thread.start()

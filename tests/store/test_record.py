@@ -18,10 +18,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from store import layout, record
-from store import record_kernel as rk
 from store.commit_log import CommitLog
 from store.config import BrokerVersion, StoreConfig
 from store.errors import ConfigError, DamageError
+from store.kernels import record as rk
 from store.record import IllegalMessageError, Message, NewMessage, decode_message, encode_record
 from store.scan import scan_rules
 from tests import logs

@@ -3,6 +3,7 @@
 import tempfile
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -14,9 +15,9 @@ from numpy.typing import NDArray
 
 from store import java, queue_name
 from store.config import BrokerVersion, StoreConfig
-from store.crc32 import crc32
-from store.java_kernels import decode_one, hash_utf8, index_key_hash, is_blank, parse_int
-from store.topic_kernel import can_name_directory
+from store.kernels.crc32 import crc32
+from store.kernels.java import decode_one, hash_utf8, index_key_hash, is_blank, parse_int
+from store.kernels.topic import can_name_directory
 from tests import model_record
 from tests.dispatching import (
     Content,
@@ -89,7 +90,7 @@ def counted_drops(built: Built) -> dict[str, dict[str, int]]:
 
 
 def assert_same_opinion(
-    messages: list[Message | Batch], config: StoreConfig, random: Random
+    messages: Sequence[Message | Batch], config: StoreConfig, random: Random
 ) -> None:
     """Dispatch a log with the product, cut at random, and with the model."""
     closing = Message(topic="Closing", properties=[("TAGS", "last")])

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from store.commit_log import CommitLog
 from store.commit_log_writer import CommitLogWriter, numbered
-from store.scan import Scanner
 from store.log_plan import LogPlanner
+from store.scan import Scanner
 from streaming import CommitLogDataSource
 from streaming.source import FORMAT, MESSAGE_SCHEMA
 from tests.streaming.test_dispatch_query import TEMPLATES, corrupt, make_store, small_config
@@ -68,9 +68,10 @@ def drain(spark: SparkSession, store: Path, tmp_path: Path, **options: str) -> A
 
 def test_batch_read_has_a_row_a_message(spark: SparkSession, store: Path) -> None:
     frame = load(spark, store)
-    assert frame.schema.simpleString() == spark.createDataFrame(
-        [], MESSAGE_SCHEMA
-    ).schema.simpleString()
+    assert (
+        frame.schema.simpleString()
+        == spark.createDataFrame([], MESSAGE_SCHEMA).schema.simpleString()
+    )
     rows = frame.orderBy("commit_log_offset").collect()
     assert [r.commit_log_offset for r in rows] == offsets_of(store)
     message = numbered(TEMPLATES[3 % 3], 3)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from store.kernels.jit import kernel
 from store.layout import INDEX_ENTRY_SIZE, SYS_ROLLBACK
 
 SLOTS_PER_PAGE = 1024  # slots are written back by pages of 4096 bytes
@@ -35,7 +35,7 @@ class PutInput(NamedTuple):
     key_hash: NDArray[np.int32]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _write_i32(out: NDArray[np.uint8], at: int, value: int) -> None:
     out[at] = np.uint8((value >> 24) & 0xFF)
     out[at + 1] = np.uint8((value >> 16) & 0xFF)
@@ -43,7 +43,7 @@ def _write_i32(out: NDArray[np.uint8], at: int, value: int) -> None:
     out[at + 3] = np.uint8(value & 0xFF)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _time_diff_seconds(store_timestamp: int, begin_timestamp: int) -> int:
     difference = store_timestamp - begin_timestamp  # Java parity: a far step back wraps
     if begin_timestamp <= 0 or difference < 0:
@@ -51,7 +51,7 @@ def _time_diff_seconds(store_timestamp: int, begin_timestamp: int) -> int:
     return min(difference // 1000, 2147483647)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def put_keys(
     state: PutState,
     records: PutInput,

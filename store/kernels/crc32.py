@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from store.kernels.jit import kernel
 
 _POLYNOMIAL = 0xEDB88320
 
@@ -24,7 +25,7 @@ def _make_tables() -> NDArray[np.uint32]:
 _TABLES = _make_tables()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def crc32(buf: NDArray[np.uint8], begin: int, end: int) -> int:
     """Return the CRC-32 of ``buf[begin:end]``, unsigned."""
     crc = np.uint32(0xFFFFFFFF)

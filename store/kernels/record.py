@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from store import layout
-from store.crc32 import crc32
+from store.kernels.crc32 import crc32
+from store.kernels.jit import inlined, kernel
 
 # What check_record says of a position. Names for people are in REASONS.
 OK = 0
@@ -74,7 +74,7 @@ class Rules(NamedTuple):
     checks_inner_batch: bool
     indexes_keys: bool
     indexes_tags: bool
-    multi_dispatch: bool
+    multi_dispatch: int
     multi_skips_slash: bool
     lmq: bool
 
@@ -93,13 +93,13 @@ class Parts(NamedTuple):
     end: int
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@inlined
 def read_i16(buf: NDArray[np.uint8], at: int) -> int:
     """Read a big-endian i16."""
     return np.int64(np.int16((np.uint16(buf[at]) << 8) | np.uint16(buf[at + 1])))
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@inlined
 def read_i32(buf: NDArray[np.uint8], at: int) -> int:
     """Read a big-endian i32."""
     high = (np.uint32(buf[at]) << np.uint32(24)) | (np.uint32(buf[at + 1]) << np.uint32(16))
@@ -107,18 +107,18 @@ def read_i32(buf: NDArray[np.uint8], at: int) -> int:
     return np.int64(np.int32(high | low))
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@inlined
 def read_i64(buf: NDArray[np.uint8], at: int) -> int:
     """Read a big-endian i64."""
     return (read_i32(buf, at) << 32) | (read_i32(buf, at + 4) & 0xFFFFFFFF)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _failed(reason: int, size: int) -> Parts:
     return Parts(reason, size, 0, 0, 0, 0, 0, 0, 0)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_parts(buf: NDArray[np.uint8], at: int, end: int) -> Parts:
     """Check magic and length arithmetic of the record at ``at`` and find its parts."""
     if end - at < layout.BLANK_SIZE:
@@ -158,7 +158,7 @@ def find_parts(buf: NDArray[np.uint8], at: int, end: int) -> Parts:
     return Parts(OK, size, store_at, body_at, body_end, topic_at, topic_end, properties_at, stop)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _property_crc_holds(buf: NDArray[np.uint8], at: int, parts: Parts) -> bool:
     """Check the CRC at the end of the properties, if there is one (format notes §2.6)."""
     begin = parts.end - _CRC_SIZE
@@ -175,7 +175,7 @@ def _property_crc_holds(buf: NDArray[np.uint8], at: int, parts: Parts) -> bool:
     return buf[parts.end - 1] == layout.PROPERTY_SEPARATOR
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def check_record(buf: NDArray[np.uint8], at: int, base: int, rules: Rules) -> Parts:
     """Apply the acceptance rule to the record at ``at`` of a file that begins at ``base``."""
     parts = find_parts(buf, at, len(buf))
@@ -194,7 +194,7 @@ def check_record(buf: NDArray[np.uint8], at: int, base: int, rules: Rules) -> Pa
     return parts
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def is_complete(buf: NDArray[np.uint8], at: int, base: int, rules: Rules) -> bool:
     """Tell whether an accepted record at the live end is wholly there.
 

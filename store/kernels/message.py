@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from store import layout
-from store import record_kernel as rk
-from store.java_kernels import decode_one
-from store.record_kernel import find_parts, read_i32, read_i64
+from store.kernels import record as rk
+from store.kernels.java import decode_one
+from store.kernels.jit import kernel
+from store.kernels.record import find_parts, read_i32, read_i64
 
 _V4_BYTES, _V6_BYTES = layout.HOST_V4_SIZE - 4, layout.HOST_V6_SIZE - 4
 _MAPPED_ZEROS, _MAPPED_MARK = 10, 0xFF  # IPv4 in IPv6: ten zeros, the mark twice, the address
@@ -49,7 +49,7 @@ class Entries(NamedTuple):
     value_end: NDArray[np.int64]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_spans(
     buf: NDArray[np.uint8], positions: NDArray[np.int64], sizes: NDArray[np.int32], out: Spans
 ) -> int:
@@ -66,21 +66,21 @@ def find_spans(
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def gather_i32(buf: NDArray[np.uint8], at: NDArray[np.int64], out: NDArray[np.int32]) -> None:
     """Read a big-endian i32 at each position."""
     for r in range(len(at)):
         out[r] = read_i32(buf, at[r])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def gather_i64(buf: NDArray[np.uint8], at: NDArray[np.int64], out: NDArray[np.int64]) -> None:
     """Read a big-endian i64 at each position."""
     for r in range(len(at)):
         out[r] = read_i64(buf, at[r])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def gather_bytes(
     buf: NDArray[np.uint8],
     spans: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -96,7 +96,7 @@ def gather_bytes(
             out[to + i] = buf[begin + i]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _malformed(data: NDArray[np.uint8], at: int, point: int, after: int) -> bool:
     """Tell whether what ``decode_one`` gave stands for a malformed piece: not for U+FFFD."""
     if point != _REPLACEMENT:
@@ -104,7 +104,7 @@ def _malformed(data: NDArray[np.uint8], at: int, point: int, after: int) -> bool
     return after - at != _REPLACEMENT_SIZE or int(data[at]) != _REPLACEMENT_LEAD
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def mended_sizes(
     data: NDArray[np.uint8], offsets: NDArray[np.int32], sizes: NDArray[np.int64]
 ) -> bool:
@@ -124,7 +124,7 @@ def mended_sizes(
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def mend_utf8(data: NDArray[np.uint8], offsets: NDArray[np.int32], out: NDArray[np.uint8]) -> None:
     """Copy texts as ``new String(bytes, UTF_8)`` reads them (format notes §2.5)."""
     to = 0
@@ -144,7 +144,7 @@ def mend_utf8(data: NDArray[np.uint8], offsets: NDArray[np.int32], out: NDArray[
                 at += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _same(data: NDArray[np.uint8], at: int, other: int, size: int) -> bool:
     for i in range(size):
         if data[at + i] != data[other + i]:
@@ -152,7 +152,7 @@ def _same(data: NDArray[np.uint8], at: int, other: int, size: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def split_properties(
     data: NDArray[np.uint8], offsets: NDArray[np.int32], splits: bool, out: Entries
 ) -> int:
@@ -193,7 +193,7 @@ def split_properties(
     return n
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def merge_repeated(data: NDArray[np.uint8], entries: Entries) -> int:
     """Keep one entry a name in each record, with the last value; return how many there are."""
     # Open addressing by name. What it holds of earlier records counts as free.
@@ -228,7 +228,7 @@ def merge_repeated(data: NDArray[np.uint8], entries: Entries) -> int:
     return n
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_values(
     data: NDArray[np.uint8],
     entries: Entries,
@@ -254,7 +254,7 @@ def find_values(
                 break
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _put_number(number: int, out: NDArray[np.uint8], to: int) -> int:
     """Write a number in decimal; return the position after it."""
     if number < 0:
@@ -271,7 +271,7 @@ def _put_number(number: int, out: NDArray[np.uint8], to: int) -> int:
     return to
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _put_group(group: int, out: NDArray[np.uint8], to: int) -> int:
     """Write a 16-bit group as hex without leading zeros; return the position after it."""
     shift = 12
@@ -285,7 +285,7 @@ def _put_group(group: int, out: NDArray[np.uint8], to: int) -> int:
     return to
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _is_mapped_v4(buf: NDArray[np.uint8], at: int) -> bool:
     for i in range(_MAPPED_ZEROS):
         if buf[at + i] != 0:
@@ -294,7 +294,7 @@ def _is_mapped_v4(buf: NDArray[np.uint8], at: int) -> bool:
     return bool(buf[mark] == _MAPPED_MARK and buf[mark + 1] == _MAPPED_MARK)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def format_hosts(
     buf: NDArray[np.uint8],
     at: NDArray[np.int64],

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from store.kernels.jit import kernel
 from store.layout import CQ_UNIT_SIZE, EXT_ADDRESS_BASE
 
 NO_QUEUE_YET = -1  # the end of a queue that has no files
@@ -50,13 +50,13 @@ class Placed(NamedTuple):
     ext_at: NDArray[np.int64]  # each unit's ext unit number in its queue, -1 where none is put
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _write(out: NDArray[np.uint8], at: int, value: int, width: int) -> None:
     for i in range(width):
         out[at + i] = np.uint8((value >> (8 * (width - 1 - i))) & 0xFF)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _judge(u: int, units: Units, queues: Queues, file_size: int) -> int:
     """Decide about one unit and move its queue's state on (``putMessagePositionInfo``).
 
@@ -86,15 +86,13 @@ def _judge(u: int, units: Units, queues: Queues, file_size: int) -> int:
     return verdict
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _ext_address(number: int, file_size: int, per_file: int) -> int:
     return (number // per_file) * file_size + (number % per_file) * 20 + EXT_ADDRESS_BASE
 
 
-@numba.njit(cache=True, nogil=True)
-def place(
-    units: Units, queues: Queues, file_size: int, ext: tuple[int, int]
-) -> Placed:
+@kernel
+def place(units: Units, queues: Queues, file_size: int, ext: tuple[int, int]) -> Placed:
     """Append units to their queues; ``ext`` = (ext file size, ext units a file), (0, 0): off.
 
     Java parity: an ext unit is put before the drop of a too low queue offset, so such a drop

@@ -9,49 +9,41 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from store import layout
-from store import record_kernel as rk
-from store.java_kernels import hash_utf8, index_key_hash, is_blank, parse_int
-from store.record_kernel import Parts, Rules, check_record, read_i32, read_i64
-from store.topic_kernel import (
+from store.kernels import record as rk
+from store.kernels.java import hash_utf8, index_key_hash, is_blank, parse_int
+from store.kernels.jit import inlined, kernel
+from store.kernels.properties import (
+    DELAY,
+    INNER_BASE,
+    INNER_NUM,
+    KEYS,
+    MULTI_NAMES,
+    MULTI_OFFSETS,
+    NAME_ENDS,
+    TAGS,
+    UNIQ_KEY,
+    find_byte,
+    find_properties,
+)
+from store.kernels.record import Parts, Rules, check_record, read_i32, read_i64
+from store.kernels.topic import (
     IS_EXCLUDED,
     IS_SCHEDULE,
     IS_UNUSABLE,
     LMQ_PREFIX,
     MULTI_OFF,
-    name_bytes,
     starts_with,
     topic_kind,
 )
-
-_SEPARATOR = layout.NAME_VALUE_SEPARATOR
-_TERMINATOR = layout.PROPERTY_SEPARATOR
-
-
-_NAMES = (
-    "KEYS",
-    "TAGS",
-    "UNIQ_KEY",
-    "DELAY",
-    "INNER_NUM",
-    "INNER_BASE",
-    "INNER_MULTI_DISPATCH",
-    "INNER_MULTI_QUEUE_OFFSET",
-)
-KEYS, TAGS, UNIQ_KEY, DELAY, INNER_NUM, INNER_BASE, MULTI_NAMES, MULTI_OFFSETS = range(8)
-_NAME_BYTES = name_bytes("".join(_NAMES))
-_NAME_ENDS = np.cumsum([len(n) for n in _NAMES]).astype(np.int64)
-_FIRST_NAME_LONGEST = 24
 
 _INT_MAX, _SHORT_MAX, _LONG_MAX = 2**31 - 1, 2**15 - 1, 2**63 - 1
 _HASH = ord("#")
 _SPACE = ord(" ")
 _ONE = np.uintp(1)
-
 
 # Fields of a queue in QueueTable.rows.
 TOPIC_AT, TOPIC_END, QUEUE_ID, KEY_PREFIX, KIND = range(5)
@@ -63,7 +55,7 @@ class QueueTable(NamedTuple):
 
     slots: NDArray[np.int32]  # number of the queue + 1, 0 = free; a power of two long
     rows: NDArray[np.int64]  # one row a queue; KEY_PREFIX is the hash of `topic#`
-    count: NDArray[np.int64]  # one element
+    used: NDArray[np.int64]  # one element: how many rows are taken
 
 
 class Columns(NamedTuple):
@@ -93,26 +85,7 @@ class ScanEnd(NamedTuple):
     multis: int
 
 
-@numba.njit(cache=True, nogil=True)
-def _known_name(buf: NDArray[np.uint8], at: int, end: int) -> int:
-    """Return the number of a property name the store uses, -1 for any other."""
-    size = end - at
-    if size < 4 or size > _FIRST_NAME_LONGEST:
-        return -1
-    begin = 0
-    for number in range(len(_NAME_ENDS)):
-        stop = _NAME_ENDS[number]
-        if stop - begin == size and buf[at] == _NAME_BYTES[begin]:
-            i = 1
-            while i < size and buf[np.uintp(at + i)] == _NAME_BYTES[np.uintp(begin + i)]:
-                i += 1
-            if i == size:
-                return number
-        begin = stop
-    return -1
-
-
-@numba.njit(cache=True, nogil=True, inline="always")
+@inlined
 def _same(buf: NDArray[np.uint8], begin: int, end: int, other: int) -> bool:
     """Compare ``buf[begin:end]`` with as many bytes at ``other``."""
     at, stop, to = np.uintp(begin), np.uintp(end), np.uintp(other)
@@ -122,66 +95,12 @@ def _same(buf: NDArray[np.uint8], begin: int, end: int, other: int) -> bool:
     return at >= stop
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def _find(buf: NDArray[np.uint8], begin: int, end: int, byte: int) -> int:
-    """Return where ``byte`` or a property separator first stands, ``end`` if nowhere."""
-    at, stop = np.uintp(begin), np.uintp(end)  # unsigned: no check for negative positions
-    while at < stop and buf[at] != byte and buf[at] != _TERMINATOR:
-        at += _ONE
-    return np.int64(at)
-
-
-@numba.njit(cache=True, nogil=True)
-def _split_segment(buf: NDArray[np.uint8], first: int, stop: int) -> tuple[int, bool]:
-    """Apply the old parser to a segment whose first separator is at ``first``.
-
-    Returns the value's end and whether the segment has exactly two parts: trailing separators
-    split off nothing, any other than the first splits off a third part.
-    """
-    while stop > first and buf[stop - 1] == _SEPARATOR:
-        stop -= 1
-    if stop <= first:
-        return stop, False
-    for i in range(first + 1, stop):
-        if buf[i] == _SEPARATOR:
-            return stop, False
-    return stop, True
-
-
-@numba.njit(cache=True, nogil=True)
-def find_properties(
-    buf: NDArray[np.uint8], begin: int, end: int, splits: bool, found: NDArray[np.int64]
-) -> None:
-    """Set ``found[n] = (begin, end)`` of each known property's value, -1 where it is absent.
-
-    ``splits`` is the parser of 4.9.0 and before, which splits and wants exactly two parts
-    (format notes §2.4). A repeated name keeps its last value.
-    """
-    for number in range(len(found)):
-        found[number, 0] = -1
-    at = begin
-    while at < end:
-        first = _find(buf, at, end, _SEPARATOR)  # the first separator of the segment
-        stop = _find(buf, first, end, _TERMINATOR)
-        value_end = stop
-        if splits:
-            value_end, accepted = _split_segment(buf, first, stop)
-        else:
-            accepted = at < first < stop - 1
-        if accepted:
-            number = _known_name(buf, at, first)
-            if number >= 0:
-                found[number, 0] = first + 1
-                found[number, 1] = value_end
-        at = stop + 1
-
-
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _queue_number(
     buf: NDArray[np.uint8], name: tuple[int, int], queue_id: int, multi: int, table: QueueTable
 ) -> int:
     """Return the number of a queue in the table, adding it if it is new."""
-    slots, rows, count = table
+    slots, rows, used = table
     at, end = name
     topic_hash = hash_utf8(buf, at, end, np.uint32(0))
     mask = len(slots) - 1
@@ -193,20 +112,20 @@ def _queue_number(
             if _same(buf, at, end, known):
                 return q
         slot = (slot + 1) & mask
-    q = count[0]
+    q = used[0]
     slots[slot] = q + 1
     rows[q, TOPIC_AT] = at
     rows[q, TOPIC_END] = end
     rows[q, QUEUE_ID] = queue_id
     rows[q, KEY_PREFIX] = np.uint32(topic_hash * np.uint32(31) + np.uint32(_HASH))
     rows[q, KIND] = topic_kind(buf, at, end, multi)
-    count[0] = q + 1
+    used[0] = q + 1
     return q
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _queue_fault(kind: int, queue_offset: int) -> int:
-    """Tell what keeps a queue of this kind from taking a unit at ``queue_offset``, OK if nothing."""
+    """Tell what keeps a queue of this kind from taking a unit there, OK if nothing does."""
     if kind & IS_UNUSABLE:
         return rk.BAD_TOPIC
     if queue_offset < 0 or queue_offset > layout.QUEUE_OFFSET_MAX:
@@ -214,7 +133,7 @@ def _queue_fault(kind: int, queue_offset: int) -> int:
     return rk.OK
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _put_keys(
     buf: NDArray[np.uint8],
     found: NDArray[np.int64],
@@ -236,7 +155,7 @@ def _put_keys(
     if found[KEYS, 0] >= 0:
         at, end = found[KEYS, 0], found[KEYS, 1]
         while at < end:
-            stop = _find(buf, at, end, _SPACE)
+            stop = find_byte(buf, at, end, _SPACE)
             if stop > at:
                 out[n] = index_key_hash(hash_utf8(buf, at, stop, prefix))
                 n += 1
@@ -249,7 +168,7 @@ def _put_keys(
     return n
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _tags_code(
     buf: NDArray[np.uint8],
     found: NDArray[np.int64],
@@ -272,16 +191,19 @@ def _tags_code(
     return True, code
 
 
-@numba.njit(cache=True, nogil=True)
-def _inner_batch_parses(buf: NDArray[np.uint8], found: NDArray[np.int64]) -> bool:
+@kernel
+def _inner_batch_fault(buf: NDArray[np.uint8], found: NDArray[np.int64], sys_flag: int) -> int:
+    """Tell an inner batch, and fields of one that do not parse, from all else (OK)."""
+    if sys_flag & layout.SYS_INNER_BATCH:
+        return rk.INNER_BATCH
     if found[INNER_NUM, 0] < 0 or found[INNER_BASE, 0] < 0:
-        return True
+        return rk.OK
     number, _ = parse_int(buf, found[INNER_NUM, 0], found[INNER_NUM, 1], _SHORT_MAX)
     base, _ = parse_int(buf, found[INNER_BASE, 0], found[INNER_BASE, 1], _LONG_MAX)
-    return number and base
+    return rk.OK if number and base else rk.BAD_INNER_BATCH
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _count_parts(buf: NDArray[np.uint8], at: int, end: int) -> int:
     """Count the parts of ``split(",")``: trailing empty ones do not count; -1 if blank."""
     if is_blank(buf, at, end):
@@ -295,14 +217,14 @@ def _count_parts(buf: NDArray[np.uint8], at: int, end: int) -> int:
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _part_end(buf: NDArray[np.uint8], at: int, end: int) -> int:
     while at < end and buf[at] != ord(","):
         at += 1
     return at
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _put_multi(
     buf: NDArray[np.uint8],
     found: NDArray[np.int64],
@@ -347,8 +269,8 @@ def _put_multi(
     return n
 
 
-@numba.njit(cache=True, nogil=True)
-def scan(
+@kernel
+def scan(  # noqa: C901 - one pass over a record's parts, in the broker's order
     buf: NDArray[np.uint8],
     span: tuple[int, int, int],
     rules: Rules,
@@ -364,7 +286,7 @@ def scan(
     table, out = state
     queues = table.rows
     key_hash = out.key_hash
-    found = np.empty((len(_NAME_ENDS), 2), np.int64)
+    found = np.empty((len(NAME_ENDS), 2), np.int64)
     n, keys, multis = 0, 0, 0
     while at < end:
         parts: Parts = check_record(buf, at, base, rules)
@@ -374,11 +296,9 @@ def scan(
             return ScanEnd(rk.FULL, at, n, keys, multis)
         find_properties(buf, parts.properties_at, parts.end, rules.splits_properties, found)
         sys_flag = read_i32(buf, at + layout.SYS_FLAG_AT)
-        if rules.checks_inner_batch:
-            if sys_flag & layout.SYS_INNER_BATCH:
-                return ScanEnd(rk.INNER_BATCH, at, n, keys, multis)
-            if not _inner_batch_parses(buf, found):
-                return ScanEnd(rk.BAD_INNER_BATCH, at, n, keys, multis)
+        bad = _inner_batch_fault(buf, found, sys_flag) if rules.checks_inner_batch else rk.OK
+        if bad != rk.OK:
+            return ScanEnd(bad, at, n, keys, multis)
         queue_id = read_i32(buf, at + layout.QUEUE_ID_AT)
         topic = (parts.topic_at, parts.topic_end)
         q = _queue_number(buf, topic, queue_id, rules.multi_dispatch, table)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import unicodedata
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from store.kernels.jit import inlined, kernel
 
 _REPLACEMENT = 0xFFFD
 # The zeros of the decimal digits that are one UTF-16 code unit, beyond ASCII's.
@@ -23,12 +24,12 @@ _SPACES = np.array([0x1680, *range(0x2000, 0x2007), 0x2008, 0x2009, 0x200A, 0x20
                     0x205F, 0x3000], np.int64)  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@inlined
 def _is_continuation(buf: NDArray[np.uint8], at: int, end: int) -> bool:
     return at < end and (buf[at] & 0xC0) == 0x80
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def decode_one(buf: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     """Decode one non-ASCII code point at ``at``; return it and the position after it.
 
@@ -65,7 +66,7 @@ def decode_one(buf: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     return _REPLACEMENT, at + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def hash_utf8(buf: NDArray[np.uint8], begin: int, end: int, start: np.uint32) -> np.uint32:
     """Continue ``String.hashCode`` from ``start`` over the decoded ``buf[begin:end]``."""
     h = np.uint32(start)
@@ -94,7 +95,7 @@ def hash_utf8(buf: NDArray[np.uint8], begin: int, end: int, start: np.uint32) ->
     return h
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def index_key_hash(h: np.uint32) -> np.int32:
     """Return the index's form of a key hash: absolute value, the minimum becomes 0.
 
@@ -106,7 +107,7 @@ def index_key_hash(h: np.uint32) -> np.int32:
     return np.int32(0) if value < 0 else value
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def is_whitespace(point: int) -> bool:
     """Return ``Character.isWhitespace(point)``."""
     if point < 0x80:
@@ -117,7 +118,7 @@ def is_whitespace(point: int) -> bool:
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def is_blank(buf: NDArray[np.uint8], begin: int, end: int) -> bool:
     """Return ``StringUtils.isBlank`` of the decoded ``buf[begin:end]``."""
     at = begin
@@ -132,7 +133,7 @@ def is_blank(buf: NDArray[np.uint8], begin: int, end: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _digit(point: int) -> int:
     """Return ``Character.digit(point, 10)``, -1 for what is no digit."""
     for zero in _DIGIT_ZEROS:
@@ -141,7 +142,7 @@ def _digit(point: int) -> int:
     return np.int64(-1)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def parse_int(buf: NDArray[np.uint8], begin: int, end: int, limit: int) -> tuple[bool, int]:
     """Parse a signed number with ``-limit - 1 <= value <= limit``; (False, 0) where Java throws."""
     at = begin

@@ -1,20 +1,20 @@
 """Walking the chain of records without decoding them, as kernels: positions only.
 
 Each record starts where the last one ended; the walk says where it stopped and why, in the
-reasons of ``store.record_kernel``.
+reasons of ``store.kernels.record``.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from store import layout
-from store import record_kernel as rk
-from store.record_kernel import Rules, check_record, is_complete, read_i32, read_i64
+from store.kernels import record as rk
+from store.kernels.jit import kernel
+from store.kernels.record import Rules, check_record, is_complete, read_i32, read_i64
 
 
 class WalkEnd(NamedTuple):
@@ -26,7 +26,7 @@ class WalkEnd(NamedTuple):
     cuts: int
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def walk(
     buf: NDArray[np.uint8],
     span: tuple[int, int, int],
@@ -57,7 +57,7 @@ def walk(
     return WalkEnd(rk.OK, at, last, noted)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_record(buf: NDArray[np.uint8], span: tuple[int, int, int], rules: Rules) -> int:
     """Find the first position in (base, begin, end) where a valid record or the blank lies.
 
@@ -79,4 +79,18 @@ def find_record(buf: NDArray[np.uint8], span: tuple[int, int, int], rules: Rules
                 continue
             if check_record(buf, at, base, rules).reason == rk.OK:
                 return at
+    return -1
+
+
+@kernel
+def first_stored(buf: NDArray[np.uint8], base: int, timestamp_ms: int, rules: Rules) -> int:
+    """Walk a file to its first record stored at or after a time; -1 if it has none."""
+    at = np.int64(0)
+    while at < len(buf):
+        parts = check_record(buf, at, base, rules)
+        if parts.reason != rk.OK:
+            return -1
+        if read_i64(buf, parts.store_timestamp_at) >= timestamp_ms:
+            return at
+        at = parts.end
     return -1

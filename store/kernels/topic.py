@@ -5,11 +5,11 @@ The plain twin of ``can_name_directory`` is in ``store.queue_name``.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from store.java_kernels import decode_one
+from store.kernels.java import decode_one
+from store.kernels.jit import kernel
 from store.queue_name import TOPIC_BYTES_MAX
 
 # Which topics multi-dispatch leaves out (Rules.multi_dispatch; format notes §5.4).
@@ -32,7 +32,7 @@ _TIMER_TOPIC = name_bytes("rmq_sys_wheel_timer")
 _SLASH, _DOT = ord("/"), ord(".")
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def starts_with(buf: NDArray[np.uint8], at: int, end: int, prefix: NDArray[np.uint8]) -> bool:
     """Tell whether ``buf[at:end]`` starts with a prefix."""
     if end - at < len(prefix):
@@ -43,7 +43,7 @@ def starts_with(buf: NDArray[np.uint8], at: int, end: int, prefix: NDArray[np.ui
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def topic_kind(buf: NDArray[np.uint8], at: int, end: int, multi_dispatch: int) -> int:
     """Return the kind bits of the topic ``buf[at:end]``."""
     size = end - at
@@ -62,7 +62,7 @@ def topic_kind(buf: NDArray[np.uint8], at: int, end: int, multi_dispatch: int) -
     return kind | (IS_SCHEDULE if is_schedule else 0) | (IS_EXCLUDED if is_excluded else 0)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def can_name_directory(buf: NDArray[np.uint8], begin: int, end: int) -> bool:
     """Tell whether the decoded topic can name the directory of its queues."""
     at, size = begin, 0

@@ -1,0 +1,36 @@
+"""The benchmark's log: messages of about 385 bytes with 3 index keys each, in 8 queues."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from store.commit_log_writer import CommitLogWriter
+from store.config import StoreConfig
+from store.record import NewMessage, make_properties
+
+QUEUES = 8
+_BODY = b"order ######## " + b"x" * 185
+
+
+def templates() -> list[NewMessage]:
+    """Return one numbered template a queue."""
+    properties = make_properties(
+        uniq_key="0123456789ABCDEF01234567########",
+        keys="order-######## user-#####",
+        tags="TagA",
+        WAIT="true",
+    )
+    return [NewMessage("BenchTopic", queue, _BODY, properties) for queue in range(QUEUES)]
+
+
+def write_bench_log(store: Path, messages: int) -> dict[str, float]:
+    """Write the log if it is not there."""
+    if (store / "commitlog").is_dir():
+        return {}
+    began = time.perf_counter()
+    with CommitLogWriter(store, StoreConfig()) as writer:
+        writer.append_many(templates(), messages)
+        size = writer.end / messages
+    seconds = time.perf_counter() - began
+    return {"log: bytes a message": size, "log: messages/s written": messages / seconds}

@@ -1,0 +1,47 @@
+"""The whole streaming query, log to durable queues and index, on two cores with CRC and index."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from bench.memory import PeakMemory
+from streaming.progress import DispatchProgress
+from streaming.query import DispatchOptions, begin_dispatch, query_error
+from streaming.session import build_session
+
+
+def run(store: Path, work: Path) -> dict[str, float]:
+    """Return messages a second after the first batch, and the peak memory of the processes."""
+    spark = build_session("bench", "local[2]")
+    reports: list[tuple[float, DispatchProgress]] = []
+    options = DispatchOptions(
+        available_now=True,
+        on_progress=lambda p: reports.append((time.perf_counter(), p)),
+    )
+    try:
+        with PeakMemory() as memory:
+            began = time.perf_counter()
+            running = begin_dispatch(spark, store, work, options)
+            running.query.awaitTermination()
+            seconds = time.perf_counter() - began
+        error = query_error(running.query)
+        if error is not None:
+            raise error
+        sink = running.sink.counts
+        batches = [p for p in running.query.recentProgress if p.numInputRows]
+        running.close()
+    finally:
+        spark.stop()
+        shutil.rmtree(work, ignore_errors=True)
+    after_first = sum(p.durationMs["triggerExecution"] for p in batches[1:]) / 1000
+    first_end = reports[0][1].messages
+    return {
+        "streaming: batches": len(batches),
+        "streaming: first batch, seconds": batches[0].durationMs["triggerExecution"] / 1000,
+        "streaming: messages/s after the first batch": (sink.messages - first_end) / after_first,
+        "streaming: messages/s, first batch included": sink.messages / seconds,
+        "streaming: seconds in the sinks": sink.apply_seconds,
+        **{f"memory, peak MB: {k}": v / 1e6 for k, v in memory.peaks.items()},
+    }

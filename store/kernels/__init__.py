@@ -1,0 +1,1 @@
+"""Kernels: leaf functions on arrays, compiled by numba. No I/O, no objects."""

@@ -1,0 +1,53 @@
+"""How kernels are compiled: cached on disk, releasing the GIL.
+
+Numba keeps a compiled kernel by the file it is written in alone, and would go on using it after a
+kernel or constant that it takes from another file has changed. So the cache lies in a directory
+named by a hash of all that kernels are made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import numba
+
+config: Any = numba.config  # its settings are made at import, so its stub has none
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_KERNELS = Path(__file__).parent
+_CONSTANTS = ("layout.py", "queue_name.py")  # of the package, used by kernels
+_HASH_DIGITS = 16
+
+
+def _cache_directory() -> str:
+    """Return where kernels of just these sources are kept."""
+    sources = [*sorted(_KERNELS.glob("*.py")), *(_KERNELS.parent / name for name in _CONSTANTS)]
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
+    return str(_KERNELS / "__pycache__" / f"numba-{digest[:_HASH_DIGITS]}")
+
+
+_CACHE_DIRECTORY = _cache_directory()
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile a function at its first call, or take it from the cache."""
+    return _compiled(function, inline="never")
+
+
+def inlined(function: _Function) -> _Function:
+    """Compile a small function into each kernel that calls it."""
+    return _compiled(function, inline="always")
+
+
+def _compiled(function: _Function, *, inline: Literal["never", "always"]) -> _Function:
+    own = config.CACHE_DIR  # of whoever else uses numba in this process
+    if not own:
+        config.CACHE_DIR = _CACHE_DIRECTORY
+    try:
+        return cast(_Function, numba.njit(cache=True, nogil=True, inline=inline)(function))
+    finally:
+        config.CACHE_DIR = own

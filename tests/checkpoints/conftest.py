@@ -1,0 +1,65 @@
+"""A store and a root for the tests of roots."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from checkpoints.root import DispatchRoot
+from store.config import StoreConfig
+from store.dispatch_request import DispatchRequests
+from store.log_plan import UNLIMITED, LogPlanner
+from store.scan import Damage, Scanner
+from tests.dispatching import HastyDisk
+from tests.logs import Message, build_log, encode, write_log
+
+FILE_SIZE = 1024
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=FILE_SIZE,
+    mapped_file_size_consume_queue=100,
+    max_hash_slot_num=7,
+    max_index_num=10,
+)
+MESSAGES = [
+    Message(queue_offset=n, store_timestamp=1000 + n, properties=[("KEYS", f"k{n:02d}")])
+    for n in range(20)
+]
+FILES = build_log(MESSAGES, FILE_SIZE)
+SIZE = len(encode(MESSAGES[0], 0))
+PER_FILE = (FILE_SIZE - 8) // SIZE
+LAST_BASE = max(FILES)
+LAST_OFFSET = LAST_BASE + (len(MESSAGES) - 1) % PER_FILE * SIZE
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store with a log of several files."""
+    write_log(FILES, tmp_path / "store" / "commitlog")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """Return where results go; nothing is there."""
+    return tmp_path / "output"
+
+
+@contextmanager
+def opened(output: Path, store: Path, config: StoreConfig = CONFIG) -> Iterator[DispatchRoot]:
+    """Own a root for a while."""
+    root = DispatchRoot.open(output, store, config, disk=HastyDisk())
+    try:
+        yield root
+    finally:
+        root.close(clean=True)
+
+
+def scanned(
+    root: DispatchRoot, begin: int = 0, *, max_bytes: int = UNLIMITED, range_bytes: int = UNLIMITED
+) -> list[DispatchRequests | Damage]:
+    """Plan and scan a root's log."""
+    planner = LogPlanner(root.log, lambda: True, range_bytes=range_bytes)
+    plan = planner.plan(begin, max_bytes=max_bytes)
+    scanner = Scanner(root.log.config)
+    return [s for part in plan.ranges for s in scanner.read(part)]

@@ -1,0 +1,181 @@
+"""What an OUTPUT root refuses: other settings, other logs, what it did not make itself."""
+
+import shutil
+from contextlib import closing
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from checkpoints.progress import progress_path
+from checkpoints.root import DispatchRoot
+from store.config import BrokerVersion
+from store.errors import ConfigError, DamageError, StoreError, StoreIOError
+from streaming.dispatchers import DispatchSink
+from tests.checkpoints.conftest import (
+    CONFIG,
+    FILE_SIZE,
+    LAST_BASE,
+    LAST_OFFSET,
+    MESSAGES,
+    SIZE,
+    opened,
+    scanned,
+)
+from tests.dispatching import HastyDisk, assert_same_store, dispatch_all, tree
+from tests.logs import build_log, encode, write_log
+
+OTHERS: dict[str, object] = {
+    "version": BrokerVersion(5, 3, 2),
+    "message_delay_level": "1s 2s",
+    **{
+        name: getattr(CONFIG, name) * 2 if type(getattr(CONFIG, name)) is int else True
+        for name in CONFIG.shape()
+        if name not in ("version", "message_delay_level", "message_index_enable")
+    },
+    "message_index_enable": False,
+}
+
+
+def test_every_setting_is_tried() -> None:
+    names = {f.name for f in fields(CONFIG)} - {"store_path_root_dir", "store_path_commit_log"}
+    assert names == set(OTHERS)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_setting_is_refused_by_its_name(output: Path, store: Path, name: str) -> None:
+    dispatch_all(store, output, CONFIG)
+    before = tree(output)
+    with pytest.raises(ConfigError, match=name) as caught:
+        DispatchRoot.open(output, store, replace(CONFIG, **{name: OTHERS[name]}))  # type: ignore[arg-type]
+    assert f"{name}={getattr(CONFIG, name)}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert before == tree(output)
+
+
+def test_the_log_of_another_store_is_refused(output: Path, store: Path, tmp_path: Path) -> None:
+    dispatch_all(store, output, CONFIG)
+    shutil.copytree(store, tmp_path / "copy")
+    with pytest.raises(ConfigError, match=f"made from {store}"):
+        DispatchRoot.open(output, tmp_path / "copy", CONFIG)
+
+
+@pytest.mark.parametrize("kind", ["consumequeue", "consumequeue_ext", "index"])
+def test_a_root_that_something_else_made_is_refused(output: Path, store: Path, kind: str) -> None:
+    (output / kind / "something").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=f"{kind} holds files.*new OUTPUT"):
+        DispatchRoot.open(output, store, CONFIG)
+    assert {"lock"} == set(tree(output))
+
+
+class FailingDisk(HastyDisk):
+    """Fails when it is to replace a file of a certain name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.is_failing = False
+
+    def _rename(self, source: Path, target: Path) -> None:
+        if self.is_failing and target.name == self.name:
+            raise OSError(28, "No space left on device")
+        super()._rename(source, target)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "progress"])
+@pytest.mark.parametrize("has_index", [True, False])
+def test_data_beyond_progress_is_refused_in_one_line(
+    output: Path, store: Path, name: str, has_index: bool
+) -> None:
+    config = replace(CONFIG, message_index_enable=has_index)
+    disk = FailingDisk(name)
+    root = DispatchRoot.open(output, store, config, disk=disk)
+    with closing(DispatchSink(root, config)) as sink:
+        requests = scanned(root, max_bytes=5 * SIZE)
+        disk.is_failing = True
+        for _ in range(2):  # after a failure the sink takes nothing more
+            with pytest.raises(StoreIOError, match=f"cannot replace .*{name}.*No space left"):
+                sink.apply(requests)
+    assert (output / "abort").exists()
+    with pytest.raises(ConfigError, match=r"goes beyond the progress.*new OUTPUT") as caught:
+        DispatchRoot.open(output, store, config)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_cut_off_between_batches_goes_on(output: Path, store: Path) -> None:
+    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    DispatchSink(root, CONFIG).apply(scanned(root, max_bytes=5 * SIZE))
+    root.close(clean=False)
+    dispatch_all(store, output, CONFIG)
+    dispatch_all(store, output.with_name("undisturbed"), CONFIG)
+    assert_same_store(output, output.with_name("undisturbed"))
+
+
+def test_damaged_progress_is_refused(output: Path, store: Path) -> None:
+    dispatch_all(store, output, CONFIG)
+    data = bytearray(progress_path(output).read_bytes())
+    data[20] ^= 1
+    progress_path(output).write_bytes(data)
+    with pytest.raises(DamageError, match="does not match its checksum"):
+        DispatchRoot.open(output, store, CONFIG)
+
+
+def change_last_record(store: Path, at: int, data: bytes) -> int:
+    """Write over bytes of the log's last record; return where it begins."""
+    with (store / "commitlog" / f"{LAST_BASE:020d}").open("r+b") as file:
+        file.seek(LAST_OFFSET - LAST_BASE + at)
+        file.write(data)
+    return LAST_OFFSET
+
+
+@pytest.mark.parametrize(
+    ("at", "data"),
+    [(0, bytes(SIZE)), (59, b"\x01"), (62, b"\x01"), (8, b"\x01"), (28, b"\x01"), (4, b"\x01")],
+    ids=["truncated", "store time", "later", "body CRC", "offset", "magic"],
+)
+def test_a_log_that_changed_is_refused(output: Path, store: Path, at: int, data: bytes) -> None:
+    dispatch_all(store, output, CONFIG)
+    before = tree(output)
+    offset = change_last_record(store, at, data)
+    with pytest.raises(DamageError, match=r"the log changed.*new OUTPUT") as caught:
+        DispatchRoot.open(output, store, CONFIG)
+    assert offset == caught.value.offset
+    assert before == tree(output)
+
+
+def test_a_log_that_changes_between_batches_is_refused(output: Path, store: Path) -> None:
+    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    with closing(DispatchSink(root, CONFIG)) as sink:
+        sink.apply(scanned(root))
+        end = root.progress.reput_from_offset
+        change_last_record(store, 62, b"\x01")
+        change_last_record(store, SIZE, encode(MESSAGES[0], end))
+        before = tree(output)
+        [more] = scanned(root, end)
+        with pytest.raises(DamageError, match="the log changed"):
+            sink.apply([more])
+        assert before == tree(output)
+
+
+def test_a_log_that_has_expired_so_far_is_no_other_log(output: Path, store: Path) -> None:
+    dispatch_all(store, output, CONFIG)
+    shutil.rmtree(store / "commitlog")
+    (store / "commitlog").mkdir()
+    base = 10 * FILE_SIZE
+    write_log(build_log(MESSAGES, FILE_SIZE, start=base), store / "commitlog")
+    with opened(output, store) as root:
+        assert root.progress.reput_from_offset < base
+    with pytest.raises(DamageError, match="has expired"):
+        dispatch_all(store, output, CONFIG)
+
+
+def test_batches_that_do_not_follow_on_are_refused(output: Path, store: Path) -> None:
+    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    with closing(DispatchSink(root, CONFIG)) as sink:
+        stretches = scanned(root, range_bytes=1)
+        before = tree(output)
+        with pytest.raises(StoreError, match=r"begins at .* what lies between is missing"):
+            sink.apply([stretches[0], stretches[2]])
+        assert before == tree(output)
+    with pytest.raises(StoreError, match="being stopped"):
+        sink.apply(stretches)

@@ -1,0 +1,124 @@
+"""`reput dispatch` and `reput demo` as processes: exit codes, signals, what they print."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkpoints.progress import read_progress
+from tests.dispatching import assert_same_store, dispatch_all
+from tests.streaming.test_dispatch_query import corrupt, make_store
+
+pytestmark = pytest.mark.spark
+
+REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+
+
+def reput(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [*REPUT, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_available_now_dispatches_and_says_what_it_did(tmp_path: Path) -> None:
+    store, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store, 700)
+    done = reput("dispatch", store, "--output", output, "--available-now", "--json")
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [e["event"] for e in events if e["event"] in ("start", "stop")] == ["start", "stop"]
+    assert events[-1]["messages"] == 700
+    dispatch_all(store, tmp_path / "expected", config)
+    assert_same_store(output, tmp_path / "expected")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_cleanly_and_it_goes_on_later(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    store, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store, 2_000)
+    arguments = ["dispatch", str(store), "--output", str(output), "--max-bytes-per-trigger", "20k"]
+    with subprocess.Popen([*REPUT, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if " progress " in line:
+                break
+        os.kill(process.pid, number)
+        rest = process.stderr.read()
+        assert process.wait() == 0, rest
+    assert " stop messages=" in rest
+    assert not (output / "abort").exists()
+    progress = read_progress(output)
+    assert progress is not None
+    assert progress.reput_from_offset > 0
+    assert reput("dispatch", store, "--output", output, "--available-now").returncode == 0
+    dispatch_all(store, tmp_path / "expected", config)
+    assert_same_store(output, tmp_path / "expected")
+
+
+def test_damage_exits_with_3_and_one_clear_message(tmp_path: Path) -> None:
+    store, output = tmp_path / "store", tmp_path / "out"
+    make_store(store, 1_000)
+    path = store / "commitlog" / f"{0:020d}"
+    corrupt(path, 4)
+    stopped = reput("dispatch", store, "--output", output, "--available-now")
+    assert stopped.returncode == 3, stopped.stderr
+    message = [line for line in stopped.stderr.splitlines() if line.startswith("reput: ")]
+    assert len(message) == 1
+    assert f"damaged: {path} at offset 0: no record starts here (bad magic)" in message[0]
+    assert "failOnDataLoss=false" in message[0]
+    assert "Traceback" not in stopped.stderr
+    options = ["--available-now", "--fail-on-data-loss", "false"]
+    assert reput("dispatch", store, "--output", output, *options).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--broker-version", "3.0"], 2, "3.0"),
+        (["--max-bytes-per-trigger", "many"], 2, "many"),
+        (["--fail-on-data-loss", "perhaps"], 2, "perhaps"),
+        (["--from-time", "soon"], 2, "soon"),
+        (["--nonsense"], 2, "--nonsense"),
+        (["--broker-conf", "missing.conf"], 6, "missing.conf"),
+    ],
+)
+def test_wrong_options_are_named(
+    tmp_path: Path, arguments: list[str], code: int, says: str
+) -> None:
+    make_store(tmp_path / "store", 5)
+    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", *arguments)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert not (tmp_path / "out" / "consumequeue").exists()
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        ("storeType=defaultRocksDB", "RocksDB"),
+        ("enableDLegerCommitLog=true", "DLedger"),
+        ("enableCalcFilterBitMap=true", "bitmaps"),
+        (
+            "messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore",
+            "tiered store",
+        ),
+    ],
+)
+def test_stores_of_other_kinds_exit_with_5(tmp_path: Path, conf: str, says: str) -> None:
+    make_store(tmp_path / "store", 5)
+    (tmp_path / "store" / "broker.conf").write_text(conf + "\n")
+    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    assert done.returncode == 5, done.stderr
+    assert says in done.stderr
+
+
+def test_demo_ends_by_itself_and_verifies(tmp_path: Path) -> None:
+    done = reput("demo", "--seconds", "2", "--directory", tmp_path / "demo")
+    assert done.returncode == 0, done.stderr
+    assert "equal:" in done.stdout
+    assert "What just happened" in done.stdout
