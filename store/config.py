@@ -260,8 +260,7 @@ def _refuse_foreign(values: Mapping[str, str], path: Path) -> None:
         ("tiered" in plug_in.lower(),
          "it is a tiered store (messageStorePlugIn={messageStorePlugIn})"),
         (_is_true(values.get("enableCalcFilterBitMap")),
-         "its consume queues hold filter bitmaps, made of more than the log "
-         + "(enableCalcFilterBitMap=true)"),
+         "its queues hold filter bitmaps, made of more than the log (enableCalcFilterBitMap=true)"),
     ]  # fmt: skip
     for is_so, reason in found:
         if is_so:

@@ -270,7 +270,7 @@ def _put_multi(
 
 
 @kernel
-def scan(  # noqa: C901 - one pass over a record's parts, in the broker's order
+def scan(
     buf: NDArray[np.uint8],
     span: tuple[int, int, int],
     rules: Rules,
