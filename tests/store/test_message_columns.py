@@ -85,8 +85,9 @@ def host_text(host: tuple[bytes, int]) -> str:
     return f"{address}:{port}"
 
 
-def time_of(ms: int) -> datetime.datetime:
-    return EPOCH + datetime.timedelta(milliseconds=ms)
+def time_of(ms: int) -> datetime.datetime | None:
+    """Return a time, None where its microseconds do not fit 64 bits."""
+    return EPOCH + datetime.timedelta(milliseconds=ms) if abs(ms) < 2**63 // 1000 else None
 
 
 def expected_body(record: Record) -> bytes:

@@ -61,6 +61,9 @@ def run(spark: SparkSession, store: Path, output: Path, options: DispatchOptions
     return running
 
 
+@pytest.mark.parametrize(
+    "golden", [p for p in ARCHIVES if archive_name(p).startswith("g")], indirect=True, ids=archive_name
+)
 def test_golden_store_through_spark(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
     options = DispatchOptions(
         broker_conf=golden.store_root / "broker.conf",
