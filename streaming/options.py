@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from store.config import BrokerVersion
 from store.errors import ConfigError
 
 EARLIEST = "earliest"
@@ -87,7 +88,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> S
     return SourceOptions(
         store_root=values["path"],
         broker_conf=values.get("brokerconf"),
-        broker_version=values.get("brokerversion"),
+        broker_version=_version(values.get("brokerversion")),
         subscribe=_topics(values.get("subscribe")),
         subscribe_pattern=_pattern(values.get("subscribepattern")),
         starting_offsets=_offsets("startingOffsets", values.get("startingoffsets", start)),
@@ -122,6 +123,16 @@ def spark_interval(text: str) -> str:
     """Return a trigger interval as Spark spells it: ``5s`` is ``5 seconds``; others as they are."""
     match = _INTERVAL.fullmatch(text.strip())
     return f"{match[1]} {_INTERVAL_UNITS[match[2]]}" if match else text
+
+
+def _version(raw: str | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        BrokerVersion.parse(raw)
+    except ConfigError as e:
+        raise ConfigError(f"option 'brokerVersion' = {raw!r}: {e}") from e
+    return raw
 
 
 def _topics(raw: str | None) -> tuple[str, ...] | None:

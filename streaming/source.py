@@ -36,7 +36,6 @@ from store.errors import ConfigError
 from store.foreign import refuse_foreign_store
 from store.layout import ABORT_FILE
 from store.log_position import check_boundary, first_stored_at
-from store.log_range import LogRange
 from store.mapped_file import map_file
 from store.message_columns import message_batch
 from store.message_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
@@ -121,8 +120,11 @@ class _MessageRows:
             range_bytes=range_bytes,
         )
 
-    def read(self, part: LogRange) -> Iterator[pa.RecordBatch]:
-        config = self.config()
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range; for a plan without ranges Spark makes a partition of its own."""
+        if not isinstance(partition, LogPartition):
+            return
+        part, config = partition.part, self.config()
         skip = not self.options.fail_on_data_loss
         view = None
         for stretch in Scanner(config).read(part, skip_damage=skip):
@@ -188,8 +190,7 @@ class CommitLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
-        assert isinstance(partition, LogPartition)
-        return self._rows.read(partition.part)
+        return self._rows.read(partition)
 
 
 class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -238,5 +239,4 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
-        assert isinstance(partition, LogPartition)
-        return self._rows.read(partition.part)
+        return self._rows.read(partition)

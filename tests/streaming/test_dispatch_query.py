@@ -62,7 +62,10 @@ def run(spark: SparkSession, store: Path, output: Path, options: DispatchOptions
 
 
 @pytest.mark.parametrize(
-    "golden", [p for p in ARCHIVES if archive_name(p).startswith("g")], indirect=True, ids=archive_name
+    "golden",
+    [p for p in ARCHIVES if archive_name(p).startswith("g")],
+    indirect=True,
+    ids=archive_name,
 )
 def test_golden_store_through_spark(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
     options = DispatchOptions(
@@ -215,7 +218,7 @@ def test_start_dispatch_returns_a_query_and_gives_the_root_back(
     query = start_dispatch(spark, store, output, trigger_interval="100 milliseconds")
     query.processAllAvailable()
     held = subprocess.run(
-        [sys.executable, "-m", "streaming.cli", "dispatch", str(store), "--output", str(output)],
+        [Path(sys.executable).with_name("reput"), "dispatch", store, "--output", output],
         capture_output=True,
         text=True,
         check=False,

@@ -164,7 +164,7 @@ def test_stream_starts_at_latest_and_resumes_from_its_checkpoint(
     store = tmp_path / "store"
     config = make_store(store, 40)
     _, before = drain(spark, store, tmp_path)
-    assert before == []
+    assert before == [[]]  # Spark's first batch notes where the query begins
     with CommitLogWriter(store, config) as writer:
         writer.append_many(TEMPLATES, 25)
     _, after = drain(spark, store, tmp_path)
