@@ -18,6 +18,7 @@ from store.kernels import record as rk
 from store.kernels import scan as sk
 from store.kernels import topic as tk
 from store.kernels.log_walk import find_record
+from store.kernels.properties import NAME_ENDS
 from store.kernels.record import Rules
 from store.kernels.scan import Columns, QueueTable, ScanEnd
 from store.layout import RECORD_MIN_SIZE
@@ -82,6 +83,7 @@ class Scanner:
         self.rules = scan_rules(config)
         self._delays = np.array(config.delay_levels_ms(), np.int64)
         self._chunk_bytes = chunk_bytes
+        self._found = np.empty((len(NAME_ENDS), 2), np.int64)
         self._rows = 0
         self._columns: Columns
         self._table: QueueTable
@@ -153,7 +155,8 @@ class Scanner:
         self._make_room(span[2] - span[1])
         self._table.slots[:] = 0
         self._table.used[0] = 0
-        end: ScanEnd = sk.scan(view, span, self.rules, self._delays, (self._table, self._columns))
+        state = (self._table, self._columns, self._found)
+        end: ScanEnd = sk.scan(view, span, self.rules, self._delays, state)
         return self._requests(view, span[0] + span[1], span[0] + end.at, end), end.reason, end.at
 
     def _make_room(self, size: int) -> None:

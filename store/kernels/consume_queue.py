@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.kernels.jit import kernel
+from store.kernels.jit import allocating_kernel, kernel
 from store.layout import CQ_UNIT_SIZE, EXT_ADDRESS_BASE
 
 NO_QUEUE_YET = -1  # the end of a queue that has no files
@@ -91,7 +91,7 @@ def _ext_address(number: int, file_size: int, per_file: int) -> int:
     return (number // per_file) * file_size + (number % per_file) * 20 + EXT_ADDRESS_BASE
 
 
-@kernel
+@allocating_kernel
 def place(units: Units, queues: Queues, file_size: int, ext: tuple[int, int]) -> Placed:
     """Append units to their queues; ``ext`` = (ext file size, ext units a file), (0, 0): off.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from store import layout
 from store.kernels import record as rk
 from store.kernels.java import decode_one
-from store.kernels.jit import kernel
+from store.kernels.jit import allocating_kernel, kernel
 from store.kernels.record import find_parts, read_i32, read_i64
 
 _V4_BYTES, _V6_BYTES = layout.HOST_V4_SIZE - 4, layout.HOST_V6_SIZE - 4
@@ -193,7 +193,7 @@ def split_properties(
     return n
 
 
-@kernel
+@allocating_kernel
 def merge_repeated(data: NDArray[np.uint8], entries: Entries) -> int:
     """Keep one entry a name in each record, with the last value; return how many there are."""
     # Open addressing by name. What it holds of earlier records counts as free.

@@ -23,7 +23,6 @@ from store.kernels.properties import (
     KEYS,
     MULTI_NAMES,
     MULTI_OFFSETS,
-    NAME_ENDS,
     TAGS,
     UNIQ_KEY,
     find_byte,
@@ -275,18 +274,18 @@ def scan(
     span: tuple[int, int, int],
     rules: Rules,
     delays: NDArray[np.int64],
-    state: tuple[QueueTable, Columns],
+    state: tuple[QueueTable, Columns, NDArray[np.int64]],
 ) -> ScanEnd:
     """Scan the records of ``span`` = (base of the file, begin, end), positions in the file.
 
+    ``state`` is what the scan writes to; its last part is room for ``find_properties``.
     Rows are written to the columns from 0 on. The columns must hold ``(end - begin) // 91 + 1``
     rows and half as many keys and multi-dispatch units as there are bytes.
     """
     base, at, end = span
-    table, out = state
+    table, out, found = state
     queues = table.rows
     key_hash = out.key_hash
-    found = np.empty((len(NAME_ENDS), 2), np.int64)
     n, keys, multis = 0, 0, 0
     while at < end:
         parts: Parts = check_record(buf, at, base, rules)
