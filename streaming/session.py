@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from store.errors import StoreError
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
+_GC = "-XX:+UseParallelGC"  # batches arrive as few large arrays, which G1 treats as special cases
 _JAVA_MIN = 17
 _STDERR = 2
 _NOISE = (
@@ -45,7 +46,7 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.streaming.metricsEnabled", "false")
         .config("spark.sql.streaming.minBatchesToRetain", "2")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{_LOG4J}")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC}")
     )
     try:
         with _without_start_up_noise():
