@@ -178,15 +178,19 @@ def _verify(console: Console, store: Path, output: Path) -> None:
 def _farewell(console: Console, root: Path, store: Path, output: Path) -> None:
     console.rule("What just happened")
     console.print(
-        "A commit log was written, tailed by a Spark Structured Streaming query and dispatched\n"
-        "into ConsumeQueue and IndexFile, byte for byte as a RocketMQ broker writes them; then\n"
+        "A commit log was written, tailed by a Spark Structured Streaming query and dispatched "
+        "into ConsumeQueue and IndexFile, byte for byte as a RocketMQ broker writes them; then "
         "read by offset, time and key without a broker.\n\n"
         "On your own store (STORE is the broker's storePathRootDir; it is only read):\n"
-        "  reput dispatch STORE --output OUTPUT --available-now   build queues and index once\n"
-        "  reput dispatch STORE --output OUTPUT                   keep them built, until Ctrl-C\n"
-        "  reput verify STORE                                     check the broker's own files\n"
-        "  reput query STORE --topic T --key K                    who sent K?\n\n"
-        f"The demo's files are in {root} (rm -r it when you are done); dispatching them again\n"
+        "  build queues and index once:\n"
+        "    reput dispatch STORE --output OUTPUT --available-now\n"
+        "  keep them built, until Ctrl-C:\n"
+        "    reput dispatch STORE --output OUTPUT\n"
+        "  check the broker's own files:\n"
+        "    reput verify STORE\n"
+        "  who sent K?\n"
+        "    reput query STORE --topic T --key K\n\n"
+        f"The demo's files are in {root} (rm -r it when you are done); dispatching them again "
         "changes nothing:",
         highlight=False,
     )
