@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from checkpoints.progress import Fingerprint
 from store import layout
 from store.commit_log import CommitLog
+from store.dispatched import Fingerprint
 from store.errors import DamageError
 from store.kernels.record import OK, find_parts, read_i32, read_i64
 

@@ -14,21 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from store.disk import Disk
-from store.errors import DamageError, StoreIOError, UnsupportedFormatError
+from store.dispatched import (
+    FORMAT_VERSION,
+    PROGRESS,
+    Fingerprint,
+    decode_values,
+    read_progress_file,
+)
 
-REPUT_DIR = "reput"
-PROGRESS_FILE = "progress"
-FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """What tells one record from another at the same place: the last one dispatched."""
-
-    offset: int
-    size: int
-    store_timestamp: int
-    body_crc: int
+REPUT_DIR = PROGRESS.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +42,7 @@ class Progress:
     reput_from_offset: int
     begin_offset: int  # where the dispatch of this root began
     store: str
-    commit_log: str  # storePathCommitLog as configured, "" for STORE/commitlog
+    commit_log: str  # where the log lay, as storePathCommitLog; "" for STORE/commitlog
     shape: dict[str, Any]
     last_record: Fingerprint | None = None
     index_file: str = ""
@@ -62,7 +56,7 @@ class Progress:
 
 def progress_path(root: Path) -> Path:
     """Return where a root keeps its progress."""
-    return root / REPUT_DIR / PROGRESS_FILE
+    return root / PROGRESS
 
 
 def encode_progress(progress: Progress) -> bytes:
@@ -74,37 +68,19 @@ def encode_progress(progress: Progress) -> bytes:
 
 def decode_progress(data: bytes, path: Path) -> Progress:
     """Decode; raises DamageError (naming ``path``), UnsupportedFormatError."""
-    line, _, rest = data.partition(b"\n")
-    if rest.strip() != b"%08x" % zlib.crc32(line):
-        raise DamageError(path, 0, "the progress record does not match its checksum")
-    try:
-        values = dict(json.loads(line))
-        version = values.pop("format")
-        if version != FORMAT_VERSION:
-            raise UnsupportedFormatError(
-                f"{path} has format {version}; this release reads format {FORMAT_VERSION}"
-            )
-        last = values.pop("last_record")
-        lost = values.pop("lost")
-        return Progress(
-            last_record=Fingerprint(**last) if last else None,
-            lost=tuple(LostRange(**r) for r in lost),
-            **values,
-        )
-    except (KeyError, TypeError, ValueError) as e:
-        raise DamageError(path, 0, f"the progress record cannot be read: {e}") from e
+
+    def build(values: dict[str, Any]) -> Progress:
+        lost = tuple(LostRange(**r) for r in values["lost"])
+        return Progress(**(values | {"lost": lost}))
+
+    return decode_values(data, path, build)
 
 
 def read_progress(root: Path) -> Progress | None:
     """Read a root's progress, None if no dispatch of ours has run on it."""
     path = progress_path(root)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as e:
-        raise StoreIOError("read", path, e) from e
-    return decode_progress(data, path)
+    data = read_progress_file(path)
+    return None if data is None else decode_progress(data, path)
 
 
 def write_progress(root: Path, progress: Progress, disk: Disk) -> None:

@@ -20,19 +20,21 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 
-_PROGRESS = Path("reput", "progress")
-_FORMAT_VERSION = 1
+PROGRESS = Path("reput", "progress")
+FORMAT_VERSION = 1
+_Built = TypeVar("_Built")
 
 
 @dataclass(frozen=True, slots=True)
-class RecordMark:
-    """What tells a record from another at the same physical offset; its time is in ms."""
+class Fingerprint:
+    """What tells one record from another at the same physical offset; its time is in ms."""
 
     offset: int
     size: int
@@ -50,7 +52,7 @@ class Dispatched:
     shape: dict[str, Any]
     index_file: str
     index_count: int
-    last_record: RecordMark | None
+    last_record: Fingerprint | None
 
 
 def read_dispatched(output: Path) -> Dispatched | None:
@@ -58,37 +60,46 @@ def read_dispatched(output: Path) -> Dispatched | None:
 
     Raises DamageError, UnsupportedFormatError for another release's format, StoreIOError.
     """
-    path = output / _PROGRESS
+    path = output / PROGRESS
+    data = read_progress_file(path)
+    return None if data is None else decode_dispatched(data, path)
+
+
+def read_progress_file(path: Path) -> bytes | None:
+    """Return the file's bytes, None if it is not there. Raises StoreIOError."""
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:
         raise StoreIOError("read", path, e) from e
-    return decode_dispatched(data, path)
 
 
 def decode_dispatched(data: bytes, path: Path) -> Dispatched:
     """Decode; raises DamageError (naming ``path``), UnsupportedFormatError."""
+
+    def build(values: dict[str, Any]) -> Dispatched:
+        return Dispatched(**{field.name: values[field.name] for field in fields(Dispatched)})
+
+    return decode_values(data, path, build)
+
+
+def decode_values(data: bytes, path: Path, build: Callable[[dict[str, Any]], _Built]) -> _Built:
+    """Check a progress record and build from its values; ``last_record`` is a Fingerprint.
+
+    Raises DamageError (naming ``path``), UnsupportedFormatError.
+    """
     line, _, rest = data.partition(b"\n")
     if rest.strip() != b"%08x" % zlib.crc32(line):
         raise DamageError(path, 0, "the progress record does not match its checksum")
     try:
-        values = json.loads(line)
-        version = values["format"]
-        if version != _FORMAT_VERSION:
+        values = dict(json.loads(line))
+        version = values.pop("format")
+        if version != FORMAT_VERSION:
             raise UnsupportedFormatError(
-                f"{path} has format {version}; this release reads format {_FORMAT_VERSION}"
+                f"{path} has format {version}; this release reads format {FORMAT_VERSION}"
             )
         last = values["last_record"]
-        return Dispatched(
-            reput_from_offset=values["reput_from_offset"],
-            store=values["store"],
-            commit_log=values["commit_log"],
-            shape=values["shape"],
-            index_file=values["index_file"],
-            index_count=values["index_count"],
-            last_record=RecordMark(**last) if last else None,
-        )
+        return build(values | {"last_record": Fingerprint(**last) if last else None})
     except (KeyError, TypeError, ValueError) as e:
         raise DamageError(path, 0, f"the progress record cannot be read: {e}") from e

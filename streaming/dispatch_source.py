@@ -14,13 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from store.config import StoreConfig, config_from_json
 from store.dispatch_request import COLUMN_TYPES, DispatchRequests
 from store.layout import ABORT_FILE
 from store.scan import Damage, Scanner
-from streaming.log_stream import LogPartition, LogStream, Offset
+from streaming.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.options import OFFSET_KEY
 
 FORMAT = "rocketmq-commitlog-dispatch"
@@ -60,62 +59,37 @@ class DispatchRequestSource(DataSource):
         return DispatchRequestReader({k.lower(): v for k, v in self.options.items()})
 
 
-class DispatchRequestReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DispatchRequestReader(LogStreamReader):
     """Plans on the driver, scans on the executors."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
-        self._lazy_stream: LogStream | None = None
 
     def _config(self) -> StoreConfig:
         return config_from_json(self._options["config"])
 
-    @property
-    def _stream(self) -> LogStream:
-        if self._lazy_stream is None:
-            options = self._options
-            store_root = Path(options["path"])
-            known_clean = options.get("closedcleanly")
+    def open_stream(self) -> LogStream:
+        """Return the stream as ``start_dispatch`` set it up."""
+        options = self._options
+        store_root = Path(options["path"])
+        known_clean = options.get("closedcleanly")
 
-            def is_clean() -> bool:
-                if known_clean is not None:
-                    return known_clean == "true"
-                return not (store_root / ABORT_FILE).exists()
+        def is_clean() -> bool:
+            if known_clean is not None:
+                return known_clean == "true"
+            return not (store_root / ABORT_FILE).exists()
 
-            self._lazy_stream = LogStream(
-                store_root,
-                self._config(),
-                is_clean=is_clean,
-                max_bytes=int(options["maxbytespertrigger"]),
-                range_bytes=int(options["rangebytes"]),
-            )
-        return self._lazy_stream
-
-    # Spark's names from here on. ----------------------------------------------------------------
+        return LogStream(
+            store_root,
+            self._config(),
+            is_clean=is_clean,
+            max_bytes=int(options["maxbytespertrigger"]),
+            range_bytes=int(options["rangebytes"]),
+        )
 
     def initialOffset(self) -> Offset:
         """Return the reput offset, which the root decides (promise I7)."""
         return {OFFSET_KEY: int(self._options["reputfromoffset"])}
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end of the next batch."""
-        return self._stream.latest(start, limit)
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return ``maxBytesPerTrigger`` as a limit."""
-        return self._stream.default_limit()
-
-    def reportLatestOffset(self) -> Offset:
-        """Return where the log ends."""
-        return self._stream.report_latest()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the offset to run up to."""
-        self._stream.prepare_available_now()
-
-    def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
-        """Return the ranges of a batch."""
-        return self._stream.partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Scan one range; each stretch is a batch of one row."""

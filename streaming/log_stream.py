@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
 
 from store.commit_log import CommitLog
 from store.config import StoreConfig
@@ -95,3 +101,36 @@ class LogStream:
                 "record boundary, or the log changed"
             )
         return plan
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark asks of a stream over the log, but for where it begins and how it is read."""
+
+    def open_stream(self) -> LogStream:
+        """Return the stream of one query; called once, in the process that plans it."""
+        raise NotImplementedError
+
+    @cached_property
+    def stream(self) -> LogStream:
+        """The stream, opened when it is first needed."""
+        return self.open_stream()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return the end of the next micro-batch."""
+        return self.stream.latest(start, limit)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return ``maxBytesPerTrigger`` as a limit."""
+        return self.stream.default_limit()
+
+    def reportLatestOffset(self) -> Offset:
+        """Return where the log ends."""
+        return self.stream.report_latest()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the offset to run up to."""
+        self.stream.prepare_available_now()
+
+    def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
+        """Return the ranges of a micro-batch."""
+        return self.stream.partitions(start, end)

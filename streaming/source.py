@@ -27,7 +27,6 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from store.config import StoreConfig, load_config
@@ -40,7 +39,7 @@ from store.mapped_file import map_file
 from store.message_columns import message_batch
 from store.message_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from store.scan import Damage, Scanner
-from streaming.log_stream import RANGE_BYTES_MIN, LogPartition, LogStream, Offset
+from streaming.log_stream import RANGE_BYTES_MIN, LogPartition, LogStream, LogStreamReader, Offset
 from streaming.options import EARLIEST, LATEST, OFFSET_KEY, SourceOptions, parse_options
 
 FORMAT = "rocketmq-commitlog"
@@ -193,49 +192,26 @@ class CommitLogReader(DataSourceReader):
         return self._rows.read(partition)
 
 
-class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class CommitLogStreamReader(LogStreamReader):
     """Tails the log."""
 
     def __init__(self, rows: _MessageRows) -> None:
         self._rows = rows
-        self._lazy_stream: LogStream | None = None
         self._initial: int | None = None
 
-    @property
-    def _stream(self) -> LogStream:
-        if self._lazy_stream is None:
-            options = self._rows.options
-            batch = options.max_bytes_per_trigger or _BATCH_PARTITION_BYTES
-            parts = options.min_partitions or _STREAM_PARTITIONS
-            self._lazy_stream = self._rows.stream(max(batch // parts, RANGE_BYTES_MIN))
-        return self._lazy_stream
+    def open_stream(self) -> LogStream:
+        """Return the stream as the options say."""
+        options = self._rows.options
+        batch = options.max_bytes_per_trigger or _BATCH_PARTITION_BYTES
+        parts = options.min_partitions or _STREAM_PARTITIONS
+        return self._rows.stream(max(batch // parts, RANGE_BYTES_MIN))
 
     def initialOffset(self) -> Offset:
         """Return where a new query begins. Called twice by Spark: the answer stays the same."""
         if self._initial is None:
-            self._initial = starting_offset(self._rows.options, self._stream)
-            check_boundary(self._stream.log, self._initial)
+            self._initial = starting_offset(self._rows.options, self.stream)
+            check_boundary(self.stream.log, self._initial)
         return {OFFSET_KEY: self._initial}
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end of the next micro-batch."""
-        return self._stream.latest(start, limit)
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return ``maxBytesPerTrigger`` as a limit."""
-        return self._stream.default_limit()
-
-    def reportLatestOffset(self) -> Offset:
-        """Return where the log ends."""
-        return self._stream.report_latest()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the offset to run up to."""
-        self._stream.prepare_available_now()
-
-    def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
-        """Return the ranges of a micro-batch."""
-        return self._stream.partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints.progress import (
-    Fingerprint,
     LostRange,
     Progress,
     decode_progress,
@@ -19,6 +18,7 @@ from checkpoints.progress import (
 )
 from store.config import StoreConfig
 from store.disk import Disk
+from store.dispatched import Fingerprint
 from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError
 
 PATH = Path("root/reput/progress")

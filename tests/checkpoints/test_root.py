@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint, write_checkpoint
-from checkpoints.progress import Fingerprint, encode_progress, progress_path, read_progress
+from checkpoints.progress import encode_progress, progress_path, read_progress
 from checkpoints.root import DispatchRoot
 from store.config import BrokerVersion
 from store.disk import Disk
+from store.dispatched import Fingerprint
 from store.errors import ConfigError, RootInUseError
 from streaming.dispatchers import DispatchSink
 from tests.checkpoints.conftest import (
