@@ -23,16 +23,22 @@ from store.config import (
 )
 from store.dispatched import Dispatched, read_dispatched
 from store.errors import ConfigError, DamageError, StoreError, StoreIOError
-from store.get_message import GetMessageResult, GetMessageStatus, get_message, parse_tags
+from store.get_message import (
+    GetMessageResult,
+    GetMessageStatus,
+    TagFilter,
+    get_message,
+    parse_tags,
+)
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
 from store.log_reader import LogReader
+from store.pull_request_hold import HeldRead, PullRequestHoldService
 from store.queries import KEY_TYPE, Query, QueryResult, query_message
 from store.queue_name import can_name_directory
 from store.queue_reader import QueueReader, queue_directory
 from store.record import Message
 from store.time_search import Boundary, find_offset
 
-_POLL_SECONDS = 0.05
 _WAITED_FOR = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -164,22 +170,35 @@ class MessageStore:
     ) -> GetMessageResult:
         """Read messages from a queue offset on, as many as a broker gives at once (§11.1).
 
-        ``tags`` is ``*`` or ``TagA || TagB``. ``wait_seconds`` is how long to wait for a message
-        where the offset is the queue's end. Raises ConfigError for tags that are none.
+        ``tags`` is ``*`` or ``TagA || TagB``. ``wait_seconds`` is how long to wait where the
+        offset is the queue's end, until a message with one of the tags has been dispatched;
+        what then arrives with other tags is passed over. Raises ConfigError for tags that are
+        none.
         """
         tag_filter = parse_tags(tags)
+        result = self._get_message(topic, queue_id, offset, max_count, tag_filter)
+        if wait_seconds <= 0 or not _is_waited_for(result, offset):
+            return result
         deadline = time.monotonic() + wait_seconds
-        while True:
-            queue = self._queue(topic, queue_id)
-            if queue is None:
-                result = GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-            else:
-                result = get_message(queue, self._log, offset, max_count, tag_filter)
-            remaining = deadline - time.monotonic()
-            is_next = result.status in _WAITED_FOR and offset == result.next_begin_offset
-            if not is_next or remaining <= 0:
-                return result
-            time.sleep(min(_POLL_SECONDS, remaining))
+        service = PullRequestHoldService.of(self.output)
+        with service.hold(HeldRead(topic, queue_id, tag_filter)) as held:
+            while True:
+                at = result.next_begin_offset
+                result = self._get_message(topic, queue_id, at, max_count, tag_filter)
+                if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                    continue
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not _is_waited_for(result, at):
+                    return result
+                held.wait(remaining)
+
+    def _get_message(
+        self, topic: str, queue_id: int, offset: int, max_count: int, tag_filter: TagFilter
+    ) -> GetMessageResult:
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        return get_message(queue, self._log, offset, max_count, tag_filter)
 
     def offset_in_queue_by_time(
         self,
@@ -298,6 +317,11 @@ class MessageStore:
                 "say where its queues lie (--output)"
             )
         return path
+
+
+def _is_waited_for(result: GetMessageResult, offset: int) -> bool:
+    """Tell whether the next message of the queue is the one that is asked for."""
+    return result.status in _WAITED_FOR and offset == result.next_begin_offset
 
 
 def _config_of(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from checkpoints.progress import LostRange
@@ -20,6 +21,7 @@ from store.consume_queue_store import ConsumeQueueStore
 from store.dispatch_request import DispatchRequests, concat
 from store.errors import StoreError
 from store.index_service import IndexService
+from store.pull_request_hold import PullRequestHoldService
 from store.scan import Damage
 
 
@@ -73,6 +75,14 @@ class SinkCounts:
 ArrivalListener = Callable[[DispatchRequests], None]
 
 
+def notify_message_arriving(output: Path) -> ArrivalListener:
+    """Return a listener that lets the reads held on a root in this process go on.
+
+    A broker's is called ``NotifyMessageArrivingListener``. Reads in other processes watch the root.
+    """
+    return PullRequestHoldService.of(output).notify_message_arriving
+
+
 class DispatchSink:
     """Applies batches to one root. Calls come from one thread at a time; ``close`` waits."""
 
@@ -88,7 +98,7 @@ class DispatchSink:
         self.counts = SinkCounts(reput_from_offset=root.progress.reput_from_offset)
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss
-        self._listeners = listeners
+        self._listeners = (*listeners, notify_message_arriving(root.path))
         self._lock = threading.Lock()
         self._closed = False
         self._is_settled = True  # all that was applied is named by progress
