@@ -44,6 +44,7 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
         .master(master or "local[*]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.python.filterPushdown.enabled", "true")
         .config("spark.sql.streaming.metricsEnabled", "false")
         .config("spark.sql.streaming.minBatchesToRetain", "2")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC}")

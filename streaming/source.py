@@ -13,8 +13,8 @@ with ``.schema("…")`` are decoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_type
@@ -41,6 +42,7 @@ from store.message_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from store.scan import Damage, Scanner
 from streaming.log_stream import RANGE_BYTES_MIN, LogPartition, LogStream, LogStreamReader, Offset
 from streaming.options import EARLIEST, LATEST, OFFSET_KEY, SourceOptions, parse_options
+from streaming.pushdown import RowFilter, pushdown_is_enabled
 
 FORMAT = "rocketmq-commitlog"
 
@@ -73,7 +75,8 @@ class CommitLogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
         options = parse_options(dict(self.options), streaming=False)
-        return CommitLogReader(_MessageRows(options, _wanted(schema)))
+        kind = FilteringReader if pushdown_is_enabled() else CommitLogReader
+        return kind(_MessageRows(options, _wanted(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream reader."""
@@ -100,6 +103,7 @@ class _MessageRows:
 
     options: SourceOptions
     wanted: tuple[str, ...]
+    filter: RowFilter = field(default_factory=RowFilter)
 
     def config(self) -> StoreConfig:
         conf = self.options.broker_conf
@@ -142,7 +146,7 @@ class _MessageRows:
 
     def _rows(self, requests: DispatchRequests) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the rows of the topics and times asked for."""
-        chosen = np.ones(len(requests), np.bool_)
+        chosen = self.filter.mask(requests)
         if self.options.filters_topics:
             chosen &= rows_of_topics(requests, self.options.wants)
         return np.flatnonzero(chosen)
@@ -181,6 +185,7 @@ class CommitLogReader(DataSourceReader):
         begin, end = starting_offset(options, stream), ending_offset(options, stream)
         check_boundary(stream.log, begin)
         check_boundary(stream.log, end)
+        begin, end = _narrowed(begin, end, self._rows.filter, stream.log.file_size)
         if begin >= end:
             return []
         if options.min_partitions is not None:
@@ -190,6 +195,22 @@ class CommitLogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
         return self._rows.read(partition)
+
+
+class FilteringReader(CommitLogReader):
+    """Reads a range of the log once, where the session allows filters to be pushed down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note what rows can be chosen by before they are decoded; Spark evaluates all again."""
+        self._rows.filter.add(filters)
+        return filters
+
+
+def _narrowed(begin: int, end: int, rows: RowFilter, file_size: int) -> tuple[int, int]:
+    """Leave out whole files of the log that hold no offset asked for."""
+    low, high = rows.bound("commit_log_offset")
+    first, behind = low // file_size * file_size, (high // file_size + 1) * file_size
+    return max(begin, first), min(end, behind)
 
 
 class CommitLogStreamReader(LogStreamReader):
