@@ -1,5 +1,6 @@
 """The data source `rocketmq-commitlog` on a real Spark engine."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,22 @@ def test_sql_over_the_log(spark: SparkSession, store: Path) -> None:
     load(spark, store).createOrReplaceTempView("log")
     counted = spark.sql("SELECT topic, count(*) AS n FROM log GROUP BY topic").collect()
     assert Counter({r.topic: r.n for r in counted}) == {"TopicA": 1000, "TopicB": 500}
+
+
+def test_documented_questions_are_answered(spark: SparkSession, store: Path) -> None:
+    load(spark, store).createOrReplaceTempView("log")
+    text = (Path(__file__).parents[2] / "docs" / "sql.md").read_text("utf-8")
+    questions = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+    questions = [q.replace("OrderTopic", "TopicA").replace("order-42", "a") for q in questions]
+    by_minute, largest, senders = (spark.sql(q).collect() for q in questions)
+    assert sum(r.messages for r in by_minute) == COUNT
+    assert {r.topic for r in by_minute} == {"TopicA", "TopicB"}
+    assert [r.bytes for r in largest] == [len(TEMPLATES[1].body)] * 10
+    assert [r.queue_offset for r in largest] == list(range(10))
+    assert [r.queue_offset for r in senders] == list(range(COUNT // 3))
+    assert {(r.topic, r.queue_id, r.born_host) for r in senders} == {
+        ("TopicA", 0, "127.0.0.1:50000")
+    }
 
 
 def test_topics_offsets_and_times_narrow_a_read(spark: SparkSession, store: Path) -> None:
