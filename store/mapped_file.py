@@ -1,16 +1,24 @@
 """Mapped files: a stream cut into files of one size, each named by the offset it begins at.
 
-Here they are only read. A file is mapped at first use; the map is dropped with the object.
+Here they are only read. A file is mapped at first use; the map is dropped with the object, or when
+many files have been mapped since: a map holds a descriptor.
+
+Looking again is cheap: a directory is listed again only if it may have changed. File systems note
+changes in ticks, so one that changed a moment ago is listed again, whatever its times say.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
+import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +27,10 @@ from store.errors import DamageError, StoreIOError
 from store.layout import MAPPED_FILE_NAME_DIGITS
 
 _EMPTY: NDArray[np.uint8] = np.empty(0, np.uint8)
+_MAPS_MAX = 400
+_TICK_NS = 100_000_000  # longer than a tick of any file system that knows nanoseconds
+_COARSE_TICK_NS = 2_500_000_000
+_COARSE_UNIT_NS = 1_000_000
 
 
 def file_name(base: int) -> str:
@@ -26,32 +38,67 @@ def file_name(base: int) -> str:
     return f"{base:0{MAPPED_FILE_NAME_DIGITS}d}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class MappedFile:
     """One file of a stream: where it lies, the offset it begins at, its length when listed."""
 
     path: Path
     base: int
     length: int
+    inode: int = 0
+    seen: int = field(default=-1, repr=False)  # the last refresh for which its length was checked
+    _map: mmap.mmap | None = field(default=None, repr=False)
     _view: NDArray[np.uint8] | None = field(default=None, repr=False)
 
     def view(self) -> NDArray[np.uint8]:
         """Return the file's bytes as a read-only map."""
         if self._view is None:
-            self._view = map_file(self.path)
+            self._view = _EMPTY if self.length == 0 else np.frombuffer(self.map(), np.uint8)
         return self._view
+
+    def map(self) -> mmap.mmap:
+        """Return the map of a file that is not empty. Slices of it are copies."""
+        if self._map is None:
+            self._map = _open_map(self.path)
+            _MAPPED.append(ref(self))
+            if len(_MAPPED) > _MAPS_MAX:
+                oldest = _MAPPED.popleft()()
+                if oldest is not None:
+                    oldest.drop()
+        return self._map
+
+    def drop(self) -> None:
+        """Drop the map; it goes when nobody looks at it any more."""
+        self._map = self._view = None
+
+    def check_length(self) -> None:
+        """Raise DamageError if the file was cut off or grew since it was listed."""
+        length = self.map().size()
+        if length != self.length:
+            reason = f"the file has {length} bytes, a moment ago it had {self.length}"
+            raise DamageError(self.path, self.base, reason)
+
+
+_MAPPED: deque[ReferenceType[MappedFile]] = deque()
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
     """Map a file read-only. Raises StoreIOError."""
     try:
-        with path.open("rb") as f:
-            size = path.stat().st_size
-            if size == 0:
-                return _EMPTY
-            return np.frombuffer(mmap.mmap(f.fileno(), size, prot=mmap.PROT_READ), np.uint8)
+        if path.stat().st_size == 0:
+            return _EMPTY
     except OSError as e:
         raise StoreIOError("map", path, e) from e
+    return np.frombuffer(_open_map(path), np.uint8)
+
+
+def _open_map(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb", buffering=0) as f:
+            return mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as e:  # ValueError: it has become empty
+        error = e if isinstance(e, OSError) else OSError(str(e))
+        raise StoreIOError("map", path, error) from e
 
 
 def written_prefix(sizes: NDArray[Any]) -> int:
@@ -66,6 +113,45 @@ def written_prefix(sizes: NDArray[Any]) -> int:
     return low
 
 
+class DirectoryWatch:
+    """Tells cheaply whether directories may have other entries than when they were listed."""
+
+    def __init__(self, directories: Iterable[Path]) -> None:
+        self._directories = [str(d) for d in directories]
+        self._seen: list[tuple[int, int, int] | None] = []
+        self._seen_ns = 0
+        self._is_trusted = False
+
+    def may_have_changed(self) -> bool:
+        """Tell whether to list the directories. Raises StoreIOError."""
+        seen = [_signature(d) for d in self._directories]
+        if self._is_trusted and seen == self._seen:
+            return False
+        self._seen, self._seen_ns, self._is_trusted = seen, time.time_ns(), False
+        return True
+
+    def trust(self) -> None:
+        """Know that what was listed since the last question is all there is."""
+        self._is_trusted = all(s is None or _is_settled(s[-1], self._seen_ns) for s in self._seen)
+
+
+def _signature(directory: str) -> tuple[int, int, int] | None:
+    """Return what changes with a directory's entries, None if it is not there."""
+    try:
+        found = os.stat(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        raise StoreIOError("list", Path(directory), e) from e
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _is_settled(changed_ns: int, now_ns: int) -> bool:
+    """Tell whether a later change is sure to have another time."""
+    is_coarse = changed_ns % _COARSE_UNIT_NS == 0
+    return now_ns - changed_ns > (_COARSE_TICK_NS if is_coarse else _TICK_NS)
+
+
 class MappedFileQueue:
     """The files of one stream, perhaps spread over several directories, in offset order."""
 
@@ -74,7 +160,24 @@ class MappedFileQueue:
         self.file_size = file_size
         self.files: list[MappedFile] = []
         self._bases: list[int] = []
+        self._by_base: dict[int, MappedFile] = {}
+        self._is_whole = True
+        self._watch = DirectoryWatch(self.directories)
+        self._refreshes = 0
         self.refresh()
+
+    def refresh_if_changed(self) -> bool:
+        """Do as ``refresh`` if the directories may have changed; tell whether.
+
+        A file whose length alone has changed is not seen, but by ``map_at``.
+        """
+        self._refreshes += 1
+        if not self._watch.may_have_changed():
+            return False
+        self.refresh()
+        if self._is_whole:  # else a file may grow, and its directory would not tell
+            self._watch.trust()
+        return True
 
     def refresh(self) -> None:
         """List the directories again; maps of files still there are kept.
@@ -85,24 +188,38 @@ class MappedFileQueue:
         known = {f.path: f for f in self.files}
         found = []
         for directory in self.directories:
-            for path, length in _list_files(directory):
+            for path, status in _list_files(directory):
                 old = known.get(path)
-                if old is not None and old.length == length:
+                length, inode = status.st_size, status.st_ino
+                if old is not None and (old.length, old.inode) == (length, inode):
                     found.append(old)
                 else:
-                    found.append(MappedFile(path, self._base_of(path), length))
+                    found.append(MappedFile(path, self._base_of(path), length, inode))
+        self._is_whole = all(f.length == self.file_size for f in found)
         found.sort(key=lambda f: f.base)
         while found and found[-1].length == 0:  # being created (a broker skips it too)
             found.pop()
         self.files = found
         self._bases = [f.base for f in found]
+        self._by_base = {f.base: f for f in found}
 
     def find(self, offset: int) -> MappedFile | None:
         """Return the file whose span holds ``offset``, or None."""
-        at = bisect_right(self._bases, offset) - 1
-        if at < 0 or offset >= self._bases[at] + self.file_size:
+        return self._by_base.get(offset - offset % self.file_size)
+
+    def map_at(self, base: int) -> mmap.mmap | None:
+        """Return the map of the file that begins at ``base``, None without one.
+
+        Once after each refresh its length is checked: reading behind the end of a file that was
+        cut off is no exception but a signal. Raises DamageError, StoreIOError.
+        """
+        file = self._by_base.get(base)
+        if file is None:
             return None
-        return self.files[at]
+        if file.seen != self._refreshes:
+            file.check_length()
+            file.seen = self._refreshes
+        return file.map()
 
     def next_base(self, offset: int) -> int | None:
         """Return the base of the first file that begins after ``offset``, or None."""
@@ -125,14 +242,20 @@ class MappedFileQueue:
         return base
 
 
-def _list_files(directory: Path) -> list[tuple[Path, int]]:
-    """List the regular files of a directory with their lengths; a missing one is empty."""
+def _list_files(directory: Path) -> list[tuple[Path, os.stat_result]]:
+    """List the regular files of a directory with their status; a missing one is empty."""
     try:
-        return [(p, p.stat().st_size) for p in directory.iterdir() if p.is_file()]
+        return _status_of_files(directory)
     except FileNotFoundError:
         # A file deleted between listing and stat, or no directory yet: look again once.
         if not directory.exists():
             return []
-        return [(p, p.stat().st_size) for p in directory.iterdir() if p.is_file()]
+        return _status_of_files(directory)
     except OSError as e:
         raise StoreIOError("list", directory, e) from e
+
+
+def _status_of_files(directory: Path) -> list[tuple[Path, os.stat_result]]:
+    with os.scandir(directory) as entries:
+        # not DirEntry.stat, which on some systems is what the directory last heard of the file
+        return [(Path(e.path), os.stat(e.path)) for e in entries if e.is_file()]

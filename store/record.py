@@ -22,34 +22,61 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from store import java, layout
-from store.compression import readable_body
+from store import layout
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, StoreError
 from store.layout import BLANK_RECORD, COMMIT_LOG_DIR, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, struct_of
+from store.message import (
+    Message,
+    Origin,
+    Spans,
+    host_text,
+    parse_properties,
+    undecoded_message,
+)
+
+__all__ = [
+    "BEFORE_BODY",
+    "HOSTS_V6",
+    "IllegalMessageError",
+    "Message",
+    "NewMessage",
+    "PROPERTIES_LENGTH",
+    "TOPIC_LENGTH",
+    "appends_property_crc",
+    "decode_message",
+    "decode_msg_id",
+    "encode_host",
+    "encode_property_crc",
+    "encode_record",
+    "host_text",
+    "make_properties",
+    "offset_msg_id",
+    "parse_properties",
+    "record_crc",
+]
 
 _NAME_VALUE = chr(layout.NAME_VALUE_SEPARATOR)
 _PROPERTY_END = chr(layout.PROPERTY_SEPARATOR)
 _V4, _V6 = layout.HOST_V4_SIZE, layout.HOST_V6_SIZE
 _BORN_V6, _STORE_V6 = layout.SYS_BORN_HOST_V6, layout.SYS_STORE_HOST_V6
-_HOSTS_V6 = _BORN_V6 | _STORE_V6
+HOSTS_V6 = _BORN_V6 | _STORE_V6
 _CRC_MASK = 0x7FFFFFFF
 _TOPIC_UNITS_MAX_V1 = 127  # UTF-16 code units
-_MAPPED_IPV4 = bytes(10) + b"\xff\xff"
 _MSG_ID = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
 _START = struct_of(BLANK_RECORD)
 _SYS_FLAG = struct_of(layout.RECORD_HEAD["sys_flag"])
 _PORT = struct_of(layout.PORT)
 _OFFSET = struct_of(layout.RECORD_HEAD["physical_offset"])
-_TOPIC_LENGTH = {
+TOPIC_LENGTH = {
     MAGIC_V1: struct_of(layout.TOPIC_LENGTH_V1),
     MAGIC_V2: struct_of(layout.TOPIC_LENGTH_V2),
 }
-_PROPERTIES_LENGTH = struct_of(layout.PROPERTIES_LENGTH)
+PROPERTIES_LENGTH = struct_of(layout.PROPERTIES_LENGTH)
 
 
 def _struct_before_body(hosts_v6: int) -> struct.Struct:
@@ -59,7 +86,7 @@ def _struct_before_body(hosts_v6: int) -> struct.Struct:
 
 
 # All that lies before the body, by the IPv6 bits of the system flag.
-_BEFORE_BODY = {f: _struct_before_body(f) for f in (0, _BORN_V6, _STORE_V6, _HOSTS_V6)}
+BEFORE_BODY = {f: _struct_before_body(f) for f in (0, _BORN_V6, _STORE_V6, HOSTS_V6)}
 
 # Why a record is none; in the words of store.record_kernel, which is slow to load.
 _NO_ROOM = "too few bytes for a record"
@@ -73,89 +100,6 @@ _EMPTY = "zeroed space where a record should be"
 
 class IllegalMessageError(StoreError):
     """A message that no record can hold (a broker answers MESSAGE_ILLEGAL)."""
-
-
-class Spans(NamedTuple):
-    """Where the parts of variable length lie in a record."""
-
-    body_at: int
-    body_end: int
-    topic_at: int
-    topic_end: int
-    properties_at: int
-
-
-@dataclass(frozen=True)  # no slots: what is decoded at first touch stays in the instance
-class Message:
-    """A stored message; fields in on-disk order, timestamps in milliseconds since the epoch.
-
-    Texts and body are decoded when they are asked for.
-    """
-
-    size: int
-    magic: int
-    body_crc: int
-    queue_id: int
-    flag: int
-    queue_offset: int
-    commit_log_offset: int
-    sys_flag: int
-    born_timestamp: int
-    raw_born_host: bytes = field(repr=False)
-    store_timestamp: int
-    raw_store_host: bytes = field(repr=False)
-    reconsume_times: int
-    prepared_transaction_offset: int
-    record: bytes = field(repr=False)
-    spans: Spans = field(repr=False)
-    path: Path | str = field(compare=False, repr=False)
-    splits_properties: bool = field(repr=False)
-
-    @cached_property
-    def topic(self) -> str:
-        """The topic."""
-        return java.decode(self.record[self.spans.topic_at : self.spans.topic_end])
-
-    @cached_property
-    def properties(self) -> dict[str, str]:
-        """The properties, as the broker's version parses them."""
-        text = java.decode(self.record[self.spans.properties_at :])
-        return parse_properties(text, splits=self.splits_properties)
-
-    @cached_property
-    def body(self) -> bytes:
-        """The body as its producer gave it: decompressed (as stored, if that fails)."""
-        return readable_body(self.raw_body, self.sys_flag)
-
-    @property
-    def raw_body(self) -> bytes:
-        """The body as it is stored, maybe compressed."""
-        return self.record[self.spans.body_at : self.spans.body_end]
-
-    @property
-    def born_host(self) -> str:
-        """The producer's ``address:port``."""
-        return host_text(self.raw_born_host)
-
-    @property
-    def store_host(self) -> str:
-        """The ``address:port`` of the broker that stored the message."""
-        return host_text(self.raw_store_host)
-
-    @property
-    def tags(self) -> str | None:
-        """Property TAGS."""
-        return self.properties.get(layout.PROPERTY_TAGS)
-
-    @property
-    def keys(self) -> str | None:
-        """Property KEYS: keys between single spaces."""
-        return self.properties.get(layout.PROPERTY_KEYS)
-
-    @property
-    def uniq_key(self) -> str | None:
-        """Property UNIQ_KEY, which a client calls the message's id."""
-        return self.properties.get(layout.PROPERTY_UNIQ_KEY)
 
 
 def decode_message(
@@ -180,13 +124,13 @@ def decode_message(
 
 
 def _decode(
-    data: bytes | memoryview, at: int, offset: int | None, origin: tuple[Path | str, bool]
+    data: bytes | memoryview, at: int, offset: int | None, origin: Origin
 ) -> Message | str:
     """Decode a record, or say why it is none."""
     if len(data) - at < _START.size:
         return _NO_ROOM
     size, magic = _START.unpack_from(data, at)
-    if magic not in _TOPIC_LENGTH:
+    if magic not in TOPIC_LENGTH:
         if magic == MAGIC_BLANK:
             return _IS_BLANK
         return _BAD_MAGIC if size or magic else _EMPTY
@@ -194,15 +138,14 @@ def _decode(
         return _BAD_LENGTH
     record = bytes(data[at : at + size])
     (sys_flag,) = _SYS_FLAG.unpack_from(record, layout.SYS_FLAG_AT)
-    fixed = _BEFORE_BODY[sys_flag & _HOSTS_V6]
+    fixed = BEFORE_BODY[sys_flag & HOSTS_V6]
     if fixed.size > size:
         return _BAD_LENGTH
-    *values, body_length = fixed.unpack_from(record)
-    spans = _find_spans(record, fixed.size, body_length, _TOPIC_LENGTH[magic])
+    values = fixed.unpack_from(record)
+    spans = _find_spans(record, fixed.size, values[-1], TOPIC_LENGTH[magic])
     if spans is None:
         return _BAD_LENGTH
-    fields: tuple[Any, ...] = (*values, record, spans, *origin)
-    message = Message(*fields)
+    message = undecoded_message(values, record, spans, origin)
     if offset is not None and message.commit_log_offset != offset:
         return _BAD_OFFSET
     if spans.body_end > spans.body_at and message.body_crc != record_crc(message.raw_body):
@@ -217,7 +160,7 @@ def _find_spans(
 
     Java parity: a negative length of the body or of the properties counts as none.
     """
-    room = len(record) - _PROPERTIES_LENGTH.size
+    room = len(record) - PROPERTIES_LENGTH.size
     body_end = body_at + max(body_length, 0)
     topic_at = body_end + topic_length.size
     if topic_at > room:
@@ -226,36 +169,11 @@ def _find_spans(
     topic_end = topic_at + topic_size
     if topic_size < 0 or topic_end > room:
         return None
-    (properties_size,) = _PROPERTIES_LENGTH.unpack_from(record, topic_end)
-    properties_at = topic_end + _PROPERTIES_LENGTH.size
+    (properties_size,) = PROPERTIES_LENGTH.unpack_from(record, topic_end)
+    properties_at = topic_end + PROPERTIES_LENGTH.size
     if properties_at + max(properties_size, 0) != len(record):
         return None
     return Spans(body_at, body_end, topic_at, topic_end, properties_at)
-
-
-def parse_properties(text: str, *, splits: bool = False) -> dict[str, str]:
-    """Parse ``name 0x01 value 0x02 …`` (format notes §2.4); a repeated name keeps its last value.
-
-    Names and values are not empty, and further 0x01 belong to the value. ``splits`` is the parser
-    of 4.9.0 and before: exactly two parts by ``String.split``, of which the name may be empty.
-    """
-    if splits:
-        items = (java.split(item, _NAME_VALUE) for item in java.split(text, _PROPERTY_END))
-        return {item[0]: item[1] for item in items if len(item) == 2}  # noqa: PLR2004 - a pair
-    parts = (segment.partition(_NAME_VALUE) for segment in text.split(_PROPERTY_END))
-    return {name: value for name, _, value in parts if name and value}
-
-
-def host_text(host: bytes) -> str:
-    """Return ``address:port`` as Java's ``getHostAddress`` prints it: no ``::``, no brackets."""
-    address, (port,) = host[: -_PORT.size], _PORT.unpack(host[-_PORT.size :])
-    if len(host) == _V6:
-        # Java parity: InetAddress.getByAddress makes an Inet4Address of a mapped one.
-        if not address.startswith(_MAPPED_IPV4):
-            groups = (int.from_bytes(address[i : i + 2]) for i in range(0, len(address), 2))
-            return f"{':'.join(f'{group:x}' for group in groups)}:{port}"
-        address = address[len(_MAPPED_IPV4) :]
-    return f"{'.'.join(map(str, address))}:{port}"
 
 
 def offset_msg_id(message: Message) -> str:
@@ -322,13 +240,13 @@ def encode_record(
     properties = _encode_properties(message.properties, config)
     crc_size = layout.PROPERTY_CRC_SIZE if appends_property_crc(config) else 0
     born_host, store_host = encode_host(message.born_host), encode_host(message.store_host)
-    sys_flag = message.sys_flag & ~_HOSTS_V6
+    sys_flag = message.sys_flag & ~HOSTS_V6
     sys_flag |= _BORN_V6 if len(born_host) == _V6 else 0
     sys_flag |= _STORE_V6 if len(store_host) == _V6 else 0
     born = store_timestamp if message.born_timestamp is None else message.born_timestamp
-    fixed, topic_length = _BEFORE_BODY[sys_flag & _HOSTS_V6], _TOPIC_LENGTH[magic]
+    fixed, topic_length = BEFORE_BODY[sys_flag & HOSTS_V6], TOPIC_LENGTH[magic]
     size = fixed.size + len(message.body) + topic_length.size + len(topic)
-    size += _PROPERTIES_LENGTH.size + len(properties) + crc_size
+    size += PROPERTIES_LENGTH.size + len(properties) + crc_size
     fields: tuple[Any, ...] = (
         size, magic, record_crc(message.body), message.queue_id, message.flag, queue_offset,
         commit_log_offset, sys_flag, born, born_host, store_timestamp, store_host,
@@ -340,7 +258,7 @@ def encode_record(
             message.body,
             topic_length.pack(len(topic)),
             topic,
-            _PROPERTIES_LENGTH.pack(len(properties) + crc_size),
+            PROPERTIES_LENGTH.pack(len(properties) + crc_size),
             properties,
         )
     except struct.error as e:
