@@ -19,6 +19,7 @@ last_record          offset, size, store_timestamp, body_crc of the last record,
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -26,9 +27,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from store.errors import DamageError, StoreIOError, UnsupportedFormatError
+from store.layout import ABORT_FILE
 
 PROGRESS = Path("reput", "progress")
 FORMAT_VERSION = 1
+_PIECE = 1 << 16
 _Built = TypeVar("_Built")
 
 
@@ -55,6 +58,28 @@ class Dispatched:
     last_record: Fingerprint | None
 
 
+class ProgressReader:
+    """Reads a root's progress again and again: it is decoded when its bytes have changed."""
+
+    def __init__(self, output: Path) -> None:
+        self._path = output / PROGRESS
+        self._abort = output / ABORT_FILE
+        self._data: bytes | None = None
+        self._dispatched: Dispatched | None = None
+
+    def read(self) -> Dispatched | None:
+        """Return how far the root is now; raises as ``read_dispatched``."""
+        data = read_progress_file(self._path)
+        if data != self._data:
+            found = None if data is None else decode_dispatched(data, self._path)
+            self._data, self._dispatched = data, found
+        return self._dispatched
+
+    def is_at_rest(self) -> bool:
+        """Tell whether nobody has been at work on the root since the last ``read``."""
+        return not self._abort.exists() and read_progress_file(self._path) == self._data
+
+
 def read_dispatched(output: Path) -> Dispatched | None:
     """Read a root's progress, None on a root that no dispatch of ours made.
 
@@ -68,7 +93,14 @@ def read_dispatched(output: Path) -> Dispatched | None:
 def read_progress_file(path: Path) -> bytes | None:
     """Return the file's bytes, None if it is not there. Raises StoreIOError."""
     try:
-        return path.read_bytes()
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            pieces = [os.read(fd, _PIECE)]
+            while len(pieces[-1]) == _PIECE:
+                pieces.append(os.read(fd, _PIECE))
+        finally:
+            os.close(fd)
+        return b"".join(pieces)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+import numpy as np
+
 from store import java
 from store.errors import ConfigError
+from store.layout import EXT_ADDRESS_MAX
 from store.log_reader import LogReader
+from store.owned_record import Said
+from store.queue_files import Units
 from store.queue_reader import QueueReader
 from store.record import Message
 
@@ -77,36 +82,48 @@ def get_message(
     """Read up to ``max_count`` messages from a queue offset on, by the limits of §11.1.
 
     A batch ends with its queue file, at 32 messages or 256 KiB, and after 800 units; nothing
-    counts as "on disk". Raises DamageError for a unit or a record that is not as it must be.
+    counts as "on disk". Raises DamageError for a unit or a record that is not as it must be; each
+    message returned has been checked, though its fields are decoded when one is touched.
     """
     span = queue.span
     outside = _outside(offset, span.min, span.max, resets_to_min=log.config.version < (4, 9, 4))
     if outside is not None:
         return GetMessageResult(*outside, span.min, span.max)
-    units = queue.units(offset, max(_FILTER_UNITS_MAX, max_count))
-    status, next_begin = GetMessageStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset)
+    is_any = tag_filter.tags is None
+    count_max = max(1, min(max_count, _BATCH_COUNT_MAX))  # a batch is not full while it is empty
+    units = queue.units(offset, count_max if is_any else max(_FILTER_UNITS_MAX, max_count))
     found: list[Message] = []
-    size, readable_from = 0, 0
-    for index, unit in enumerate(units, offset):
-        if found and _is_full(len(found), size + unit.size, max_count):
+    size, next_begin = 0, offset
+    places = zip(
+        units.commit_log_offset, units.size, _may_match(queue, units, tag_filter), strict=True
+    )
+    for index, (commit_log_offset, message_size, may_match) in enumerate(places, offset):
+        # Java parity: DefaultMessageStore.isTheBatchFull, asked before the filter.
+        if found and (len(found) >= count_max or size + message_size > _BATCH_BYTES_MAX):
             break
         next_begin = index + 1
-        if unit.commit_log_offset < readable_from:
+        if not may_match:
             continue
-        if not found:
-            status = GetMessageStatus.NO_MATCHED_MESSAGE
-        if tag_filter.tags is not None and not tag_filter.may_match(queue.tags_code(unit)):
-            continue
-        message = queue.message(index, unit)
-        if message is None:
-            if not found:
-                status = GetMessageStatus.MESSAGE_WAS_REMOVING
-            readable_from = log.roll_next_file(unit.commit_log_offset)
-        elif tag_filter.matches(message):
-            status = GetMessageStatus.FOUND
+        message = queue.message_of(Said(commit_log_offset, message_size, index))
+        if is_any or tag_filter.matches(message):
             found.append(message)
-            size += unit.size
+            size += message_size
+    status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
     return GetMessageResult(status, next_begin, span.min, span.max, tuple(found))
+
+
+def _may_match(queue: QueueReader, units: Units, tag_filter: TagFilter) -> list[bool]:
+    """Tell of each unit whether its message can have one of the tags."""
+    if tag_filter.tags is None:
+        return [True] * len(units.size)
+    codes = units.tags_code
+    matches = np.zeros(len(codes), bool)
+    low = codes.astype(np.int32)  # Java parity: only these bits are compared
+    for tag_hash in tag_filter.hashes:
+        matches |= low == tag_hash
+    for at in np.flatnonzero(codes <= EXT_ADDRESS_MAX).tolist():
+        matches[at] = tag_filter.may_match(queue.tags_code(int(codes[at])))
+    return matches.tolist()
 
 
 def _outside(
@@ -124,8 +141,3 @@ def _outside(
         next_begin = first if resets_to_min and first == 0 else end
         return GetMessageStatus.OFFSET_OVERFLOW_BADLY, next_begin
     return None
-
-
-def _is_full(count: int, size_with_next: int, max_count: int) -> bool:
-    """Java parity: ``DefaultMessageStore.isTheBatchFull``, for a batch that is not empty."""
-    return count >= min(max_count, _BATCH_COUNT_MAX) or size_with_next > _BATCH_BYTES_MAX

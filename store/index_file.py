@@ -1,7 +1,8 @@
 """One IndexFile, read: a hash index of keys over the log (format notes §8.1, §8.6).
 
 The slot of a key's hash names the newest entry of a chain; each entry names the one before it in
-the same slot, so numbers along a chain only fall. A chain that does otherwise is damage.
+the same slot, so numbers along a chain only fall. A chain that does otherwise is damage, and so is
+one that leads to a key of another slot.
 
 Header, slots and entries lie as ``store.layout`` says. An entry has only the hash of its key:
 whoever asks confirms each answer against the message.
@@ -9,21 +10,22 @@ whoever asks confirms each answer against the message.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from store import java, layout
 from store.config import StoreConfig
 from store.errors import DamageError, StoreIOError
-from store.mapped_file import map_file
+from store.mapped_file import MappedFile
 
-_SECOND_MS = 1000
-_SECONDS_MAX = 2**31 - 1
+_HEADER = layout.struct_of(layout.INDEX_HEADER)
+_SLOT = layout.struct_of(layout.INDEX_SLOT)
+_ENTRY = layout.struct_of(layout.INDEX_ENTRY)
+_REBUILD_HINT = "the index can be rebuilt from the log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,96 +61,109 @@ class IndexBound:
 
 
 class IndexFile:
-    """One index file, mapped when first looked at. Raises DamageError, StoreIOError."""
+    """One index file, mapped when first looked at. Raises DamageError, StoreIOError.
+
+    ``bound`` is what of it counts, None for all.
+    """
 
     def __init__(self, path: Path, config: StoreConfig, bound: IndexBound | None = None) -> None:
         self.path = path
         self.bound = bound
+        length, inode = _identify(path)
+        self._file = MappedFile(path, 0, length, inode)
         self._slot_num = config.max_hash_slot_num
         self._index_num = config.max_index_num
-        self._bytes: NDArray[np.uint8] | None = None
+
+    def is_there(self) -> bool:
+        """Tell whether the path still leads to this file."""
+        return _identify(self.path) == (self._file.length, self._file.inode)
 
     def header(self) -> IndexHeader:
         """Return the header as it is now."""
-        raw = self._view()[: layout.INDEX_HEADER_SIZE].view(layout.INDEX_HEADER)[0]
-        header = IndexHeader(*(int(value) for value in raw.tolist()))
+        header = IndexHeader(*_HEADER.unpack_from(self._checked_map()))
         if not 0 <= header.index_count <= self._index_num:
             reason = f"its header counts {header.index_count} entries of {self._index_num}"
             raise DamageError(self.path, 0, reason)
         # Java parity: IndexHeader.load reads a count that was never written as 1.
-        return header if header.index_count else _with_count_1(header)
+        return header if header.index_count else replace(header, index_count=1)
 
     def entry(self, number: int) -> IndexEntry:
         """Return an entry by its number, which is 1 to ``maxIndexNum - 1``."""
         at = layout.index_entry_at(number, self._slot_num)
-        raw = self._view()[at : at + layout.INDEX_ENTRY_SIZE].view(layout.INDEX_ENTRY)[0]
-        return IndexEntry(*raw.tolist())
+        return IndexEntry(*_ENTRY.unpack_from(self._file.map(), at))
 
-    def select_phy_offset(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def select_phy_offset(self, key_hash: int) -> Iterator[int]:
         """Yield the physical offsets of entries with this hash, newest first, repeats included.
 
-        Left out are entries whose message was surely not stored in ``[begin_ms, end_ms]``: an
-        entry knows its time to the second. Unlike a broker's selectPhyOffset this does not stop
-        at the first entry that is too old, and takes both ends of that second, so that no message
-        in range is missed where the clock stepped back or a file begins.
+        Unlike a broker's selectPhyOffset this leaves times to the caller: those of the index are
+        seconds, wrong where the clock stepped back, and nothing protects them.
         """
-        header = self.header()
-        number = self._slot(key_hash % self._slot_num, header)
+        data, slot = self._checked_map(), key_hash % self._slot_num
+        number, bound = self._slot(data, slot), self.bound
         while number:
-            entry = self.entry(number)
-            self._check(number, entry)
-            is_there = self.bound is None or entry.phy_offset < self.bound.phy_offset
-            if is_there and entry.key_hash == key_hash:
-                earliest, latest = _stored_between(number, entry, header)
-                if earliest <= end_ms and latest >= begin_ms:
-                    yield entry.phy_offset
+            at = layout.index_entry_at(number, self._slot_num)
+            entry = IndexEntry(*_ENTRY.unpack_from(data, at))
+            self._check(number, entry, slot)
+            if entry.key_hash == key_hash and (bound is None or number <= bound.count):
+                yield entry.phy_offset
             number = entry.prev_index
 
-    def _slot(self, slot: int, header: IndexHeader) -> int:
+    def _slot(self, data: mmap, slot: int) -> int:
         """Return the number of a slot's newest entry, 0 if it has none."""
         at = layout.index_slot_at(slot)
-        raw = self._view()[at : at + layout.INDEX_SLOT_SIZE].view(layout.INDEX_SLOT)
-        number = int(raw[0])
-        # While a dispatch is at work on the file the slots run ahead of its header.
-        count = self._index_num - 1 if self.bound is not None else header.index_count
-        if 0 <= number <= min(count, self._index_num - 1):
-            return number
-        if 0 <= number <= min(self.header().index_count, self._index_num - 1):
-            return number  # a broker at work: the count has followed meanwhile
-        reason = f"slot {slot} names entry {number}, the file has {header.index_count - 1}"
-        raise DamageError(self.path, at, reason)
+        (number,) = _SLOT.unpack_from(data, at)
+        # While a dispatch is at work on the file the slots run ahead of its header, which a broker
+        # writes after them: read after the slot it counts all that the slot can name.
+        count = self._index_num if self.bound is not None else self.header().index_count
+        if 0 <= number < max(count, 1):
+            return int(number)
+        reason = f"slot {slot} names entry {number}, the file has {count - 1}"
+        raise DamageError(self.path, at, reason, _REBUILD_HINT)
 
-    def _check(self, number: int, entry: IndexEntry) -> None:
+    def _check(self, number: int, entry: IndexEntry, slot: int) -> None:
         """Raise DamageError if an entry cannot be one that was put here."""
         reason = ""
         if not 0 <= entry.prev_index < number:
             reason = f"the chain goes from entry {number} to entry {entry.prev_index}"
         elif entry.time_diff_seconds < 0 or entry.phy_offset < 0:
             reason = f"entry {number} has a negative offset or time"
-        elif self.bound is not None and (number > self.bound.count) != (
-            entry.phy_offset >= self.bound.phy_offset
-        ):
-            reason = (
-                f"entry {number} (offset {entry.phy_offset}) does not fit the progress of its "
-                f"root, which counts {self.bound.count} entries up to {self.bound.phy_offset}"
-            )
+        elif self.bound is not None:
+            reason = self._misfit(number, entry.phy_offset, self.bound)
+        if not reason and (entry.key_hash < 0 or entry.key_hash % self._slot_num != slot):
+            reason = f"entry {number} (hash {entry.key_hash}) is in the chain of slot {slot}"
         if reason:
             at = layout.index_entry_at(number, self._slot_num)
-            raise DamageError(self.path, at, reason, "the index can be rebuilt from the log")
+            raise DamageError(self.path, at, reason, _REBUILD_HINT)
 
-    def _view(self) -> NDArray[np.uint8]:
-        if self._bytes is None:
-            view = map_file(self.path)
-            size = layout.index_file_size(self._slot_num, self._index_num)
-            if len(view) != size:
-                raise DamageError(
-                    self.path,
-                    0,
-                    f"the index file has {len(view)} bytes, not {size}",
-                    "pass the broker.conf that this root was made with (--broker-conf)",
-                )
-            self._bytes = view
-        return self._bytes
+    def _misfit(self, number: int, phy_offset: int, bound: IndexBound) -> str:
+        """Say how an entry of a root of ours is not where it must be, "" if it is.
+
+        Entries lie in log order there. A broker's index survives a truncation of its log, so in
+        that one they need not.
+        """
+        if (number > bound.count) != (phy_offset >= bound.phy_offset):
+            return (
+                f"entry {number} (offset {phy_offset}) does not fit the progress of its root, "
+                f"which counts {bound.count} entries up to {bound.phy_offset}"
+            )
+        for other in (number - 1, number + 1):
+            if 0 < other <= bound.count and number <= bound.count:
+                found = self.entry(other).phy_offset
+                if found != phy_offset and (found < phy_offset) != (other < number):
+                    return f"entries {number} and {other} are not in the log's order"
+        return ""
+
+    def _checked_map(self) -> mmap:
+        size = layout.index_file_size(self._slot_num, self._index_num)
+        if self._file.length != size:
+            raise DamageError(
+                self.path,
+                0,
+                f"the index file has {self._file.length} bytes, not {size}",
+                "pass the broker.conf that this root was made with (--broker-conf)",
+            )
+        self._file.check_length()
+        return self._file.map()
 
 
 def index_key_hash(topic: str, key: str, *, is_tag: bool = False) -> int:
@@ -163,38 +178,36 @@ def index_key_hash(topic: str, key: str, *, is_tag: bool = False) -> int:
 def list_index_files(directory: Path) -> list[Path]:
     """List the index files, oldest first: their names are creation times. Raises StoreIOError."""
     try:
-        return sorted(p for p in directory.iterdir() if p.name.isdigit() and p.is_file())
+        with os.scandir(directory) as entries:
+            names = sorted(e.name for e in entries if e.name.isdigit() and e.is_file())
     except FileNotFoundError:
         return []
     except OSError as e:
         raise StoreIOError("list", directory, e) from e
+    return [directory / name for name in names]
 
 
-def _with_count_1(header: IndexHeader) -> IndexHeader:
-    return IndexHeader(
-        header.begin_timestamp,
-        header.end_timestamp,
-        header.begin_phy_offset,
-        header.end_phy_offset,
-        header.hash_slot_count,
-        1,
-    )
+class IndexFiles:
+    """The index files of one root, oldest first, as of the last ``refresh``; maps are kept."""
+
+    def __init__(self, directory: Path, config: StoreConfig) -> None:
+        self.directory = directory
+        self.files: list[IndexFile] = []
+        self._config = config
+
+    def refresh(self) -> None:
+        """See files added, replaced or deleted. Raises StoreIOError."""
+        known = {file.path: file for file in self.files if file.is_there()}
+        paths = list_index_files(self.directory)
+        self.files = [known.get(path) or IndexFile(path, self._config) for path in paths]
 
 
-def _stored_between(number: int, entry: IndexEntry, header: IndexHeader) -> tuple[int, int]:
-    """Return the earliest and latest time in ms at which an entry's message can be stored (§8.4).
-
-    The first entry's own time is the file's begin, whatever its difference says: that one counts
-    from the file before. A difference of 0 may hide a clock that stepped back, the largest one
-    more than fits.
-    """
-    begin, seconds = header.begin_timestamp, entry.time_diff_seconds
-    if begin <= 0:
-        return -(2**63), 2**63
-    if number == 1:
-        return begin, begin
-    earliest = begin + seconds * _SECOND_MS
-    latest = earliest + _SECOND_MS - 1
-    if seconds == 0:
-        return -(2**63), latest
-    return earliest, 2**63 if seconds == _SECONDS_MAX else latest
+def _identify(path: Path) -> tuple[int, int]:
+    """Return length and inode, zeros for a file that is not there. Raises StoreIOError."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
+    return found.st_size, found.st_ino

@@ -17,6 +17,7 @@ from store.config import StoreConfig
 from store.errors import DamageError, LostDataError
 from store.layout import BLANK_SIZE, PROPERTY_CRC, PROPERTY_CRC_SIZE
 from store.mapped_file import MappedFile, MappedFileQueue
+from store.owned_record import Owner, Said, decode_owned, owned_store_timestamp
 from store.record import Message, decode_message, encode_property_crc
 
 if TYPE_CHECKING:
@@ -36,13 +37,14 @@ class LogReader:
     def __init__(self, paths: Iterable[Path], config: StoreConfig, known_end: int = 0) -> None:
         self.config = config
         self.known_end = known_end
+        self.listing = 0  # counts how often the files were listed
         self.file_size = config.mapped_file_size_commit_log
         self._queue = MappedFileQueue(paths, self.file_size)
         self._commit_log: CommitLog | None = None
 
     def refresh(self) -> None:
         """See files added or deleted since. Raises DamageError, StoreIOError."""
-        self._queue.refresh()
+        self.listing += self._queue.refresh_if_changed()
 
     def min_offset(self) -> int:
         """Return the base of the first file, -1 without files."""
@@ -86,6 +88,29 @@ class LogReader:
             raise DamageError(message.path, offset, reason)
         return message
 
+    def owned_message(self, said: Said, owner: Owner) -> Message | None:
+        """Return the message of a unit if its record is in all what the unit says.
+
+        Else None: ``message`` tells why.
+        """
+        file = self._queue.checked(said.offset - said.offset % self.file_size)
+        if file is None or file.length != self.file_size:
+            return None
+        at = said.offset - file.base
+        record = file.map()[at : at + said.size]
+        origin = (file.path, self.config.splits_properties)
+        message = decode_owned(record, said, owner, origin)
+        if message is not None and self.config.enabled_append_prop_crc:
+            self._check_property_crc(record, said.offset, file.path)
+        return message
+
+    def owned_store_timestamp(self, said: Said, owner: Owner) -> int | None:
+        """Return the store time of such a message, without a look at its body."""
+        file = self._queue.checked(said.offset - said.offset % self.file_size)
+        if file is None or file.length != self.file_size:
+            return None
+        return owned_store_timestamp(file.map(), said.offset - file.base, said, owner)
+
     def look(self, offset: int) -> Message | None:
         """Return the message whose record begins at ``offset``, None if none begins there.
 
@@ -117,7 +142,7 @@ class LogReader:
         return end <= self.max_offset()
 
     def _file_of(self, offset: int) -> MappedFile:
-        file = self._queue.find(offset)
+        file = self._queue.checked(offset - offset % self.file_size)
         if file is None:
             begin = offset - offset % self.file_size
             raise LostDataError(
@@ -142,11 +167,13 @@ class LogReader:
             splits_properties=self.config.splits_properties,
         )
         if self.config.enabled_append_prop_crc:
-            crc = message.record[-PROPERTY_CRC_SIZE:]
-            rest = message.record[:-PROPERTY_CRC_SIZE]
-            if crc.startswith(_CRC_NAME) and crc != encode_property_crc(rest):
-                raise DamageError(file.path, offset, "the record does not match its property CRC")
+            self._check_property_crc(message.record, offset, file.path)
         return message
+
+    def _check_property_crc(self, record: bytes, offset: int, path: Path) -> None:
+        crc = record[-PROPERTY_CRC_SIZE:]
+        if crc.startswith(_CRC_NAME) and crc != encode_property_crc(record[:-PROPERTY_CRC_SIZE]):
+            raise DamageError(path, offset, "the record does not match its property CRC")
 
     def _begins_record(self, file: MappedFile, offset: int) -> bool:
         """Tell whether a record (no blank) should begin at ``offset``, where none can be decoded.
@@ -171,4 +198,4 @@ class LogReader:
 
 
 def _holds_something(file: MappedFile) -> bool:
-    return bool(file.view()[:BLANK_SIZE].any())
+    return file.length > 0 and any(file.map()[:BLANK_SIZE])

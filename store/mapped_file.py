@@ -73,7 +73,7 @@ class MappedFile:
 
     def check_length(self) -> None:
         """Raise DamageError if the file was cut off or grew since it was listed."""
-        length = self.map().size()
+        length = self.map().size() if self.length else 0
         if length != self.length:
             reason = f"the file has {length} bytes, a moment ago it had {self.length}"
             raise DamageError(self.path, self.base, reason)
@@ -207,19 +207,17 @@ class MappedFileQueue:
         """Return the file whose span holds ``offset``, or None."""
         return self._by_base.get(offset - offset % self.file_size)
 
-    def map_at(self, base: int) -> mmap.mmap | None:
-        """Return the map of the file that begins at ``base``, None without one.
+    def checked(self, base: int) -> MappedFile | None:
+        """Return the file that begins at ``base``, None without one.
 
         Once after each refresh its length is checked: reading behind the end of a file that was
         cut off is no exception but a signal. Raises DamageError, StoreIOError.
         """
         file = self._by_base.get(base)
-        if file is None:
-            return None
-        if file.seen != self._refreshes:
+        if file is not None and file.seen != self._refreshes:
             file.check_length()
             file.seen = self._refreshes
-        return file.map()
+        return file
 
     def next_base(self, offset: int) -> int | None:
         """Return the base of the first file that begins after ``offset``, or None."""

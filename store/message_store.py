@@ -9,20 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from store import java
-from store.config import (
-    BROKER_CONF,
-    BrokerVersion,
-    StoreConfig,
-    config_from_shape,
-    load_config,
-)
-from store.dispatched import Dispatched, read_dispatched
-from store.errors import ConfigError, DamageError, StoreError, StoreIOError
+from store.config import StoreConfig, load_config
+from store.dispatched import Dispatched, ProgressReader
+from store.errors import ConfigError, StoreError, StoreIOError
 from store.get_message import (
     GetMessageResult,
     GetMessageStatus,
@@ -30,10 +23,13 @@ from store.get_message import (
     get_message,
     parse_tags,
 )
+from store.index_file import IndexFiles
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
 from store.log_reader import LogReader
+from store.made_root import check_last_record, config_of
 from store.pull_request_hold import HeldRead, PullRequestHoldService
 from store.queries import KEY_TYPE, Query, QueryResult, query_message
+from store.queue_bounds import Dispatch
 from store.queue_name import can_name_directory
 from store.queue_reader import QueueReader, queue_directory
 from store.record import Message
@@ -56,7 +52,10 @@ class MessageStore:
         self.config = config
         self._log = LogReader(config.commit_log_paths(store_root), config)
         self._queues: dict[tuple[str, int], QueueReader] = {}
+        self._index = IndexFiles(output / INDEX_DIR, config)
+        self._progress = ProgressReader(output)
         self._dispatched: Dispatched | None = None
+        self._dispatch: Dispatch | None = None
         self._is_open = True
 
     @classmethod
@@ -80,14 +79,14 @@ class MessageStore:
             if not path.is_dir():
                 raise ConfigError(f"{path} is not a directory")
         conf = None if broker_conf is None else Path(broker_conf)
-        dispatched = read_dispatched(target)
+        dispatched = ProgressReader(target).read()
         if dispatched is None:
             config = load_config(root, conf, broker_version)
             from store.foreign import refuse_foreign_store  # noqa: PLC0415 - loads the kernels
 
             refuse_foreign_store(root, config)
         else:
-            config = _config_of(dispatched, root, conf, broker_version)
+            config = config_of(dispatched, root, conf, broker_version)
         store = cls(root, target, config)
         paths = config.commit_log_paths(root)
         if not any(path.is_dir() for path in paths):
@@ -111,6 +110,7 @@ class MessageStore:
         self._is_open = False
         self._queues.clear()
         self._log = LogReader((), self.config)
+        self._index = IndexFiles(self._index.directory, self.config)
 
     # --- the log ---------------------------------------------------------------------------------
 
@@ -218,13 +218,12 @@ class MessageStore:
         first, end = queue.span.min, queue.span.max
         begins = [begin for begin in queue.file_begins() if begin < end]
         files = list(zip(begins, [*begins[1:], end], strict=True))
-
-        def store_time(offset: int) -> int:
-            message = queue.message(offset)
-            return message.store_timestamp if message is not None else -1
-
         return find_offset(
-            files, (first, end), timestamp_ms, boundary=Boundary(boundary), store_time=store_time
+            files,
+            (first, end),
+            timestamp_ms,
+            boundary=Boundary(boundary),
+            store_time=queue.store_time,
         )
 
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
@@ -262,8 +261,7 @@ class MessageStore:
         """
         self._refresh()
         query = Query(topic, key, begin_ms, end_ms, index_type)
-        directory = self.output / INDEX_DIR
-        return query_message(directory, self._log, self._dispatched, query, max_count)
+        return query_message(self._index, self._log, self._dispatched, query, max_count)
 
     # ---------------------------------------------------------------------------------------------
 
@@ -271,14 +269,17 @@ class MessageStore:
         """See what has changed on disk since the last call."""
         if not self._is_open:
             raise StoreError(f"{self.store_root} has been closed")
-        dispatched = read_dispatched(self.output)
+        dispatched = self._progress.read()
         self._log.refresh()
-        if dispatched != self._dispatched:
+        if dispatched is not self._dispatched:
             if dispatched is None:
                 raise ConfigError(f"{self.output} changed: its progress is gone; open it again")
-            _check_last_record(dispatched, self._log, self.store_root)
+            check_last_record(dispatched, self._log, self.store_root)
+            if dispatched.reput_from_offset < self._log.known_end:
+                self._queues.clear()  # it was rolled back: nothing that was known of them holds
             self._log.known_end = dispatched.reput_from_offset
             self._dispatched = dispatched
+            self._dispatch = Dispatch(dispatched.reput_from_offset, self._progress.is_at_rest)
 
     def _queue(self, topic: str, queue_id: int) -> QueueReader | None:
         """Return a queue as it is now, None if it has no directory."""
@@ -286,16 +287,15 @@ class MessageStore:
         return self._fresh_queue(topic, queue_id)
 
     def _fresh_queue(self, topic: str, queue_id: int) -> QueueReader | None:
-        if not can_name_directory(topic):
-            return None
-        if not queue_directory(self._queue_root(), topic, queue_id).is_dir():
-            return None
         queue = self._queues.get((topic, queue_id))
         if queue is None:
+            if not can_name_directory(topic):
+                return None
+            if not queue_directory(self._queue_root(), topic, queue_id).is_dir():
+                return None
             queue = QueueReader(self.output, (topic, queue_id), self._log)
             self._queues[topic, queue_id] = queue
-        reput_from = None if self._dispatched is None else self._dispatched.reput_from_offset
-        queue.refresh(reput_from)
+        queue.refresh(self._dispatch)
         return queue
 
     def _queue_ids(self, topic: str) -> list[int]:
@@ -322,56 +322,6 @@ class MessageStore:
 def _is_waited_for(result: GetMessageResult, offset: int) -> bool:
     """Tell whether the next message of the queue is the one that is asked for."""
     return result.status in _WAITED_FOR and offset == result.next_begin_offset
-
-
-def _config_of(
-    dispatched: Dispatched, root: Path, broker_conf: Path | None, broker_version: str | None
-) -> StoreConfig:
-    """Return the settings a root was made with; those given must not contradict them."""
-    config = replace(
-        config_from_shape(dispatched.shape, commit_log=dispatched.commit_log),
-        store_path_root_dir=dispatched.store,  # a store may lie elsewhere now
-    )
-    if broker_version is not None and BrokerVersion.parse(broker_version) != config.version:
-        raise _other_setting("version", str(config.version), broker_version)
-    if broker_conf is None and not (root / BROKER_CONF).exists():
-        return config
-    given = load_config(root, broker_conf, str(config.version))
-    if broker_conf is not None:
-        shape = given.shape()
-        for name, made_with in config.shape().items():
-            if shape[name] != made_with:
-                raise _other_setting(name, made_with, shape[name])
-    return replace(
-        config,
-        store_path_root_dir=given.store_path_root_dir,
-        store_path_commit_log=given.store_path_commit_log,
-    )
-
-
-def _other_setting(name: str, made_with: object, given: object) -> ConfigError:
-    return ConfigError(
-        f"this root was made with {name}={made_with}, not {given}; leave the option out: the root "
-        "knows its own settings"
-    )
-
-
-def _check_last_record(dispatched: Dispatched, log: LogReader, root: Path) -> None:
-    """Raise unless the log still holds the record that was dispatched last, if not expired."""
-    last = dispatched.last_record
-    if last is None or last.offset < log.min_offset():
-        return
-    reason = "the log no longer holds the record dispatched last"
-    try:
-        found = log.message(last.offset, last.size)
-        is_same = (found.store_timestamp, found.body_crc) == (last.store_timestamp, last.body_crc)
-    except DamageError as e:
-        is_same, reason = False, f"{reason}: {e.reason}"
-    if is_same:
-        return
-    if Path(dispatched.store) != root.resolve():
-        raise ConfigError(f"the root was made from {dispatched.store}, not from {root}: {reason}")
-    raise DamageError(log.path_of(last.offset), last.offset, reason, "it was cut off or replaced")
 
 
 def _list_topics(directory: Path, prefix: str = "") -> Iterator[str]:

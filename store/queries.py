@@ -2,19 +2,20 @@
 
 The index knows hashes only, and may be ahead of its log. So unlike a broker's answer this one has
 no collision and no message twice; and it has every match, where a broker looks at the newest 64
-index entries and trusts their times.
+index entries and trusts their times. Nothing protects an index from a changed byte, so what can be
+told from inside is: where an entry leads to a message without its key, that is damage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 from store.config import StoreConfig
 from store.dispatched import Dispatched
 from store.errors import ConfigError, DamageError
-from store.index_file import IndexBound, IndexFile, index_key_hash, list_index_files
+from store.index_file import IndexBound, IndexFile, IndexFiles, index_key_hash
+from store.layout import SYS_ROLLBACK, SYS_TRANSACTION
 from store.log_reader import LogReader
 from store.record import Message
 
@@ -40,8 +41,11 @@ class Query:
             return False
         if self.index_type == TAG_TYPE:
             return message.tags == self.key
-        keys = (message.keys or "").split(" ")
-        return bool(self.key) and self.key in (message.uniq_key, *keys)
+        return bool(self.key) and self.key in _keys(message)
+
+    def key_hash(self) -> int:
+        """Return the hash that the index has for the key."""
+        return index_key_hash(self.topic, self.key, is_tag=self.index_type == TAG_TYPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +63,32 @@ class QueryResult:
 
 
 def query_message(
-    directory: Path, log: LogReader, dispatched: Dispatched | None, query: Query, max_count: int
+    index: IndexFiles, log: LogReader, dispatched: Dispatched | None, query: Query, max_count: int
 ) -> QueryResult:
-    """Look a key up in the index files of ``directory``.
+    """Look a key up in an index.
 
     Raises ConfigError where the index is off, has no tags, or is not there; DamageError for a
     chain or a record that is not as it must be.
     """
     _check_type(query, log.config)
-    files = open_index(directory, log, dispatched)
+    files = open_index(index, log, dispatched)
     found: dict[int, Message] = {}
-    seen: set[int] = set()
-    for phy_offset in _candidates(files, query):
-        if phy_offset in seen:
-            continue
-        seen.add(phy_offset)
-        message = _confirm(phy_offset, log, is_sure=dispatched is not None)
-        if message is not None and query.matches(message):
-            found[phy_offset] = message
-            if len(found) > max_count:
-                break
+    seen: Counter[int] = Counter()
+    key_hash = query.key_hash()
+    for file in files:
+        for phy_offset in file.select_phy_offset(key_hash):
+            seen[phy_offset] += 1
+            message = _confirm(phy_offset, log, is_sure=dispatched is not None)
+            if message is None:
+                continue
+            if dispatched is not None:
+                _check_entry(file, message, key_hash, seen[phy_offset])
+            if query.matches(message):
+                found[phy_offset] = message
+                if len(found) > max_count:
+                    break
+        if len(found) > max_count:
+            break
     newest = sorted(found)[-max_count:] if max_count > 0 else []
     last_timestamp, last_offset = _last_update(files, log) if newest else (0, 0)
     return QueryResult(
@@ -89,28 +99,30 @@ def query_message(
     )
 
 
-def open_index(directory: Path, log: LogReader, dispatched: Dispatched | None) -> list[IndexFile]:
+def open_index(index: IndexFiles, log: LogReader, dispatched: Dispatched | None) -> list[IndexFile]:
     """Return the index files that count, newest first.
 
     Raises ConfigError where the index is off or not there, which is not "nothing found".
     """
-    config = log.config
+    config, directory = log.config, index.directory
     if not config.message_index_enable:
         raise ConfigError(f"the index is off (messageIndexEnable=false): {directory} is not built")
-    paths = list_index_files(directory)
+    index.refresh()
+    newest_first = index.files[::-1]
     if dispatched is None:
-        if not paths and not log.is_empty():
+        if not newest_first and not log.is_empty():
             raise ConfigError(f"{directory} holds no index files: no index has been built there")
-        return [IndexFile(path, config) for path in reversed(paths)]
+        return newest_first
     last = dispatched.index_file
-    if last and last not in (path.name for path in paths):
+    if last and last not in (file.path.name for file in newest_first):
         raise DamageError(directory / last, 0, "the index file named by progress is missing")
     files = []
-    for path in reversed(paths):
-        if path.name <= last:
-            count = dispatched.index_count if path.name == last else config.max_index_num - 1
-            bound = IndexBound(dispatched.reput_from_offset, count)
-            files.append(IndexFile(path, config, bound))
+    for file in newest_first:
+        if file.path.name <= last:
+            is_last = file.path.name == last
+            count = dispatched.index_count if is_last else config.max_index_num - 1
+            file.bound = IndexBound(dispatched.reput_from_offset, count)
+            files.append(file)
     return files
 
 
@@ -121,13 +133,6 @@ def _check_type(query: Query, config: StoreConfig) -> None:
         raise ConfigError(
             f"broker {config.version} does not index tags, 5.4.0 and later do (--broker-version)"
         )
-
-
-def _candidates(files: list[IndexFile], query: Query) -> Iterator[int]:
-    """Yield the physical offsets the index has for a key, newest first."""
-    key_hash = index_key_hash(query.topic, query.key, is_tag=query.index_type == TAG_TYPE)
-    for file in files:
-        yield from file.select_phy_offset(key_hash, begin_ms=query.begin_ms, end_ms=query.end_ms)
 
 
 def _confirm(phy_offset: int, log: LogReader, *, is_sure: bool) -> Message | None:
@@ -141,13 +146,31 @@ def _confirm(phy_offset: int, log: LogReader, *, is_sure: bool) -> Message | Non
     return log.message(phy_offset) if is_sure else log.look(phy_offset)
 
 
+def _check_entry(file: IndexFile, message: Message, key_hash: int, count: int) -> None:
+    """Raise DamageError if ``count`` entries with a hash are more than a message has such keys."""
+    keys = [(key, False) for key in _keys(message)] + [(message.tags or "", True)]
+    if message.sys_flag & SYS_TRANSACTION == SYS_ROLLBACK:
+        keys = []  # it is not indexed
+    hashes = [index_key_hash(message.topic, key, is_tag=is_tag) for key, is_tag in keys if key]
+    if hashes.count(key_hash) < count:
+        offset = message.commit_log_offset
+        reason = f"{count} entries of hash {key_hash} lead to offset {offset}, which has fewer"
+        raise DamageError(file.path, 0, reason, "the index can be rebuilt from the log")
+
+
+def _keys(message: Message) -> list[str]:
+    """Return a message's unique key and its keys, as they are indexed."""
+    return list(filter(None, (message.uniq_key, *(message.keys or "").split(" "))))
+
+
 def _last_update(files: list[IndexFile], log: LogReader) -> tuple[int, int]:
     """Return store time and physical offset of the last message indexed."""
     for file in files:
-        header, bound = file.header(), file.bound
-        if bound is None or header.end_phy_offset < bound.phy_offset:
+        bound = file.bound
+        if bound is None:
+            header = file.header()
             return header.end_timestamp, header.end_phy_offset
-        if bound.count:  # the header is already ahead
+        if bound.count:  # the header may be ahead, and nothing protects it
             phy_offset = file.entry(bound.count).phy_offset
             return log.message(phy_offset).store_timestamp, phy_offset
     return 0, 0

@@ -42,11 +42,11 @@ from store.message import (
 __all__ = [
     "BEFORE_BODY",
     "HOSTS_V6",
+    "PROPERTIES_LENGTH",
+    "TOPIC_LENGTH",
     "IllegalMessageError",
     "Message",
     "NewMessage",
-    "PROPERTIES_LENGTH",
-    "TOPIC_LENGTH",
     "appends_property_crc",
     "decode_message",
     "decode_msg_id",
@@ -123,9 +123,7 @@ def decode_message(
     return found, at + found.size
 
 
-def _decode(
-    data: bytes | memoryview, at: int, offset: int | None, origin: Origin
-) -> Message | str:
+def _decode(data: bytes | memoryview, at: int, offset: int | None, origin: Origin) -> Message | str:
     """Decode a record, or say why it is none."""
     if len(data) - at < _START.size:
         return _NO_ROOM

@@ -7,8 +7,11 @@ modification times of files, which no copy of a store keeps: it is not copied.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+
+_WALK_MAX = 8
 
 
 class Boundary(StrEnum):
@@ -77,7 +80,7 @@ def _search(file: Span, target: tuple[int, int], boundary: Boundary, store_time:
         middle = (low + high) // 2
         time = store_time(middle)
         if time == timestamp_ms:
-            return _walk(middle, (floor, ceiling), boundary, store_time)
+            return _walk(middle, (low, high), boundary, store_time)
         if time > timestamp_ms:
             high, right = middle - 1, middle
         else:
@@ -86,9 +89,18 @@ def _search(file: Span, target: tuple[int, int], boundary: Boundary, store_time:
 
 
 def _walk(found: int, bounds: Span, boundary: Boundary, store_time: StoreTime) -> int:
-    """Go to the first (LOWER) or last (UPPER) neighbour with the same time."""
+    """Go to the first (LOWER) or last (UPPER) neighbour with the same time.
+
+    Where there are many they are not walked, as a broker does, but searched in ``bounds``, whose
+    neighbours have other times. The answer is the same where times rise.
+    """
     timestamp_ms = store_time(found)
+    low, high = bounds
     step = -1 if boundary is Boundary.LOWER else 1
-    while bounds[0] <= found + step <= bounds[1] and store_time(found + step) == timestamp_ms:
+    for _ in range(_WALK_MAX):
+        if not low <= found + step <= high or store_time(found + step) != timestamp_ms:
+            return found
         found += step
-    return found
+    if boundary is Boundary.LOWER:
+        return low + bisect_left(range(low, found), timestamp_ms, key=store_time)
+    return found + bisect_right(range(found + 1, high + 1), timestamp_ms, key=store_time)

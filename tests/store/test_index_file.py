@@ -14,7 +14,6 @@ from store.layout import INDEX_ENTRY, INDEX_HEADER, index_entry_at, index_file_s
 
 CONFIG = replace(StoreConfig(), max_hash_slot_num=3, max_index_num=8)
 BEGIN = 1_700_000_000_000
-EVER = {"begin_ms": 0, "end_ms": 2**63 - 1}
 
 # key hash (all of slot 1), offset, seconds, previous entry
 ENTRIES = [(1, 100, 0, 0), (4, 200, 2, 1), (1, 300, 0, 2), (1, 300, 5, 3)]
@@ -41,23 +40,10 @@ def write_file(
 
 def test_a_chain_gives_its_entries_newest_first(tmp_path: Path) -> None:
     file = IndexFile(write_file(tmp_path / "1"), CONFIG)
-    assert list(file.select_phy_offset(1, **EVER)) == [300, 300, 100]
-    assert list(file.select_phy_offset(4, **EVER)) == [200]
-    assert list(file.select_phy_offset(7, **EVER)) == []
-    assert list(file.select_phy_offset(2, **EVER)) == []
-
-
-def test_times_leave_out_only_what_is_surely_outside(tmp_path: Path) -> None:
-    file = IndexFile(write_file(tmp_path / "1"), CONFIG)
-
-    def select(begin_ms: int, end_ms: int) -> list[int]:
-        return list(file.select_phy_offset(1, begin_ms=begin_ms, end_ms=end_ms))
-
-    assert select(BEGIN, BEGIN) == [300, 100]  # entry 3: the clock may have stepped back
-    assert select(BEGIN + 999, BEGIN + 999) == [300]
-    assert select(BEGIN + 1000, BEGIN + 4999) == []
-    assert select(BEGIN + 5999, BEGIN + 9000) == [300]
-    assert select(BEGIN + 6000, BEGIN + 9000) == []
+    assert list(file.select_phy_offset(1)) == [300, 300, 100]
+    assert list(file.select_phy_offset(4)) == [200]
+    assert list(file.select_phy_offset(7)) == []
+    assert list(file.select_phy_offset(2)) == []
 
 
 @pytest.mark.parametrize(
@@ -69,6 +55,8 @@ def test_times_leave_out_only_what_is_surely_outside(tmp_path: Path) -> None:
         pytest.param([(1, 100, 0, -1)], 1, id="negative-previous"),
         pytest.param([(1, 100, -1, 0)], 1, id="negative-time"),
         pytest.param([(1, -1, 0, 0)], 1, id="negative-offset"),
+        pytest.param([(2, 100, 0, 0)], 1, id="key-of-another-slot"),
+        pytest.param([(-2, 100, 0, 0)], 1, id="negative-hash"),
         pytest.param(ENTRIES, 7, id="slot-beyond-the-count"),
         pytest.param(ENTRIES, 2**30, id="slot-outside-the-file"),
         pytest.param(ENTRIES, -1, id="negative-slot"),
@@ -79,16 +67,24 @@ def test_a_chain_that_cannot_be_is_damage(
 ) -> None:
     file = IndexFile(write_file(tmp_path / "1", entries, slot=slot), CONFIG)
     with pytest.raises(DamageError):
-        list(file.select_phy_offset(1, **EVER))
+        list(file.select_phy_offset(1))
+
+
+def test_entries_of_a_root_of_ours_lie_in_log_order(tmp_path: Path) -> None:
+    entries = [(1, 100, 0, 0), (1, 90, 0, 1), (1, 300, 0, 2)]
+    path = write_file(tmp_path / "1", entries, slot=3)
+    assert list(IndexFile(path, CONFIG).select_phy_offset(1)) == [300, 90, 100]
+    with pytest.raises(DamageError, match="order"):
+        list(IndexFile(path, CONFIG, IndexBound(phy_offset=400, count=3)).select_phy_offset(1))
 
 
 def test_entries_beyond_the_bound_do_not_count(tmp_path: Path) -> None:
     path = write_file(tmp_path / "1")
     file = IndexFile(path, CONFIG, IndexBound(phy_offset=300, count=2))
-    assert list(file.select_phy_offset(1, **EVER)) == [100]
+    assert list(file.select_phy_offset(1)) == [100]
     torn = IndexFile(write_file(path, [*ENTRIES[:2], (0, 0, 0, 0)], slot=3), CONFIG, file.bound)
     with pytest.raises(DamageError, match="progress"):  # its page did not reach the disk
-        list(torn.select_phy_offset(1, **EVER))
+        list(torn.select_phy_offset(1))
 
 
 def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -101,7 +97,7 @@ def test_a_count_that_was_never_written_is_one(tmp_path: Path) -> None:
     path = tmp_path / "1"
     path.write_bytes(bytes(index_file_size(3, 8)))
     assert IndexFile(path, CONFIG).header().index_count == 1
-    assert list(IndexFile(path, CONFIG).select_phy_offset(1, **EVER)) == []
+    assert list(IndexFile(path, CONFIG).select_phy_offset(1)) == []
 
 
 def test_files_are_listed_by_name_and_others_left_out(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""A root that a dispatch of ours made: its settings, and whether it still fits its log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from store.config import (
+    BROKER_CONF,
+    BrokerVersion,
+    StoreConfig,
+    config_from_shape,
+    load_config,
+)
+from store.dispatched import Dispatched
+from store.errors import ConfigError, DamageError
+from store.log_reader import LogReader
+
+
+def config_of(
+    dispatched: Dispatched, root: Path, broker_conf: Path | None, broker_version: str | None
+) -> StoreConfig:
+    """Return the settings a root was made with; those given must not contradict them."""
+    config = replace(
+        config_from_shape(dispatched.shape, commit_log=dispatched.commit_log),
+        store_path_root_dir=dispatched.store,  # a store may lie elsewhere now
+    )
+    if broker_version is not None and BrokerVersion.parse(broker_version) != config.version:
+        raise _other_setting("version", str(config.version), broker_version)
+    if broker_conf is None and not (root / BROKER_CONF).exists():
+        return config
+    given = load_config(root, broker_conf, str(config.version))
+    if broker_conf is not None:
+        shape = given.shape()
+        for name, made_with in config.shape().items():
+            if shape[name] != made_with:
+                raise _other_setting(name, made_with, shape[name])
+    return replace(
+        config,
+        store_path_root_dir=given.store_path_root_dir,
+        store_path_commit_log=given.store_path_commit_log,
+    )
+
+
+def _other_setting(name: str, made_with: object, given: object) -> ConfigError:
+    return ConfigError(
+        f"this root was made with {name}={made_with}, not {given}; leave the option out: the root "
+        "knows its own settings"
+    )
+
+
+def check_last_record(dispatched: Dispatched, log: LogReader, root: Path) -> None:
+    """Raise unless the log still holds the record that was dispatched last, if not expired."""
+    last = dispatched.last_record
+    if last is None or last.offset < log.min_offset():
+        return
+    reason = "the log no longer holds the record dispatched last"
+    try:
+        found = log.message(last.offset, last.size)
+        is_same = (found.store_timestamp, found.body_crc) == (last.store_timestamp, last.body_crc)
+    except DamageError as e:
+        is_same, reason = False, f"{reason}: {e.reason}"
+    if is_same:
+        return
+    if Path(dispatched.store) != root.resolve():
+        raise ConfigError(f"the root was made from {dispatched.store}, not from {root}: {reason}")
+    raise DamageError(log.path_of(last.offset), last.offset, reason, "it was cut off or replaced")
