@@ -39,6 +39,8 @@ class LogReader:
         self.known_end = known_end
         self.listing = 0  # counts how often the files were listed
         self.file_size = config.mapped_file_size_commit_log
+        self._splits_properties = config.splits_properties
+        self._has_property_crc = config.enabled_append_prop_crc
         self._queue = MappedFileQueue(paths, self.file_size)
         self._commit_log: CommitLog | None = None
 
@@ -65,7 +67,11 @@ class LogReader:
             self._commit_log = CommitLog(self._queue.directories, self.config)
         else:
             self._commit_log.refresh()
-        return self._commit_log.max_offset()
+        end = self._commit_log.max_offset()
+        files = self._queue.files
+        if files and end > files[-1].base + self.file_size:
+            self._queue.refresh()  # the log went on in a new file a moment ago
+        return end
 
     def roll_next_file(self, offset: int) -> int:
         """Return where the file after the one of ``offset`` begins."""
@@ -98,9 +104,8 @@ class LogReader:
             return None
         at = said.offset - file.base
         record = file.map()[at : at + said.size]
-        origin = (file.path, self.config.splits_properties)
-        message = decode_owned(record, said, owner, origin)
-        if message is not None and self.config.enabled_append_prop_crc:
+        message = decode_owned(record, said, owner, (file.path, self._splits_properties))
+        if message is not None and self._has_property_crc:
             self._check_property_crc(record, said.offset, file.path)
         return message
 
@@ -164,9 +169,9 @@ class LogReader:
             offset - file.base,
             offset=offset,
             path=file.path,
-            splits_properties=self.config.splits_properties,
+            splits_properties=self._splits_properties,
         )
-        if self.config.enabled_append_prop_crc:
+        if self._has_property_crc:
             self._check_property_crc(message.record, offset, file.path)
         return message
 

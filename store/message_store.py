@@ -7,10 +7,13 @@ the broker's own values (-1, None, a status); damage raises DamageError (promise
 
 from __future__ import annotations
 
+import errno
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from store import java
 from store.config import StoreConfig, load_config
@@ -35,7 +38,24 @@ from store.queue_reader import QueueReader, queue_directory
 from store.record import Message
 from store.time_search import Boundary, find_offset
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _WAITED_FOR = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+
+
+def _looks_twice(read: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Repeat a read during which a file went: a broker deletes what has expired."""
+
+    @wraps(read)
+    def reading(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return read(*args, **kwargs)
+        except StoreIOError as e:
+            if e.errno != errno.ENOENT:
+                raise
+        return read(*args, **kwargs)
+
+    return reading
 
 
 class MessageStore:
@@ -129,6 +149,7 @@ class MessageStore:
         self._refresh()
         return None if self._dispatched is None else self._dispatched.reput_from_offset
 
+    @_looks_twice
     def look_message_by_offset(self, commit_log_offset: int) -> Message | None:
         """Return the message whose record begins at a physical offset, None if none does."""
         self._refresh()
@@ -192,6 +213,7 @@ class MessageStore:
                     return result
                 held.wait(remaining)
 
+    @_looks_twice
     def _get_message(
         self, topic: str, queue_id: int, offset: int, max_count: int, tag_filter: TagFilter
     ) -> GetMessageResult:
@@ -200,6 +222,7 @@ class MessageStore:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         return get_message(queue, self._log, offset, max_count, tag_filter)
 
+    @_looks_twice
     def offset_in_queue_by_time(
         self,
         topic: str,
@@ -226,6 +249,7 @@ class MessageStore:
             store_time=queue.store_time,
         )
 
+    @_looks_twice
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of the message at a queue offset, -1 if there is none."""
         queue = self._queue(topic, queue_id)
@@ -234,6 +258,7 @@ class MessageStore:
         message = queue.message(offset)
         return message.store_timestamp if message is not None else -1
 
+    @_looks_twice
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
         """Return the store time of a queue's first message, -1 if it has none."""
         queue = self._queue(topic, queue_id)
@@ -244,6 +269,7 @@ class MessageStore:
 
     # --- the index -------------------------------------------------------------------------------
 
+    @_looks_twice
     def query_message(  # noqa: PLR0913, PLR0917 - the signature is a contract
         self,
         topic: str,

@@ -81,9 +81,10 @@ def query_message(
             message = _confirm(phy_offset, log, is_sure=dispatched is not None)
             if message is None:
                 continue
-            if dispatched is not None:
+            is_match = query.matches(message)
+            if dispatched is not None and not (is_match and seen[phy_offset] == 1):
                 _check_entry(file, message, key_hash, seen[phy_offset])
-            if query.matches(message):
+            if is_match:
                 found[phy_offset] = message
                 if len(found) > max_count:
                     break
