@@ -37,7 +37,6 @@ class LogReader:
     def __init__(self, paths: Iterable[Path], config: StoreConfig, known_end: int = 0) -> None:
         self.config = config
         self.known_end = known_end
-        self.listing = 0  # counts how often the files were listed
         self.file_size = config.mapped_file_size_commit_log
         self._splits_properties = config.splits_properties
         self._has_property_crc = config.enabled_append_prop_crc
@@ -46,7 +45,7 @@ class LogReader:
 
     def refresh(self) -> None:
         """See files added or deleted since. Raises DamageError, StoreIOError."""
-        self.listing += self._queue.refresh_if_changed()
+        self._queue.refresh_if_changed()
 
     def min_offset(self) -> int:
         """Return the base of the first file, -1 without files."""

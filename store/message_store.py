@@ -233,20 +233,16 @@ class MessageStore:
         """Return the queue offset for a time (§11.4, as since 5.1.1).
 
         LOWER: of the first message stored at or after it, the queue's end if none was. UPPER: of
-        the last one stored at or before it, the queue's begin if none was. 0 without a queue.
+        the last one stored at or before it, the queue's begin if none was. Where the clock
+        stepped back: of one such that the message before (behind) it is earlier (later). 0
+        without a queue.
         """
         queue = self._queue(topic, queue_id)
         if queue is None or queue.span.max == 0:
             return 0
-        first, end = queue.span.min, queue.span.max
-        begins = [begin for begin in queue.file_begins() if begin < end]
-        files = list(zip(begins, [*begins[1:], end], strict=True))
+        span = queue.span.min, queue.span.max
         return find_offset(
-            files,
-            (first, end),
-            timestamp_ms,
-            boundary=Boundary(boundary),
-            store_time=queue.store_time,
+            span, timestamp_ms, boundary=Boundary(boundary), store_time=queue.store_time
         )
 
     @_looks_twice

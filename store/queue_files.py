@@ -48,7 +48,6 @@ class QueueFiles:
     def __init__(self, directory: Path, file_size: int) -> None:
         self.directory = directory
         self.file_size = file_size
-        self.per_file = file_size // CQ_UNIT_SIZE
         self.begin = self.allocated = 0
         self.listing = 0  # counts how often the files were listed
         self._queue = MappedFileQueue([directory], file_size)
@@ -61,10 +60,6 @@ class QueueFiles:
         """
         if self._queue.refresh_if_changed():
             self._check()
-
-    def file_begins(self) -> list[int]:
-        """Return the first queue offset of each file."""
-        return [file.base // CQ_UNIT_SIZE for file in self._queue.files]
 
     def unit(self, offset: int) -> Unit:
         """Return the unit at a queue offset from ``begin`` to ``allocated``."""

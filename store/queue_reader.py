@@ -42,11 +42,6 @@ class QueueReader:
         self._bounds = QueueBounds(self._files, log, self._is_of_log)
         self._ext_directory = queue_directory(root / CONSUME_QUEUE_EXT_DIR, *queue)
         self._ext: MappedFileQueue | None = None
-        # Store times at the edges of files, which each search by time begins with. On a root of
-        # ours what lies below its progress stays as it is, while no file comes or goes.
-        self._edge_times: dict[int, int] = {}
-        self._edge_basis = (0, 0)
-        self._keeps_edges = False
 
     def refresh(self, dispatch: Dispatch | None) -> None:
         """See what was appended and deleted since. Raises DamageError, StoreIOError.
@@ -55,14 +50,6 @@ class QueueReader:
         """
         self._files.refresh()
         self.span = self._bounds.find(dispatch)
-        basis = self._files.listing, self._log.listing
-        if self._edge_basis != basis or dispatch is None:
-            self._edge_basis, self._edge_times = basis, {}
-        self._keeps_edges = dispatch is not None
-
-    def file_begins(self) -> list[int]:
-        """Return the first queue offset of each file."""
-        return self._files.file_begins()
 
     def units(self, offset: int, count: int) -> Units:
         """Return up to ``count`` units from ``offset`` in the span on, to the end of that file.
@@ -87,24 +74,14 @@ class QueueReader:
         return message if message is not None else self._judge(said)
 
     def store_time(self, offset: int) -> int:
-        """Return the store time of the message at a queue offset below the end, in ms.
+        """Return the store time of the message at a queue offset in the span, in ms.
 
-        -1 for one that is not in the log any more. Raises DamageError as ``message`` does, but
-        does not look at the body.
+        Raises DamageError as ``message_of`` does, but does not look at the body.
         """
-        if offset < self.span.min:
-            return -1
-        known = self._edge_times.get(offset)
-        if known is not None:
-            return known
         unit = self._files.ordered_unit(offset, self.span.max)
         said = Said(unit.commit_log_offset, unit.size, offset)
         found = self._log.owned_store_timestamp(said, self._owner)
-        if found is None:
-            found = self._judge(said).store_timestamp
-        if self._keeps_edges and offset % self._files.per_file in (0, self._files.per_file - 1):
-            self._edge_times[offset] = found
-        return found
+        return found if found is not None else self._judge(said).store_timestamp
 
     def tags_code(self, tags_code: int) -> int | None:
         """Return what a tags code stands for, None for an ext address that leads nowhere (§6)."""

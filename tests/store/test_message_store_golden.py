@@ -18,6 +18,7 @@ from store.mapped_file import map_file
 from store.record import decode_message
 from tests.conftest import Golden
 from tests.dispatching import dispatch_all
+from tests.reads_scan import is_lower, is_rising, is_upper
 
 Answers = dict[str, Any]
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -111,17 +112,20 @@ def test_store_times_are_the_brokers(store: MessageStore, answers: Answers) -> N
             assert expected == actual, (q["topic"], q["queue_id"], offset)
 
 
-def test_time_lookups_are_the_brokers(
-    golden: Golden, store: MessageStore, answers: Answers
-) -> None:
+def test_time_lookups_are_the_brokers_or_better(store: MessageStore, answers: Answers) -> None:
     for q in answers["queues"]:
+        queue = q["topic"], q["queue_id"]
+        first, end = store.min_offset_in_queue(*queue), store.max_offset_in_queue(*queue)
+        times = [store.message_store_timestamp(*queue, n) for n in range(first, end)]
         for timestamp, *found in q["offset_by_time"][::7]:
             if len(found) < 3:
                 continue  # earlier than 5.1.4, or one that threw
-            _, lower, upper = found
-            place = (q["topic"], q["queue_id"], timestamp)
-            assert store.offset_in_queue_by_time(*place) == lower, place
-            assert store.offset_in_queue_by_time(*place, Boundary.UPPER) == upper, place
+            _, *expected = found
+            actual = [store.offset_in_queue_by_time(*queue, timestamp, b) for b in Boundary]
+            if expected != actual:  # a broker's answer may be no crossing point then
+                assert not is_rising(times), (queue, timestamp)
+                assert is_lower(times, timestamp, actual[0] - first), (queue, timestamp)
+                assert is_upper(times, timestamp, actual[1] - first), (queue, timestamp)
 
 
 def test_get_message_answers_as_the_broker(store: MessageStore, answers: Answers) -> None:

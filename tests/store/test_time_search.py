@@ -1,4 +1,4 @@
-"""Time to queue offset on queues of any times and file cuts."""
+"""Time to queue offset on queues of any times."""
 
 from bisect import bisect_left, bisect_right
 
@@ -6,53 +6,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.time_search import Boundary, find_offset
+from tests.reads_scan import is_lower, is_upper
 
 TIMES = st.lists(st.integers(0, 30), min_size=1, max_size=40)
 
 
-def cut(count: int, per_file: int, begin: int) -> list[tuple[int, int]]:
-    """Return the spans of files that hold units `begin` to `count`."""
-    first = begin - begin % per_file
-    starts = range(first, count, per_file)
-    return [(start, min(start + per_file, count)) for start in starts]
+def find_both(times: list[int], first: int, timestamp: int) -> list[int]:
+    """Return both boundaries, as positions among the times from `first` on."""
+    span = first, len(times)
+    return [
+        find_offset(span, timestamp, boundary=b, store_time=times.__getitem__) - first
+        for b in Boundary
+    ]
 
 
-@given(TIMES, st.integers(1, 9), st.integers(-1, 31), st.data())
+@given(TIMES, st.integers(-1, 31), st.data())
 def test_rising_times_give_the_exact_boundary(
-    times: list[int], per_file: int, timestamp: int, data: st.DataObject
+    times: list[int], timestamp: int, data: st.DataObject
 ) -> None:
     times.sort()
-    first, end = data.draw(st.integers(0, len(times) - 1)), len(times)
-    files = cut(end, per_file, first)
-
-    def store_time(offset: int) -> int:
-        return times[offset] if offset >= first else -1
-
-    found = {
-        b: find_offset(files, (first, end), timestamp, boundary=b, store_time=store_time)
-        for b in Boundary
-    }
-    assert found[Boundary.LOWER] == max(bisect_left(times, timestamp), first)
-    assert found[Boundary.UPPER] == max(bisect_right(times, timestamp) - 1, first)
+    first = data.draw(st.integers(0, len(times) - 1))
+    lower, upper = find_both(times, first, timestamp)
+    assert first + lower == max(bisect_left(times, timestamp), first)
+    assert first + upper == max(bisect_right(times, timestamp) - 1, first)
 
 
-@given(TIMES, st.integers(1, 9), st.integers(-1, 31))
-def test_times_that_step_back_give_an_offset_of_the_queue(
-    times: list[int], per_file: int, timestamp: int
-) -> None:
-    end = len(times)
-    for boundary in Boundary:
-        found = find_offset(
-            cut(end, per_file, 0),
-            (0, end),
-            timestamp,
-            boundary=boundary,
-            store_time=times.__getitem__,
-        )
-        assert 0 <= found <= end
+@given(TIMES, st.integers(-1, 31))
+def test_times_that_step_back_give_a_crossing_point(times: list[int], timestamp: int) -> None:
+    lower, upper = find_both(times, 0, timestamp)
+    assert is_lower(times, timestamp, lower)
+    assert is_upper(times, timestamp, upper)
 
 
 def test_a_queue_whose_messages_have_all_expired_gives_its_end() -> None:
     for boundary in Boundary:
-        found = find_offset([(0, 5)], (5, 5), 7, boundary=boundary, store_time=lambda _: -1)
-        assert found == 5
+        assert find_offset((5, 5), 7, boundary=boundary, store_time=lambda _: -1) == 5
