@@ -11,6 +11,7 @@ whoever asks confirms each answer against the message.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from mmap import mmap
@@ -25,6 +26,7 @@ from store.mapped_file import MappedFile
 _HEADER = layout.struct_of(layout.INDEX_HEADER)
 _SLOT = layout.struct_of(layout.INDEX_SLOT)
 _ENTRY = layout.struct_of(layout.INDEX_ENTRY)
+_COUNT_LOOKS, _COUNT_SECONDS = 5, 0.002
 _REBUILD_HINT = "the index can be rebuilt from the log"
 
 
@@ -112,13 +114,25 @@ class IndexFile:
         """Return the number of a slot's newest entry, 0 if it has none."""
         at = layout.index_slot_at(slot)
         (number,) = _SLOT.unpack_from(data, at)
-        # While a dispatch is at work on the file the slots run ahead of its header, which a broker
-        # writes after them: read after the slot it counts all that the slot can name.
-        count = self._index_num if self.bound is not None else self.header().index_count
+        # While a dispatch is at work on the file its slots run ahead of its progress.
+        if self.bound is not None:
+            count = self._index_num
+        else:
+            count = self._await_count(number)
         if 0 <= number < max(count, 1):
             return int(number)
         reason = f"slot {slot} names entry {number}, the file has {count - 1}"
         raise DamageError(self.path, at, reason, _REBUILD_HINT)
+
+    def _await_count(self, number: int) -> int:
+        """Return the header's count; a broker at work writes it a moment after the slots."""
+        count = self.header().index_count
+        for _ in range(_COUNT_LOOKS):
+            if number < count or number == 0:
+                break
+            time.sleep(_COUNT_SECONDS)
+            count = self.header().index_count
+        return count
 
     def _check(self, number: int, entry: IndexEntry, slot: int) -> None:
         """Raise DamageError if an entry cannot be one that was put here."""

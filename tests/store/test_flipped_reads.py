@@ -1,6 +1,7 @@
-"""Each byte of a root's queue and index files flipped: reads are right, or raise, or miss something.
+"""Each byte of a root's queue and index files flipped: reads are right, raise, or miss something.
 
-They may miss what cannot be seen to be there; then ``verify`` finds the flip. What a flip can hide, because nothing in the files says otherwise:
+They may miss what cannot be seen to be there; then ``verify`` finds the flip. What a flip can hide,
+because nothing in the files says otherwise:
 
 * a slot, and an entry's link to the one before it: the chain of another key of the slot, or none;
 * an entry's hash, where it is in the chain of its slot all the same;
