@@ -1,4 +1,4 @@
-"""Measure the bulk paths on one log, written here, and print a table (``make bench``).
+"""Measure bulk paths and reads on logs that are written here; print a table (``make bench``).
 
 Figures are messages (or keys) a second. They depend on the machine: compare them with a run of
 another commit beside this one, never with a number from elsewhere.
@@ -13,13 +13,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import kernels, latency, streaming_query
+from bench import kernels, latency, reads, streaming_query
 from bench.log import write_bench_log
 
 BENCHES: dict[str, Callable[[Path, Path], dict[str, float]]] = {
     "kernels": kernels.run,
     "streaming": streaming_query.run,
     "latency": latency.run,
+    "reads": reads.run,
 }
 
 
@@ -45,7 +46,7 @@ def main() -> None:
         if arguments.directory is None:
             shutil.rmtree(directory)
     for name, value in figures.items():
-        print(f"{name:58} {value:>14,.2f}")
+        print(f"{name:58} {value:>14,.2f}" if value >= 1 else f"{name:58} {value:>14,.4f}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 

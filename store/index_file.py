@@ -115,10 +115,7 @@ class IndexFile:
         at = layout.index_slot_at(slot)
         (number,) = _SLOT.unpack_from(data, at)
         # While a dispatch is at work on the file its slots run ahead of its progress.
-        if self.bound is not None:
-            count = self._index_num
-        else:
-            count = self._await_count(number)
+        count = self._await_count(number) if self.bound is None else self._index_num
         if 0 <= number < max(count, 1):
             return int(number)
         reason = f"slot {slot} names entry {number}, the file has {count - 1}"

@@ -110,10 +110,11 @@ class LogReader:
 
     def owned_store_timestamp(self, said: Said, owner: Owner) -> int | None:
         """Return the store time of such a message, without a look at its body."""
-        file = self._queue.checked(said.offset - said.offset % self.file_size)
-        if file is None or file.length != self.file_size:
+        at = said.offset % self.file_size
+        data = self._queue.map_at(said.offset - at)
+        if data is None or len(data) != self.file_size:
             return None
-        return owned_store_timestamp(file.map(), said.offset - file.base, said, owner)
+        return owned_store_timestamp(data, at, said, owner)
 
     def look(self, offset: int) -> Message | None:
         """Return the message whose record begins at ``offset``, None if none begins there.

@@ -219,6 +219,15 @@ class MappedFileQueue:
             file.seen = self._refreshes
         return file
 
+    def map_at(self, base: int) -> mmap.mmap | None:
+        """Return the map of the file that begins at ``base``, as ``checked``."""
+        file = self._by_base.get(base)
+        if file is None:
+            return None
+        if file.seen != self._refreshes:
+            self.checked(base)
+        return file.map()
+
     def next_base(self, offset: int) -> int | None:
         """Return the base of the first file that begins after ``offset``, or None."""
         at = bisect_right(self._bases, offset)

@@ -73,20 +73,20 @@ class QueueFiles:
         data, at = self._find(offset)
         return data[at : at + CQ_UNIT_SIZE]
 
-    def ordered_unit(self, offset: int, end: int) -> Unit:
-        """Return a unit that lies in log order between its neighbours, those below ``end``.
+    def ordered_unit(self, offset: int, end: int) -> tuple[int, int]:
+        """Return offset and size of a unit that lies in log order between those below ``end``.
 
         Raises DamageError if it does not, or names no record.
         """
         data, at = self._find(offset)
         if CQ_UNIT_SIZE <= at <= self.file_size - 2 * CQ_UNIT_SIZE and offset + 1 < end:
             three = _THREE.unpack_from(data, at - CQ_UNIT_SIZE)
-            before_begin, before_size, _, begin, size, tags_code, after_begin, _, _ = three
+            before_begin, before_size, _, begin, size, _, after_begin, _, _ = three
             if max(before_begin + before_size, 0) <= begin < begin + size <= after_begin:
-                return Unit(begin, size, tags_code)
+                return begin, size
         return self._ordered_unit(offset, end)
 
-    def _ordered_unit(self, offset: int, end: int) -> Unit:
+    def _ordered_unit(self, offset: int, end: int) -> tuple[int, int]:
         unit = self.unit(offset)
         if unit.size <= 0 or unit.size == PRE_BLANK_SIZE or unit.commit_log_offset < 0:
             raise self.damage(offset, f"the unit names {unit.size} bytes")
@@ -99,7 +99,7 @@ class QueueFiles:
             after = self.unit(offset + 1)
             if after.size > 0 and unit.commit_log_offset + unit.size > after.commit_log_offset:
                 raise self._disorder(offset)
-        return unit
+        return unit.commit_log_offset, unit.size
 
     def ordered_units(self, offset: int, count: int, end: int) -> Units:
         """Return up to ``count`` such units from ``offset`` on, to the end of that file."""
@@ -130,10 +130,10 @@ class QueueFiles:
         """Return the map that holds a unit, and its position there."""
         at = offset * CQ_UNIT_SIZE
         base = at - at % self.file_size
-        file = self._queue.checked(base)
-        if file is None:
+        data = self._queue.map_at(base)
+        if data is None:
             raise IndexError(f"queue offset {offset} lies in no file of {self.directory}")
-        return file.map(), at - base
+        return data, at - base
 
     def _check(self) -> None:
         """Raise DamageError unless files have their full size and follow on from one another."""

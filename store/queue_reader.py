@@ -62,8 +62,7 @@ class QueueReader:
         """Return the message at a queue offset, None if there is none there."""
         if not self.span.min <= offset < self.span.max:
             return None
-        unit = self._files.ordered_unit(offset, self.span.max)
-        return self.message_of(Said(unit.commit_log_offset, unit.size, offset))
+        return self.message_of(Said(*self._files.ordered_unit(offset, self.span.max), offset))
 
     def message_of(self, said: Said) -> Message:
         """Return the message that a unit in the span names.
@@ -78,8 +77,7 @@ class QueueReader:
 
         Raises DamageError as ``message_of`` does, but does not look at the body.
         """
-        unit = self._files.ordered_unit(offset, self.span.max)
-        said = Said(unit.commit_log_offset, unit.size, offset)
+        said = Said(*self._files.ordered_unit(offset, self.span.max), offset)
         found = self._log.owned_store_timestamp(said, self._owner)
         return found if found is not None else self._judge(said).store_timestamp
 

@@ -1,0 +1,163 @@
+"""Reads on one core: opening, batches by queue offset, lookups by time and by key.
+
+The stores are written and dispatched here, without a JVM: one of a queue of 10 M messages for the
+times, of which only the log's files and that queue's are made, and one whose keys fill an index
+file of 20 M entries.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from bench.log import templates
+from checkpoints.root import DispatchRoot
+from store import MessageStore
+from store.commit_log_writer import CommitLogWriter
+from store.config import StoreConfig
+from store.log_plan import LogPlanner
+from store.record import NewMessage, make_properties
+from store.scan import Scanner
+from streaming.dispatchers import DispatchSink
+
+OPEN_QUEUES = 1000
+TIME_MESSAGES = 10_000_000
+KEY_MESSAGES = 2_000_000
+KEYS_PER_MESSAGE = 10
+BATCH_BYTES = 256 * 1024 * 1024
+ROUNDS = 3
+FIELDS = (
+    "size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "commit_log_offset",
+    "sys_flag", "born_timestamp", "store_timestamp", "reconsume_times",
+    "prepared_transaction_offset", "topic", "properties", "body", "born_host", "store_host",
+    "tags", "keys", "uniq_key",
+)  # fmt: skip
+
+
+def run(store: Path, work: Path) -> dict[str, float]:
+    """Return the figures; the benchmark's own log serves for the batches."""
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        figures = _open_many(work / "many")
+        figures |= _get_messages(store, work / "batches")
+        figures |= _find_times(work / "times")
+        figures |= _find_keys(work / "keys")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return figures
+
+
+def _open_many(work: Path) -> dict[str, float]:
+    body = b"x" * 100
+    many = [NewMessage(f"Topic{n // 8}", n % 8, body) for n in range(OPEN_QUEUES)]
+    with CommitLogWriter(work / "store", StoreConfig()) as writer:
+        writer.append_many(many, OPEN_QUEUES * 10)
+    _dispatch(work / "store", work / "out")
+    opened = listed = float("inf")
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        with MessageStore.open(work / "store", work / "out") as s:
+            opened = min(opened, time.perf_counter() - began)
+            for topic in s.topics():
+                for queue_id in s.queue_ids(topic):
+                    assert s.max_offset_in_queue(topic, queue_id) == 10
+            listed = min(listed, time.perf_counter() - began)
+    shutil.rmtree(work)
+    return {
+        "open a store of 1,000 queues: s": opened,
+        "the same, and the end of each queue: s": listed,
+    }
+
+
+def _get_messages(store: Path, output: Path) -> dict[str, float]:
+    _dispatch(store, output)
+    topic = templates()[0].topic
+    with MessageStore.open(store, output) as s:
+        batches = s.max_offset_in_queue(topic, 0) // 32
+
+        def touch(n: int) -> None:
+            for message in s.get_message(topic, 0, n % batches * 32).messages:
+                for field in FIELDS:
+                    getattr(message, field)
+
+        plain = _seconds(lambda n: s.get_message(topic, 0, n % batches * 32), 2000)
+        touched = _seconds(touch, 1000)
+    return {
+        "get_message of 32, no field touched: calls/s": 1 / plain,
+        "get_message of 32, every field touched: calls/s": 1 / touched,
+    }
+
+
+def _find_times(work: Path) -> dict[str, float]:
+    """Time lookups in one queue, whose messages were stored ten a millisecond."""
+    config = replace(StoreConfig(), message_index_enable=False)
+    written = 0
+
+    def clock() -> int:
+        return 1_700_000_000_000 + written // 10
+
+    body = NewMessage("T", 0, b"x" * 10)
+    with CommitLogWriter(work / "store", config, clock=clock) as writer:
+        while written < TIME_MESSAGES:
+            writer.append_many([body], 1000, first=written)
+            written += 1000
+    _dispatch(work / "store", work / "out", config)
+    times = [1_700_000_000_000 + Random(n).randrange(TIME_MESSAGES // 10) for n in range(2000)]
+    with MessageStore.open(work / "store", work / "out") as s:
+        count = s.max_offset_in_queue("T", 0)
+        seconds = _seconds(lambda n: s.offset_in_queue_by_time("T", 0, times[n]), len(times))
+    shutil.rmtree(work)
+    return {"time lookup: messages in the queue": count, "time lookup: ms": seconds * 1000}
+
+
+def _find_keys(work: Path) -> dict[str, float]:
+    keys = " ".join(f"key{n}-########" for n in range(KEYS_PER_MESSAGE))
+    template = NewMessage("K", 0, b"x" * 10, make_properties(keys=keys))
+    with CommitLogWriter(work / "store", StoreConfig()) as writer:
+        writer.append_many([template], KEY_MESSAGES)
+    _dispatch(work / "store", work / "out")
+    random = Random(1)
+    asked = [
+        f"key{random.randrange(KEYS_PER_MESSAGE)}-{random.randrange(KEY_MESSAGES):08d}"
+        for _ in range(2000)
+    ]
+    with MessageStore.open(work / "store", work / "out") as s:
+        assert all(len(s.query_message("K", key).messages) == 1 for key in asked[:100])
+        seconds = _seconds(lambda n: s.query_message("K", asked[n]), len(asked))
+    shutil.rmtree(work)
+    return {
+        "key lookup: index entries": KEY_MESSAGES * KEYS_PER_MESSAGE,
+        "key lookup: ms": seconds * 1000,
+    }
+
+
+def _dispatch(store: Path, output: Path, config: StoreConfig | None = None) -> None:
+    """Dispatch a log as the streaming query does, in this process."""
+    config = config or StoreConfig()
+    root = DispatchRoot.open(output, store, config)
+    sink, scanner = DispatchSink(root, config), Scanner(config)
+    planner = LogPlanner(root.log, lambda: True)
+    try:
+        while True:
+            at = root.progress.reput_from_offset
+            plan = planner.plan(at, max_bytes=BATCH_BYTES)
+            if not plan.ranges:
+                return
+            sink.apply([stretch for part in plan.ranges for stretch in scanner.read(part)])
+    finally:
+        sink.close()
+
+
+def _seconds(call: Callable[[int], object], count: int) -> float:
+    """Return what a call takes, the best of some rounds; the first one warms pages up."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        for n in range(count):
+            call(n)
+        best = min(best, (time.perf_counter() - began) / count)
+    return best
