@@ -10,6 +10,7 @@ ends at the next file's base.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -21,6 +22,7 @@ import numpy as np
 
 from store import layout
 from store.commit_log import CommitLog, wrong_size
+from store.errors import StoreIOError
 from store.kernels import record as rk
 from store.kernels.log_walk import WalkEnd, find_record, walk
 from store.log_range import LogRange
@@ -73,9 +75,17 @@ class LogPlanner:
         Damage ends a plan: what lies up to the end of its file is in the plan, and whoever reads
         it finds the record. No range means there is nothing new.
         """
+        try:
+            return self._plan(begin, min(begin + max_bytes, until))
+        except StoreIOError as e:
+            if e.errno != errno.ENOENT:
+                raise
+        return self._plan(begin, min(begin + max_bytes, until))  # a file listed was deleted since
+
+    def _plan(self, begin: int, stop: int) -> Plan:
         self._log.refresh()
         ranges: list[LogRange] = []
-        at, stop = begin, min(begin + max_bytes, until)
+        at = begin
         while at < stop:
             more, goes_on = self._plan_file(at, stop)
             ranges += more

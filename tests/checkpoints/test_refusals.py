@@ -97,7 +97,7 @@ def test_data_beyond_progress_is_refused_in_one_line(
             with pytest.raises(StoreIOError, match=f"cannot replace .*{name}.*No space left"):
                 sink.apply(requests)
     assert (output / "abort").exists()
-    with pytest.raises(ConfigError, match=r"goes beyond the progress.*new OUTPUT") as caught:
+    with pytest.raises(ConfigError, match=r"goes beyond its progress.*new OUTPUT") as caught:
         DispatchRoot.open(output, store, config)
     assert "\n" not in str(caught.value)
 
