@@ -25,7 +25,7 @@ from checkpoints.progress import (
 )
 from store import layout
 from store.commit_log import CommitLog
-from store.config import StoreConfig
+from store.config import StoreConfig, setting_name
 from store.disk import Disk
 from store.errors import ConfigError
 
@@ -89,6 +89,8 @@ class DispatchRoot:
         has_abort = (self.path / layout.ABORT_FILE).exists()
         progress = read_progress(self.path)
         if progress is not None:
+            if progress.is_untouched and read_batch(self.path) is None:
+                progress = replace(progress, shape=config.shape())  # nothing depends on it yet
             _check_same(progress, store_root, config, self.path)
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         if progress is None:
@@ -224,8 +226,9 @@ def _check_same(progress: Progress, store_root: Path, config: StoreConfig, path:
     for name, made_with in progress.shape.items():
         if shape.get(name) != made_with:
             raise ConfigError(
-                f"{path} was made with {name}={made_with}, now it is {shape.get(name)}; give the "
-                f"broker.conf and version it was made with, or {NEW_OUTPUT_HINT}"
+                f"{path} was made with {setting_name(name)}={made_with}, now it is "
+                f"{shape.get(name)}; give the broker.conf and version it was made with, or "
+                f"{NEW_OUTPUT_HINT}"
             )
 
 

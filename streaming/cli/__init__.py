@@ -30,6 +30,7 @@ import typer
 from store.errors import (
     ConfigError,
     RootInUseError,
+    SparkError,
     StoreError,
     StoreIOError,
     UnsupportedFormatError,
@@ -44,6 +45,7 @@ _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
     (ConfigError, 2),
     (RootInUseError, 4),
     (UnsupportedFormatError, 5),
+    (SparkError, _EXIT_SPARK),
     (StoreIOError, _EXIT_IO),
 )
 _MODULES = ("dispatch", "verify", "read", "demo")  # the order of the commands in the help
@@ -93,9 +95,6 @@ def exit_code(error: Exception) -> int:
     if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
         return _EXIT_SPARK
     if isinstance(error, StoreError):
-        query = sys.modules.get("streaming.query")  # loaded only where Spark is
-        if query is not None and isinstance(error, query.SparkFailedError):
-            return _EXIT_SPARK
         for kind, code in _EXIT_CODES:
             if isinstance(error, kind):
                 return code

@@ -353,7 +353,7 @@ def test_a_root_of_ours_knows_its_settings(made: tuple[Path, Path], tmp_path: Pa
         MessageStore.open(root, output, broker_version="4.8")
     conf = tmp_path / "other.conf"
     conf.write_text(CONF.replace("=40\n", "=41\n"))
-    with pytest.raises(ConfigError, match="max_index_num=40"):
+    with pytest.raises(ConfigError, match="maxIndexNum=40"):
         MessageStore.open(root, output, conf)
     conf.write_text(CONF)
     with MessageStore.open(root, output, conf, "5.3.3") as s:

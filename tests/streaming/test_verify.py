@@ -249,7 +249,7 @@ def test_another_log_is_an_error(tmp_path: Path, change: Callable[[Path], None])
 
 def test_other_settings_than_the_roots_are_refused(tmp_path: Path) -> None:
     store, output = make(tmp_path)
-    with pytest.raises(ConfigError, match="max_index_num"):
+    with pytest.raises(ConfigError, match="maxIndexNum"):
         verify(store, output, replace(CONFIG, max_index_num=14))
     with pytest.raises(ConfigError, match="not a directory"):
         verify(store, tmp_path / "nowhere", CONFIG)
