@@ -46,7 +46,8 @@ _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
     (UnsupportedFormatError, 5),
     (StoreIOError, _EXIT_IO),
 )
-_MODULES = ("dispatch", "verify", "topics", "read", "demo")  # the order of the commands in the help
+# The order of the commands in the help.
+_MODULES = ("dispatch", "verify", "topics", "read", "dump", "demo")
 
 
 def main() -> None:

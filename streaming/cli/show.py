@@ -91,10 +91,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     for row in rows:
         cells = (Text(shorten(cell), no_wrap=True, overflow="ellipsis") for cell in row)
         table.add_row(*cells)
-    console = _console()
     if title:
-        console.print(Text(f"\n{title}", style="bold"))
-    console.print(table)
+        print_text(f"\n{title}", is_bold=True)
+    _console().print(table)
+
+
+def print_text(text: str, *, is_bold: bool = False) -> None:
+    """Print lines of text; a terminal obeys nothing of it."""
+    lines = "\n".join(printable(line) for line in text.split("\n"))
+    _console().print(Text(lines, style="bold" if is_bold else ""), soft_wrap=True)
 
 
 def print_details(message: Message) -> None:
