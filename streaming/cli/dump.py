@@ -102,7 +102,7 @@ class _Shown:
     def __iter__(self) -> Iterator[Row]:
         for section in self._sections:
             for count, row in enumerate(section):
-                if count == self._limit:
+                if count == self._limit and row.kind != END:
                     self.cut_at.append(row.at)
                     break
                 self.damages += row.kind == DAMAGE
