@@ -94,6 +94,8 @@ def _checkpoint(source: Source) -> Iterator[Row]:
     assert places is not None
     for name, meaning in _FIELD_MEANINGS.items():
         kind, at, *_ = places[name]
+        if at < source.start:
+            continue
         part = view[at : at + kind.itemsize]
         if len(part) < kind.itemsize:
             yield source.damage(at, f"the file ends before the end of {name}", None)
