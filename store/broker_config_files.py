@@ -40,7 +40,7 @@ _LMQ_CONSUMER_OFFSETS = "lmqConsumerOffset.json"
 _DELAY_OFFSETS = "delayOffset.json"
 _TOPIC_GROUP_SEPARATOR = "@"
 # A string, which is left as it is, or a key that is an integer.
-_STRING_OR_INTEGER_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(?=\s*:)', re.DOTALL)
+_STRING_OR_INTEGER_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(?=\s*:)')
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ MESSAGES = [
         properties=[("KEYS", f"k{n}"), ("TAGS", f"tag{n}")],
         store_timestamp=1_700_000_000_000 + 1000 * n,
     )
-    for n in range(7)
+    for n in range(9)
 ]
 
 

@@ -122,6 +122,18 @@ def test_each_flipped_byte_of_a_log_costs_one_record_at_most(
         assert hit in [at for at, _ in damages(rows)] or hit in found(rows, "record")
 
 
+def test_a_blank_that_names_another_size_is_remarked(
+    copy: Callable[[str], tuple[Path, bytearray]],
+) -> None:
+    path, data = copy("commitlog")
+    (blank,) = (row for row in dumped(path) if row.kind == "blank")
+    assert (blank.fields["size"], blank.fields["note"]) == (FILE_SIZE - blank.at, None)
+    data[blank.at] ^= 0x40
+    path.write_bytes(data)
+    (blank,) = (row for row in dumped(path) if row.kind == "blank")
+    assert blank.fields["note"].startswith(f"{FILE_SIZE - blank.at} bytes remain")
+
+
 def test_a_unit_that_is_none_is_told_and_the_next_one_shown(
     copy: Callable[[str], tuple[Path, bytearray]],
 ) -> None:
@@ -181,6 +193,27 @@ def test_slots_and_entries_that_cannot_be_are_told(
     assert damages(rows) == [(slots[0], slots[0] + 4), (entries[1], entries[2])]
     assert found(rows, "slot") == slots[1:]
     assert found(rows, "entry") == [entries[0], *entries[2:]]
+
+
+def test_entries_that_do_not_fit_the_others_are_remarked(
+    copy: Callable[[str], tuple[Path, bytearray]],
+) -> None:
+    path, data = copy("index")
+    rows = dumped(path)
+    entries = {row.fields["index"]: row for row in rows if row.kind == "entry"}
+    assert [row.fields["note"] for row in entries.values()] == [None] * 7
+    chained = max(n for n, row in entries.items() if row.fields["prev_index"] > 1)
+    data[entries[chained].at + 3] ^= 0x01  # of its hash: now it falls into another slot
+    struct.pack_into(">q", data, entries[2].at + 4, 10_000)
+    path.write_bytes(data)
+    notes = {
+        row.fields["index"]: row.fields["note"]
+        for row in dumped(path)
+        if row.kind == "entry" and row.fields["note"]
+    }
+    assert list(notes) == [3, chained]
+    assert "lies before that of the entry before" in notes[3]
+    assert "another slot" in notes[chained]
 
 
 def test_entries_are_shown_though_the_header_cannot_be(

@@ -114,6 +114,17 @@ def test_what_a_record_says_is_named(tmp_path: Path) -> None:
     assert row.fields["body"] == b"\0\xff"
 
 
+def test_entries_say_about_when_their_messages_were_stored(made: Path) -> None:
+    """A rolled file's first difference counts from the file before, not from its own begin."""
+    first, second = sorted((made / "index").iterdir())[:2]
+    for path, begin in ((first, 0), (second, 7)):
+        rows = [row.fields for row in dumped(path) if row.kind == "entry"]
+        numbers = range(begin, len(MESSAGES))[: len(rows)]
+        times = [MESSAGES[n].store_timestamp for n in numbers]
+        assert [row["about_timestamp"] for row in rows] == times
+    assert rows[0]["time_diff_seconds"] == 1
+
+
 def test_units_of_the_schedule_topic_name_their_time(tmp_path: Path) -> None:
     path = tmp_path / "consumequeue/SCHEDULE_TOPIC_XXXX/2" / ("0" * 20)
     path.parent.mkdir(parents=True)

@@ -1,7 +1,7 @@
 """``reput topics``: queues as the broker saw them, lags by hand, and the broker's own files."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,10 @@ CONF = f"mappedFileSizeCommitLog={FILE_SIZE}\nmappedFileSizeConsumeQueue=400\nma
 TOPICS = '{"topicConfigTable":{"T":{"perm":6,"readQueueNums":8,"writeQueueNums":4,"attributes":{"message.type":"NORMAL"}},"Idle":{"perm":4}}}'  # noqa: E501 - a file's text
 OFFSETS = '{"offsetTable":{"T@all":{0:10,1:5},"T@behind":{0:4},"T@ahead":{1:6},"Gone@g":{0:3}}}'
 DELAYS = '{"offsetTable":{1:1}}'
+
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=400, max_index_num=1000
+)
 
 Row = dict[str, Any]
 
@@ -56,12 +60,7 @@ def made(tmp_path: Path) -> Made:
     (root / "config/consumerOffset.json").write_text(OFFSETS)
     (root / "config/delayOffset.json").write_text(DELAYS)
     output = tmp_path / "out"
-    config = StoreConfig(
-        mapped_file_size_commit_log=FILE_SIZE,
-        mapped_file_size_consume_queue=400,
-        max_index_num=1000,
-    )
-    dispatch_all(root, output, config)
+    dispatch_all(root, output, CONFIG)
     return Made(root, output)
 
 
@@ -157,12 +156,7 @@ def test_expired_messages_count_as_lag_and_are_named(
     aged = Made(made.root.parent / "aged", made.root.parent / "aged")
     write_log(build_log(messages, FILE_SIZE), aged.root / "commitlog")
     (aged.root / "broker.conf").write_text(CONF)
-    config = StoreConfig(
-        mapped_file_size_commit_log=FILE_SIZE,
-        mapped_file_size_consume_queue=400,
-        max_index_num=1000,
-    )
-    dispatch_all(aged.root, aged.root, config)
+    dispatch_all(aged.root, aged.root, CONFIG)
     (aged.root / "commitlog" / ("0" * 20)).unlink()  # 3 messages
     (aged.root / "config").mkdir()
     (aged.root / "config/consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:1}}}')
@@ -174,6 +168,57 @@ def test_expired_messages_count_as_lag_and_are_named(
     assert (group["lag"], group["expired"], group["lag_ms"]) == (8, 2, 5 * MINUTE)
     assert run(["topics", str(aged.root)]) == 0
     assert "2 of these have expired" in capfd.readouterr().out
+
+
+def test_what_has_all_expired_has_no_lag_in_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    messages = [Message(topic="T", queue_offset=n, body=bytes(1250)) for n in range(3)]
+    messages += [
+        Message(topic="U", queue_offset=n, store_timestamp=START - n * MINUTE) for n in range(3)
+    ]
+    aged = Made(tmp_path, tmp_path)
+    files = build_log(messages, FILE_SIZE)
+    write_log(files, tmp_path / "commitlog")
+    (tmp_path / "broker.conf").write_text(CONF)
+    dispatch_all(tmp_path, tmp_path, CONFIG)
+    (tmp_path / "config").mkdir()
+    offsets = '{"offsetTable":{"T@g":{0:1},"U@g":{0:0}}}'
+    (tmp_path / "config/consumerOffset.json").write_text(offsets)
+    assert len(files) == 2
+    (tmp_path / "commitlog" / ("0" * 20)).unlink()
+    code, found, _ = topics(aged, capfd)
+    assert code == 0
+    expired, stepped_back = rows(found, "group")
+    assert (expired["lag"], expired["expired"], expired["lag_ms"]) == (2, 2, None)
+    # Its clock stepped back: the newest message is the earliest.
+    assert (stepped_back["lag"], stepped_back["lag_ms"]) == (3, 0)
+    assert stepped_back["next_timestamp"] == START
+
+
+def test_offsets_of_light_queues_are_read_with_enable_lmq(
+    made: Made, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = made.root.parent / "lmq"
+    (made.root / "broker.conf").write_text(CONF + "enableLmq=true\n")
+    (made.root / "config/lmqConsumerOffset.json").write_text(
+        '{"offsetTable":{"T@lmq":{0:10}},"lmqOffsetTable":{}}'
+    )
+    dispatch_all(made.root, other, replace(CONFIG, enable_lmq=True))
+    _, found, _ = topics(Made(made.root, other), capfd)
+    assert {group["group"] for group in rows(found, "group")} == {"lmq"}
+
+
+def test_a_batch_topic_is_refused_also_by_the_backup(
+    made: Made, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = made.root / "config"
+    batch = TOPICS.replace("message.type", "+queue.type").replace("NORMAL", "BatchCQ")
+    (config / "topics.json.bak").write_text(batch)
+    (config / "topics.json").write_bytes(b"")
+    assert run(["topics", str(made.root)]) == 5
+    err = capfd.readouterr().err
+    assert "topics.json.bak: topic 'T' has queue.type=BatchCQ" in err
 
 
 def test_tables_show_all_of_it(made: Made, capfd: pytest.CaptureFixture[str], berlin: None) -> None:
