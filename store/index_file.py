@@ -120,13 +120,11 @@ class IndexFile:
 
     def _check(self, number: int, entry: IndexEntry) -> None:
         """Raise DamageError if an entry cannot be one that was put here."""
-        reason = ""
-        if not 0 <= entry.prev_index < number:
-            reason = f"the chain goes from entry {number} to entry {entry.prev_index}"
-        elif entry.time_diff_seconds < 0 or entry.phy_offset < 0:
-            reason = f"entry {number} has a negative offset or time"
-        elif self.bound is not None and (number > self.bound.count) != (
-            entry.phy_offset >= self.bound.phy_offset
+        reason = entry_fault(number, entry)
+        if (
+            not reason
+            and self.bound is not None
+            and (number > self.bound.count) != (entry.phy_offset >= self.bound.phy_offset)
         ):
             reason = (
                 f"entry {number} (offset {entry.phy_offset}) does not fit the progress of its "
@@ -149,6 +147,15 @@ class IndexFile:
                 )
             self._bytes = view
         return self._bytes
+
+
+def entry_fault(number: int, entry: IndexEntry) -> str:
+    """Return why an entry cannot be one that was put in a file, "" if it can."""
+    if not 0 <= entry.prev_index < number:
+        return f"the chain goes from entry {number} to entry {entry.prev_index}"
+    if entry.time_diff_seconds < 0 or entry.phy_offset < 0:
+        return f"entry {number} has a negative offset or time"
+    return ""
 
 
 def index_key_hash(topic: str, key: str, *, is_tag: bool = False) -> int:

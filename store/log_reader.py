@@ -80,7 +80,7 @@ class LogReader:
         For a record that something else (a unit, an index entry) says is there: whatever is not
         as it says raises DamageError, a range without a file LostDataError.
         """
-        message = self._decode(self._file_of(offset), offset)
+        message = decode_in_file(self._file_of(offset), offset, self.config)
         if size is not None and message.size != size:
             reason = f"the record has {message.size} bytes, its consume queue says {size}"
             raise DamageError(message.path, offset, reason)
@@ -98,7 +98,7 @@ class LogReader:
             return None
         file = self._file_of(offset)
         try:
-            message = self._decode(file, offset)
+            message = decode_in_file(file, offset, self.config)
         except DamageError:
             if self._begins_record(file, offset):
                 raise
@@ -132,22 +132,6 @@ class LogReader:
             raise DamageError(file.path, file.base, reason, f"{_LOG_HINT}, or {_CONF_HINT}")
         return file
 
-    def _decode(self, file: MappedFile, offset: int) -> Message:
-        """Decode the record at ``offset``; raises DamageError if it is not acceptable."""
-        message, _ = decode_message(
-            file.view().data,
-            offset - file.base,
-            offset=offset,
-            path=file.path,
-            splits_properties=self.config.splits_properties,
-        )
-        if self.config.enabled_append_prop_crc:
-            crc = message.record[-PROPERTY_CRC_SIZE:]
-            rest = message.record[:-PROPERTY_CRC_SIZE]
-            if crc.startswith(_CRC_NAME) and crc != encode_property_crc(rest):
-                raise DamageError(file.path, offset, "the record does not match its property CRC")
-        return message
-
     def _begins_record(self, file: MappedFile, offset: int) -> bool:
         """Tell whether a record (no blank) should begin at ``offset``, where none can be decoded.
 
@@ -168,6 +152,23 @@ class LogReader:
         if end.at < at:
             raise DamageError(file.path, file.base + end.at, rk.REASONS[end.reason], _LOG_HINT)
         return True
+
+
+def decode_in_file(file: MappedFile, offset: int, config: StoreConfig) -> Message:
+    """Decode the record at a physical offset of a file; raises DamageError if not acceptable."""
+    message, _ = decode_message(
+        file.view().data,
+        offset - file.base,
+        offset=offset,
+        path=file.path,
+        splits_properties=config.splits_properties,
+    )
+    if config.enabled_append_prop_crc:
+        crc = message.record[-PROPERTY_CRC_SIZE:]
+        rest = message.record[:-PROPERTY_CRC_SIZE]
+        if crc.startswith(_CRC_NAME) and crc != encode_property_crc(rest):
+            raise DamageError(file.path, offset, "the record does not match its property CRC")
+    return message
 
 
 def _holds_something(file: MappedFile) -> bool:

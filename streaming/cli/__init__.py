@@ -37,7 +37,7 @@ from store.errors import (
 )
 
 EXIT_NO = 1
-_EXIT_DAMAGE = 3
+EXIT_DAMAGE = 3
 _EXIT_IO = 6
 _EXIT_SPARK = 7
 _EXIT_BUG = 70
@@ -48,7 +48,8 @@ _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
     (SparkError, _EXIT_SPARK),
     (StoreIOError, _EXIT_IO),
 )
-_MODULES = ("dispatch", "verify", "read", "demo")  # the order of the commands in the help
+# The order of the commands in the help.
+_MODULES = ("dispatch", "verify", "topics", "read", "dump", "demo")
 
 
 def main() -> None:
@@ -98,7 +99,7 @@ def exit_code(error: Exception) -> int:
         for kind, code in _EXIT_CODES:
             if isinstance(error, kind):
                 return code
-        return _EXIT_DAMAGE
+        return EXIT_DAMAGE
     return _EXIT_IO if isinstance(error, OSError) else _EXIT_BUG
 
 
