@@ -79,7 +79,7 @@ def dump_commit_log(source: Source) -> Sections:
 
 def _records(source: Source) -> Iterator[Row]:
     view, at = source.view, source.start
-    file = MappedFile(source.path, source.base, len(view), view)
+    file = MappedFile(source.path, source.base, len(view), _view=view)
     while at < len(view):
         if _is_blank(source, at):
             yield _blank_row(source, at)

@@ -66,8 +66,8 @@ class LogPlanner:
         self._rules = scan_rules(commit_log.config)
         self._fast_rules = self._rules._replace(check_crc=False, check_property_crc=False)
         self._marks = np.empty(_CUTS_MAX, np.int64)
-        self._stop = (-1, 0.0)  # offset of the last failed record, since when
-        self._searched = (-1, False)  # offset behind which nothing more is looked for; clean then
+        self._stop = ((0, -1), 0.0)  # (file, offset) of the last failed record, since when
+        self._searched = (0, -1, False)  # (file, offset) nothing more is looked for behind; clean
 
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
         """Plan from ``begin``: about ``max_bytes`` (one record more at most), never past ``until``.
@@ -184,16 +184,16 @@ class LogPlanner:
         there for a while, and then only to warn.
         """
         offset, now = file.base + end.at, time.monotonic()
-        if self._stop[0] != offset:
-            self._stop = (offset, now)
+        if self._stop[0] != (file.inode, offset):
+            self._stop = ((file.inode, offset), now)
         is_clean = self._is_clean()
-        if self._searched == (offset, is_clean):
+        if self._searched == (file.inode, offset, is_clean):
             return -1
         if not is_clean and now - self._stop[1] < _STALLED_SECONDS:
             return -1
         found = self._find_record(file, end.at + 1)
         if found < 0 or not is_clean:
-            self._searched = (offset, is_clean)
+            self._searched = (file.inode, offset, is_clean)
         if found >= 0 and not is_clean:
             _log.warning(
                 "%s: the log ends at offset %d (%s); valid records follow from %d on: a broker "

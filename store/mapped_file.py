@@ -5,7 +5,10 @@ Here they are only read. A file is mapped at first use; the map is dropped with 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
+import stat
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -33,6 +36,7 @@ class MappedFile:
     path: Path
     base: int
     length: int
+    inode: int = 0
     _view: NDArray[np.uint8] | None = field(default=None, repr=False)
 
     def view(self) -> NDArray[np.uint8]:
@@ -85,12 +89,12 @@ class MappedFileQueue:
         known = {f.path: f for f in self.files}
         found = []
         for directory in self.directories:
-            for path, length in _list_files(directory):
-                old = known.get(path)
-                if old is not None and old.length == length:
+            for path, status in _list_files(directory):
+                old, length, inode = known.get(path), status.st_size, status.st_ino
+                if old is not None and (old.length, old.inode) == (length, inode):
                     found.append(old)
-                else:
-                    found.append(MappedFile(path, self._base_of(path), length))
+                else:  # new, grown, or another file renamed to this name
+                    found.append(MappedFile(path, self._base_of(path), length, inode))
         found.sort(key=lambda f: f.base)
         while found and found[-1].length == 0:  # being created (a broker skips it too)
             found.pop()
@@ -125,14 +129,20 @@ class MappedFileQueue:
         return base
 
 
-def _list_files(directory: Path) -> list[tuple[Path, int]]:
-    """List the regular files of a directory with their lengths; a missing one is empty."""
+def _list_files(directory: Path) -> list[tuple[Path, os.stat_result]]:
+    """List the regular files of a directory with their status; a missing one is empty.
+
+    Hidden files are no mapped files: what copies a log names its unfinished files so.
+    """
+    found = []
     try:
-        return [(p, p.stat().st_size) for p in directory.iterdir() if p.is_file()]
+        for path in directory.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode) and not path.name.startswith("."):
+                    found.append((path, status))
     except FileNotFoundError:
-        # A file deleted between listing and stat, or no directory yet: look again once.
-        if not directory.exists():
-            return []
-        return [(p, p.stat().st_size) for p in directory.iterdir() if p.is_file()]
+        return []
     except OSError as e:
         raise StoreIOError("list", directory, e) from e
+    return found

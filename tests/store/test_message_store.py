@@ -153,7 +153,7 @@ def test_a_read_waits_for_a_message(tmp_path: Path) -> None:
 
 def test_what_is_not_there_has_the_brokers_values(made: tuple[Path, Path]) -> None:
     with MessageStore.open(*made) as s:
-        for topic in ("no", "", "..", "../commitlog", "a\0b", "x" * 300):
+        for topic in ("no", "", "..", "../commitlog", "a\0b", "x" * 300, "\ud800"):
             assert s.queue_ids(topic) == []
             assert s.min_offset_in_queue(topic, 0) == s.max_offset_in_queue(topic, 0) == 0
             assert s.get_message(topic, 0, 0).status == "NO_MESSAGE_IN_QUEUE"
