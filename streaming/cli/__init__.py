@@ -24,6 +24,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version as package_version
+from typing import Annotated
 
 import typer
 
@@ -85,10 +87,22 @@ def build_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="Exit codes: 0 ok, 1 the answer is no or something differs, 2 usage, 3 damaged or "
+        "lost input, 4 root in use, 5 a format that is not read, 6 I/O error, 7 Spark or Java "
+        "failed.",
     )
+    app.callback(invoke_without_command=True)(_top)
     for name in _MODULES:
         import_module(f"streaming.cli.{name}").register(app)
     return app
+
+
+def _top(
+    *, version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False
+) -> None:
+    if version:
+        typer.echo(f"reput {package_version('rocketmq-reput')}")
+        raise typer.Exit
 
 
 def exit_code(error: Exception) -> int:

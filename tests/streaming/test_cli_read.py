@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,13 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 QUEUE = ("--topic", "T", "--queue", "0")
+
+
+def test_version_and_exit_codes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"reput {version('rocketmq-reput')}\n"
+    assert run(["--help"]) == 0
+    assert "3 damaged" in capsys.readouterr().out
 
 
 def test_get_prints_a_table(reput: Reput, berlin: None) -> None:
