@@ -45,8 +45,9 @@ class Damage:
             self.path,
             self.begin,
             self.reason,
-            "everything before it is dispatched; restore the file from a replica or a backup, or "
-            f"go on behind it (lost: offsets {self.begin} to {self.end}) with failOnDataLoss=false",
+            "all before it is kept; restore the file from a replica or a backup, or go on behind "
+            f"it with failOnDataLoss=false (--fail-on-data-loss false), which loses what lies "
+            f"between the offsets {self.begin} and {self.end}, or a part of it",
         )
 
 
