@@ -53,6 +53,11 @@ class Progress:
     lost: tuple[LostRange, ...] = ()
     drops: dict[str, dict[str, int]] = field(default_factory=dict)  # "topic/queue" to counts
 
+    @property
+    def is_untouched(self) -> bool:
+        """Tell whether nothing has been dispatched or skipped yet."""
+        return self.reput_from_offset == self.begin_offset
+
 
 def progress_path(root: Path) -> Path:
     """Return where a root keeps its progress."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from checkpoints.batch import read_batch, write_batch
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint, write_checkpoint
 from checkpoints.fingerprint import check_fingerprint, read_fingerprint
 from checkpoints.progress import (
@@ -24,11 +25,9 @@ from checkpoints.progress import (
 )
 from store import layout
 from store.commit_log import CommitLog
-from store.config import StoreConfig
-from store.consume_queue import queue_end
+from store.config import StoreConfig, setting_name
 from store.disk import Disk
 from store.errors import ConfigError
-from store.index_service import index_count, index_files
 
 _EPOCHS_DIR = "spark"
 NEW_OUTPUT_HINT = "give a new OUTPUT"
@@ -56,6 +55,7 @@ class DispatchRoot:
         self.disk = disk
         self.log: CommitLog
         self.progress: Progress
+        self._checkpoint: StoreCheckpoint
         self._lock = lock
 
     @classmethod
@@ -89,6 +89,8 @@ class DispatchRoot:
         has_abort = (self.path / layout.ABORT_FILE).exists()
         progress = read_progress(self.path)
         if progress is not None:
+            if progress.is_untouched and read_batch(self.path) is None:
+                progress = replace(progress, shape=config.shape())  # nothing depends on it yet
             _check_same(progress, store_root, config, self.path)
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         if progress is None:
@@ -104,8 +106,9 @@ class DispatchRoot:
                     f"{progress.reput_from_offset}): that would leave a hole"
                 )
             if has_abort:
-                _refuse_data_beyond(progress, self.path, config)
+                _refuse_cut_off_batch(progress, self.path)
         check_fingerprint(self.log, progress.last_record)
+        self._checkpoint = read_checkpoint(self.path) or StoreCheckpoint()
         self.progress = progress
         self._write_abort(config)
         self.disk.sync()
@@ -145,6 +148,10 @@ class DispatchRoot:
         last = self.log.last_file()
         is_last = last is not None and offset >= last.base
         return not is_last or self.is_log_clean(Path(self.progress.store))
+
+    def begin_batch(self) -> None:
+        """Write down, durably, that what follows belongs to a batch not yet committed."""
+        write_batch(self.path, self.progress.reput_from_offset, self.disk)
 
     def commit(self, end: BatchEnd) -> None:
         """Make a batch durable: data, then checkpoint, then progress (promise I4)."""
@@ -194,8 +201,7 @@ class DispatchRoot:
         self.disk.replace(self.path / layout.ABORT_FILE, content)
 
     def _write_checkpoint(self, progress: Progress) -> None:
-        known = read_checkpoint(self.path) or StoreCheckpoint()
-        last = progress.last_record
+        known, last = self._checkpoint, progress.last_record
         stamp = last.store_timestamp if last is not None else known.physic_msg_timestamp
         checkpoint = replace(
             known,
@@ -207,6 +213,7 @@ class DispatchRoot:
             checkpoint = replace(checkpoint, logics_physical_offset=last.offset)
         if checkpoint != known:
             write_checkpoint(self.path, checkpoint, self.disk)
+            self._checkpoint = checkpoint
 
 
 def _check_same(progress: Progress, store_root: Path, config: StoreConfig, path: Path) -> None:
@@ -219,28 +226,19 @@ def _check_same(progress: Progress, store_root: Path, config: StoreConfig, path:
     for name, made_with in progress.shape.items():
         if shape.get(name) != made_with:
             raise ConfigError(
-                f"{path} was made with {name}={made_with}, now it is {shape.get(name)}; give the "
-                f"broker.conf and version it was made with, or {NEW_OUTPUT_HINT}"
+                f"{path} was made with {setting_name(name)}={made_with}, now it is "
+                f"{shape.get(name)}; give the broker.conf and version it was made with, or "
+                f"{NEW_OUTPUT_HINT}"
             )
 
 
-def _refuse_data_beyond(progress: Progress, path: Path, config: StoreConfig) -> None:
-    """Refuse a root whose queues or index go beyond its progress: a run was cut off in a batch."""
-    beyond = ""
-    files = index_files(path / layout.INDEX_DIR)
-    if files and (files[-1].name, index_count(files[-1])) != (
-        progress.index_file,
-        progress.index_count,
-    ):
-        beyond = str(files[-1])
-    for directory in sorted((path / layout.CONSUME_QUEUE_DIR).glob("*/*")):
-        tail = queue_end(directory, config.mapped_file_size_consume_queue)
-        if tail is not None and tail.max_physic_offset > progress.reput_from_offset:
-            beyond = str(directory)
-    if beyond:
+def _refuse_cut_off_batch(progress: Progress, path: Path) -> None:
+    """Refuse a root that a run has left in the middle of a batch."""
+    begun = read_batch(path)
+    if begun is not None and begun >= progress.reput_from_offset:
         raise ConfigError(
-            f"{beyond} goes beyond the progress of {path} (offset "
-            f"{progress.reput_from_offset}): a dispatch was cut off; {NEW_OUTPUT_HINT}"
+            f"{path} goes beyond its progress (offset {progress.reput_from_offset}): "
+            f"a dispatch was cut off in a batch; {NEW_OUTPUT_HINT}"
         )
 
 

@@ -31,7 +31,7 @@ class CommitLog:
         self.file_size = config.mapped_file_size_commit_log
         self._queue = MappedFileQueue(paths, self.file_size)
         self._rules = scan_rules(config)._replace(check_crc=False)
-        self._end = (-1, 0)  # (base of the last non-empty file, position its chain was walked to)
+        self._end: tuple[MappedFile | None, int] = (None, 0)  # last file, walked up to where
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -67,12 +67,12 @@ class CommitLog:
         last = self.last_file()
         if last is None:
             return 0
-        if self._end[0] != last.base:
-            self._end = (last.base, 0)
+        if self._end[0] is not last:
+            self._end = (last, 0)
         span = (last.base, self._end[1], last.length)
         end = walk(last.view(), span, self._rules, True, _NO_CUTS)
         if end.last >= 0:
-            self._end = (last.base, end.last)  # the last one is looked at again: it may be cut off
+            self._end = (last, end.last)  # the last one is looked at again: it may be cut off
         return self.roll_next_file(last.base) if end.reason == rk.BLANK else last.base + end.at
 
     def last_file(self) -> MappedFile | None:

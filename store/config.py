@@ -172,6 +172,12 @@ class StoreConfig:
         return values
 
 
+def setting_name(name: str) -> str:
+    """Return what broker.conf calls a setting of the shape (``version`` stays as it is)."""
+    first, *rest = name.split("_")
+    return first + "".join(part.upper() if part == "crc" else part.capitalize() for part in rest)
+
+
 def load_config(
     store_root: Path, broker_conf: Path | None = None, broker_version: str | None = None
 ) -> StoreConfig:

@@ -62,6 +62,7 @@ class Counts:
     entries: int = 0  # compared
     older_units: int = 0  # below the log's minimum
     stale_units: int = 0  # behind their queue's real end
+    dropped_units: int = 0  # of messages whose places older ones had: a broker's rules drop them
     displaced_queues: int = 0  # all units lower or higher than their queue offsets say
     orphan_ext_units: int = 0  # no compared unit refers to them
     older_entries: int = 0

@@ -8,7 +8,9 @@
     │   └── LostDataError         a range of the log that is gone: begin, end
     ├── RootInUseError            another owner holds the root's lock
     ├── UnsupportedFormatError    a format this project does not read
-    └── StoreIOError              the operating system refused: path, what was tried, errno
+    ├── StoreIOError              the operating system refused: path, what was tried, errno
+    ├── IllegalMessageError       a message that no record can hold (in ``store.record``)
+    └── SparkError                Spark or Java did not start, or failed
 
 End of data is a return value, never an exception.
 """
@@ -68,3 +70,7 @@ class StoreIOError(StoreError):
         self.path = Path(path)
         self.errno = cause.errno
         super().__init__(f"cannot {action} {path}: {cause.strerror or cause}")
+
+
+class SparkError(StoreError):
+    """Spark or Java did not start, or ended a query with an error that is none of ours."""

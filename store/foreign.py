@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from store.broker_config_files import read_topic_configs
 from store.commit_log import CommitLog
 from store.config import StoreConfig
-from store.errors import DamageError, UnsupportedFormatError
+from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 from store.kernels.record import read_i32
 from store.layout import (
-    CONFIG_DIR,
     CONSUME_QUEUE_DIR,
     MAGIC_AT,
     MAGIC_V1,
@@ -34,23 +33,22 @@ def refuse_foreign_store(store_root: Path, config: StoreConfig) -> None:
         raise UnsupportedFormatError(
             f"{batch} holds batch consume queues (BatchCQ topics); those are not read here"
         )
-    _refuse_batch_topics(store_root / CONFIG_DIR / "topics.json")
+    _refuse_batch_topics(store_root)
     _refuse_dledger(store_root, config)
 
 
-def _refuse_batch_topics(path: Path) -> None:
+def _refuse_batch_topics(store_root: Path) -> None:
     """Refuse a topic whose attribute ``queue.type`` is ``BatchCQ``."""
     try:
-        topics = json.loads(path.read_bytes()).get("topicConfigTable", {})
-    except (OSError, ValueError, AttributeError):
+        file = read_topic_configs(store_root)
+    except StoreIOError:
         return  # no readable topic list: inner batches are still refused when the log is read
-    for name, topic in topics.items():
-        attributes = topic.get("attributes") if isinstance(topic, dict) else None
-        for key, value in (attributes or {}).items():
+    for name, topic in (file.content or {}).items():
+        for key, value in topic.attributes.items():
             if key.lstrip("+") == "queue.type" and value == "BatchCQ":
                 raise UnsupportedFormatError(
-                    f"{path}: topic {name!r} has queue.type=BatchCQ; batch consume queues are "
-                    "not read here"
+                    f"{file.read_from}: topic {name!r} has queue.type=BatchCQ; batch consume "
+                    "queues are not read here"
                 )
 
 

@@ -133,12 +133,8 @@ class IndexFile:
 
     def _check(self, number: int, entry: IndexEntry, slot: int) -> None:
         """Raise DamageError if an entry cannot be one that was put here."""
-        reason = ""
-        if not 0 <= entry.prev_index < number:
-            reason = f"the chain goes from entry {number} to entry {entry.prev_index}"
-        elif entry.time_diff_seconds < 0 or entry.phy_offset < 0:
-            reason = f"entry {number} has a negative offset or time"
-        elif self.bound is not None:
+        reason = entry_fault(number, entry)
+        if not reason and self.bound is not None:
             reason = self._misfit(number, entry.phy_offset, self.bound)
         if not reason and (entry.key_hash < 0 or entry.key_hash % self._slot_num != slot):
             reason = f"entry {number} (hash {entry.key_hash}) is in the chain of slot {slot}"
@@ -175,6 +171,15 @@ class IndexFile:
             )
         self._file.check_length()
         return self._file.map()
+
+
+def entry_fault(number: int, entry: IndexEntry) -> str:
+    """Return why an entry cannot be one that was put in a file, "" if it can."""
+    if not 0 <= entry.prev_index < number:
+        return f"the chain goes from entry {number} to entry {entry.prev_index}"
+    if entry.time_diff_seconds < 0 or entry.phy_offset < 0:
+        return f"entry {number} has a negative offset or time"
+    return ""
 
 
 def index_key_hash(topic: str, key: str, *, is_tag: bool = False) -> int:

@@ -175,11 +175,6 @@ def read_header(view: NDArray[np.uint8]) -> NDArray[np.int64]:
     return header
 
 
-def index_count(path: Path) -> int:
-    """Return how many entries an index file holds by its header."""
-    return int(read_header(map_file(path))[INDEX_COUNT]) - 1
-
-
 def next_name(last: str | None) -> str:
     """Return the name of a new index file: local wall-clock time, and later than ``last``."""
     # Java parity: the name is a wall clock's in the local zone, so these times have no zone.

@@ -10,6 +10,7 @@ ends at the next file's base.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -21,6 +22,7 @@ import numpy as np
 
 from store import layout
 from store.commit_log import CommitLog, wrong_size
+from store.errors import StoreIOError
 from store.kernels import record as rk
 from store.kernels.log_walk import WalkEnd, find_record, walk
 from store.log_range import LogRange
@@ -64,8 +66,8 @@ class LogPlanner:
         self._rules = scan_rules(commit_log.config)
         self._fast_rules = self._rules._replace(check_crc=False, check_property_crc=False)
         self._marks = np.empty(_CUTS_MAX, np.int64)
-        self._stop = (-1, 0.0)  # offset of the last failed record, since when
-        self._searched = (-1, False)  # offset behind which nothing more is looked for; clean then
+        self._stop = ((0, -1), 0.0)  # (file, offset) of the last failed record, since when
+        self._searched = (0, -1, False)  # (file, offset) nothing more is looked for behind; clean
 
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
         """Plan from ``begin``: about ``max_bytes`` (one record more at most), never past ``until``.
@@ -73,9 +75,17 @@ class LogPlanner:
         Damage ends a plan: what lies up to the end of its file is in the plan, and whoever reads
         it finds the record. No range means there is nothing new.
         """
+        try:
+            return self._plan(begin, min(begin + max_bytes, until))
+        except StoreIOError as e:
+            if e.errno != errno.ENOENT:
+                raise
+        return self._plan(begin, min(begin + max_bytes, until))  # a file listed was deleted since
+
+    def _plan(self, begin: int, stop: int) -> Plan:
         self._log.refresh()
         ranges: list[LogRange] = []
-        at, stop = begin, min(begin + max_bytes, until)
+        at = begin
         while at < stop:
             more, goes_on = self._plan_file(at, stop)
             ranges += more
@@ -174,16 +184,16 @@ class LogPlanner:
         there for a while, and then only to warn.
         """
         offset, now = file.base + end.at, time.monotonic()
-        if self._stop[0] != offset:
-            self._stop = (offset, now)
+        if self._stop[0] != (file.inode, offset):
+            self._stop = ((file.inode, offset), now)
         is_clean = self._is_clean()
-        if self._searched == (offset, is_clean):
+        if self._searched == (file.inode, offset, is_clean):
             return -1
         if not is_clean and now - self._stop[1] < _STALLED_SECONDS:
             return -1
         found = self._find_record(file, end.at + 1)
         if found < 0 or not is_clean:
-            self._searched = (offset, is_clean)
+            self._searched = (file.inode, offset, is_clean)
         if found >= 0 and not is_clean:
             _log.warning(
                 "%s: the log ends at offset %d (%s); valid records follow from %d on: a broker "

@@ -87,7 +87,7 @@ class LogReader:
         For a record that something else (a unit, an index entry) says is there: whatever is not
         as it says raises DamageError, a range without a file LostDataError.
         """
-        message = self._decode(self._file_of(offset), offset)
+        message = decode_in_file(self._file_of(offset), offset, self.config)
         if size is not None and message.size != size:
             reason = f"the record has {message.size} bytes, its consume queue says {size}"
             raise DamageError(message.path, offset, reason)
@@ -105,7 +105,7 @@ class LogReader:
         record = file.map()[at : at + said.size]
         message = decode_owned(record, said, owner, (file.path, self._splits_properties))
         if message is not None and self._has_property_crc:
-            self._check_property_crc(record, said.offset, file.path)
+            _check_property_crc(record, said.offset, file.path)
         return message
 
     def owned_store_timestamp(self, said: Said, owner: Owner) -> int | None:
@@ -128,7 +128,7 @@ class LogReader:
             return None
         file = self._file_of(offset)
         try:
-            message = self._decode(file, offset)
+            message = decode_in_file(file, offset, self.config)
         except DamageError:
             if self._begins_record(file, offset):
                 raise
@@ -162,24 +162,6 @@ class LogReader:
             raise DamageError(file.path, file.base, reason, f"{_LOG_HINT}, or {_CONF_HINT}")
         return file
 
-    def _decode(self, file: MappedFile, offset: int) -> Message:
-        """Decode the record at ``offset``; raises DamageError if it is not acceptable."""
-        message, _ = decode_message(
-            file.view().data,
-            offset - file.base,
-            offset=offset,
-            path=file.path,
-            splits_properties=self._splits_properties,
-        )
-        if self._has_property_crc:
-            self._check_property_crc(message.record, offset, file.path)
-        return message
-
-    def _check_property_crc(self, record: bytes, offset: int, path: Path) -> None:
-        crc = record[-PROPERTY_CRC_SIZE:]
-        if crc.startswith(_CRC_NAME) and crc != encode_property_crc(record[:-PROPERTY_CRC_SIZE]):
-            raise DamageError(path, offset, "the record does not match its property CRC")
-
     def _begins_record(self, file: MappedFile, offset: int) -> bool:
         """Tell whether a record (no blank) should begin at ``offset``, where none can be decoded.
 
@@ -200,6 +182,26 @@ class LogReader:
         if end.at < at:
             raise DamageError(file.path, file.base + end.at, rk.REASONS[end.reason], _LOG_HINT)
         return True
+
+
+def decode_in_file(file: MappedFile, offset: int, config: StoreConfig) -> Message:
+    """Decode the record at a physical offset of a file; raises DamageError if not acceptable."""
+    message, _ = decode_message(
+        file.view().data,
+        offset - file.base,
+        offset=offset,
+        path=file.path,
+        splits_properties=config.splits_properties,
+    )
+    if config.enabled_append_prop_crc:
+        _check_property_crc(message.record, offset, file.path)
+    return message
+
+
+def _check_property_crc(record: bytes, offset: int, path: Path) -> None:
+    crc = record[-PROPERTY_CRC_SIZE:]
+    if crc.startswith(_CRC_NAME) and crc != encode_property_crc(record[:-PROPERTY_CRC_SIZE]):
+        raise DamageError(path, offset, "the record does not match its property CRC")
 
 
 def _holds_something(file: MappedFile) -> bool:

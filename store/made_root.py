@@ -11,6 +11,7 @@ from store.config import (
     StoreConfig,
     config_from_shape,
     load_config,
+    setting_name,
 )
 from store.dispatched import Dispatched
 from store.errors import ConfigError, DamageError
@@ -44,8 +45,8 @@ def config_of(
 
 def _other_setting(name: str, made_with: object, given: object) -> ConfigError:
     return ConfigError(
-        f"this root was made with {name}={made_with}, not {given}; leave the option out: the root "
-        "knows its own settings"
+        f"this root was made with {setting_name(name)}={made_with}, not {given}; leave the "
+        "option out: the root knows its own settings"
     )
 
 

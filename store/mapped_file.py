@@ -9,8 +9,10 @@ changes in ticks, so one that changed a moment ago is listed again, whatever its
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import stat
 import time
 from bisect import bisect_right
 from collections import deque
@@ -189,11 +191,10 @@ class MappedFileQueue:
         found = []
         for directory in self.directories:
             for path, status in _list_files(directory):
-                old = known.get(path)
-                length, inode = status.st_size, status.st_ino
+                old, length, inode = known.get(path), status.st_size, status.st_ino
                 if old is not None and (old.length, old.inode) == (length, inode):
                     found.append(old)
-                else:
+                else:  # new, grown, or another file renamed to this name
                     found.append(MappedFile(path, self._base_of(path), length, inode))
         self._is_whole = all(f.length == self.file_size for f in found)
         found.sort(key=lambda f: f.base)
@@ -250,19 +251,19 @@ class MappedFileQueue:
 
 
 def _list_files(directory: Path) -> list[tuple[Path, os.stat_result]]:
-    """List the regular files of a directory with their status; a missing one is empty."""
+    """List the regular files of a directory with their status; a missing one is empty.
+
+    Hidden files are no mapped files: what copies a log names its unfinished files so.
+    """
+    found = []
     try:
-        return _status_of_files(directory)
+        for path in directory.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode) and not path.name.startswith("."):
+                    found.append((path, status))
     except FileNotFoundError:
-        # A file deleted between listing and stat, or no directory yet: look again once.
-        if not directory.exists():
-            return []
-        return _status_of_files(directory)
+        return []
     except OSError as e:
         raise StoreIOError("list", directory, e) from e
-
-
-def _status_of_files(directory: Path) -> list[tuple[Path, os.stat_result]]:
-    with os.scandir(directory) as entries:
-        # not DirEntry.stat, which on some systems is what the directory last heard of the file
-        return [(Path(e.path), os.stat(e.path)) for e in entries if e.is_file()]
+    return found

@@ -16,7 +16,11 @@ def can_name_directory(topic: str) -> bool:
     hostile log, and must not lead out of the root. Java parity: up to 5.1.1 a multi-dispatch
     name with slashes is a path of several directories.
     """
-    if "\0" in topic or len(topic.encode("utf-8", "replace")) > TOPIC_BYTES_MAX:
+    try:
+        size = len(topic.encode("utf-8"))
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+    if "\0" in topic or size > TOPIC_BYTES_MAX:
         return False
     return all(part not in ("", ".", "..") for part in topic.split("/"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests
-from store.errors import DamageError, UnsupportedFormatError
+from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 from store.java import decode
 from store.kernels import record as rk
 from store.kernels import scan as sk
@@ -44,8 +45,9 @@ class Damage:
             self.path,
             self.begin,
             self.reason,
-            "everything before it is dispatched; restore the file from a replica or a backup, or "
-            f"go on behind it (lost: offsets {self.begin} to {self.end}) with failOnDataLoss=false",
+            "all before it is kept; restore the file from a replica or a backup, or go on behind "
+            f"it with failOnDataLoss=false (--fail-on-data-loss false), which loses what lies "
+            f"between the offsets {self.begin} and {self.end}, or a part of it",
         )
 
 
@@ -76,6 +78,16 @@ def _multi_dispatch(config: StoreConfig) -> int:
     return tk.MULTI_WITHOUT_SYSTEM if "rmq_sys_*" in excluded else tk.MULTI_WITHOUT_TIMER
 
 
+def _map(part: LogRange) -> NDArray[np.uint8] | None:
+    """Map a range's file; None if it has been deleted since the range was planned."""
+    try:
+        return map_file(Path(part.path))
+    except StoreIOError as e:
+        if e.errno == errno.ENOENT:
+            return None
+        raise
+
+
 class Scanner:
     """Scans stretches of commit log files; holds the buffers, so use one a thread."""
 
@@ -100,7 +112,10 @@ class Scanner:
         if part.gap:
             yield Damage(part.begin, part.end, part.path, part.gap)
             return
-        view = map_file(Path(part.path))
+        view = _map(part)
+        if view is None:
+            yield Damage(part.begin, part.end, part.path, "the file has been deleted (expired?)")
+            return
         at, end = part.begin - part.base, min(part.end - part.base, len(view))
         retried = -1
         while part.base + at < part.end:

@@ -147,6 +147,7 @@ class DispatchSink:
         end = at
         if requests:
             batch = concat(requests)
+            self._root.begin_batch()
             self._is_settled = False
             for dispatcher in self.dispatchers:
                 dispatcher.dispatch(batch)

@@ -28,7 +28,7 @@ _KNOWN = {
 }  # fmt: skip
 _NAMES = {name.lower(): name for name in _KNOWN}
 
-_INTERVAL = re.compile(r"(\d+)\s*(ms|s|m|h)")
+_INTERVAL = re.compile(r"(\d+)\s*(ms|s|m|h|(?:millisecond|second|minute|hour)s?)")
 _INTERVAL_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -120,9 +120,14 @@ def parse_bytes(text: str) -> int | None:
 
 
 def spark_interval(text: str) -> str:
-    """Return a trigger interval as Spark spells it: ``5s`` is ``5 seconds``; others as they are."""
+    """Return a trigger interval as Spark spells it: ``5s`` is ``5 seconds``. Raises ConfigError."""
     match = _INTERVAL.fullmatch(text.strip())
-    return f"{match[1]} {_INTERVAL_UNITS[match[2]]}" if match else text
+    if match is None:
+        raise ConfigError(
+            f"trigger interval {text!r} is no time such as '0s', '500ms', '5 seconds' or '1m'"
+        )
+    unit = match[2]
+    return f"{match[1]} {_INTERVAL_UNITS.get(unit, unit)}"
 
 
 def _version(raw: str | None) -> str | None:

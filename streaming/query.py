@@ -16,7 +16,7 @@ from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
 from store.commit_log import CommitLog
 from store.config import StoreConfig, config_to_json
-from store.errors import ConfigError, StoreError
+from store.errors import ConfigError, SparkError, StoreError
 from store.foreign import refuse_foreign_store
 from store.log_position import check_boundary, first_stored_at
 from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
@@ -26,10 +26,6 @@ from streaming.options import spark_interval
 from streaming.progress import DispatchProgress, Listener
 
 MAX_BYTES_PER_TRIGGER = 256 * 1024 * 1024
-
-
-class SparkFailedError(StoreError):
-    """The query ended with an error that is none of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +99,36 @@ def begin_dispatch(
     spark: SparkSession, store_root: Path, output: Path, options: DispatchOptions
 ) -> Dispatch:
     """Start a dispatch as ``start_dispatch`` does; return the query with its sink and root."""
+    return prepare_dispatch(store_root, output, options).start(spark)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDispatch:
+    """A dispatch that owns its root and lacks nothing but Spark."""
+
+    root: DispatchRoot
+    sink: DispatchSink
+    config: StoreConfig
+    options: DispatchOptions
+    begin: int
+
+    def start(self, spark: SparkSession) -> Dispatch:
+        """Start the query; where that fails, give the root back."""
+        try:
+            query = _start_query(spark, self)
+        except BaseException:
+            self.close()
+            raise
+        return Dispatch(query, self.sink, self.root, self.config)
+
+    def close(self) -> None:
+        """Give the root back."""
+        self.sink.close()
+
+
+def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -> PreparedDispatch:
+    """Check everything that can be checked without Spark, and take the root."""
+    spark_interval(options.trigger_interval)
     if not store_root.is_dir():
         raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
     config = resolve_config(store_root, output, options.broker_conf, options.broker_version)
@@ -116,12 +142,11 @@ def begin_dispatch(
             fail_on_data_loss=options.fail_on_data_loss,
             listeners=options.listeners,
         )
-        begin = root.progress.reput_from_offset if replay_from is None else replay_from
-        query = _start_query(spark, begin, (root, sink, config), options)
     except BaseException:
         root.close(clean=True)
         raise
-    return Dispatch(query, sink, root, config)
+    begin = root.progress.reput_from_offset if replay_from is None else replay_from
+    return PreparedDispatch(root, sink, config, options, begin)
 
 
 def query_error(query: StreamingQuery) -> StoreError | None:
@@ -133,7 +158,7 @@ def query_error(query: StreamingQuery) -> StoreError | None:
     found = re.search(r"store\.errors\.(\w+): (.*)", text)
     kind = getattr(store.errors, found[1], None) if found is not None else None
     if found is None or kind is None:
-        return SparkFailedError(f"Spark failed: {text.strip().splitlines()[0]}")
+        return SparkError(f"Spark failed: {text.strip().splitlines()[0]}")
     error: StoreError = kind.__new__(kind)  # the kind decides the exit code; the text is whole
     error.args = (found[2].strip(),)
     return error
@@ -158,20 +183,15 @@ def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptio
     return options.from_offset
 
 
-def _start_query(
-    spark: SparkSession,
-    begin: int,
-    parts: tuple[DispatchRoot, DispatchSink, StoreConfig],
-    options: DispatchOptions,
-) -> StreamingQuery:
-    root, sink, config = parts
+def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> StreamingQuery:
+    root, sink, options = prepared.root, prepared.sink, prepared.options
     max_bytes = options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER
     range_bytes = max(max_bytes // spark.sparkContext.defaultParallelism, RANGE_BYTES_MIN)
     spark.dataSource.register(DispatchRequestSource)
     reader = (
         spark.readStream.format(FORMAT)
-        .option("config", config_to_json(config))
-        .option("reputFromOffset", str(begin))
+        .option("config", config_to_json(prepared.config))
+        .option("reputFromOffset", str(prepared.begin))
         .option("maxBytesPerTrigger", str(max_bytes))
         .option("rangeBytes", str(range_bytes))
         .option("failOnDataLoss", str(options.fail_on_data_loss).lower())

@@ -7,16 +7,25 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.java_gateway import JavaGateway
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from store.errors import StoreError
+from store.errors import SparkError
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _GC = "-XX:+UseParallelGC"  # batches arrive as few large arrays, which G1 treats as special cases
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC}",
+}
 _JAVA_MIN = 17
 _STDERR = 2
 _NOISE = (
@@ -27,57 +36,45 @@ _NOISE = (
 )
 
 
-class SparkStartError(StoreError):
-    """Spark or Java did not start."""
-
-
 def build_session(app_name: str, master: str | None = None) -> SparkSession:
-    """Start (or get) a session; ``master`` defaults to ``local[*]``. Raises SparkStartError."""
+    """Start (or get) a session; ``master`` defaults to ``local[*]``. Raises SparkError."""
     check_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if is_local(master) else "")
     if not os.environ["SPARK_LOCAL_IP"]:
         del os.environ["SPARK_LOCAL_IP"]
-    builder = (
-        SparkSession.builder.appName(app_name)
-        .master(master or "local[*]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
-        .config("spark.sql.streaming.metricsEnabled", "false")
-        .config("spark.sql.streaming.minBatchesToRetain", "2")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC}")
-    )
+    conf = SparkConf().setAll(list(_SETTINGS.items())).setAppName(app_name)
+    conf.setMaster(master or "local[*]")
     try:
-        with _without_start_up_noise():
-            return builder.getOrCreate()
+        if SparkContext._gateway is None:
+            SparkContext._ensure_initialized(gateway=_start_jvm(conf))
+        return SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as e:
-        raise SparkStartError(f"Spark did not start: {str(e).splitlines()[0]}") from e
+        raise SparkError(f"Spark did not start: {str(e).splitlines()[0]}") from e
 
 
-@contextmanager
-def _without_start_up_noise() -> Iterator[None]:
-    """Leave what every JVM and Spark says at its start out of standard error.
+def _start_jvm(conf: SparkConf) -> JavaGateway:
+    """Start Spark's JVM out of reach of the terminal's and the process group's signals.
 
-    Spark's JVM, begun inside, writes to a pipe for good; all other lines are passed on.
+    A signal is for this process alone, which then stops the JVM in order. What every JVM and
+    Spark says at its start is left out of standard error; all other lines are passed on.
     """
-    terminal = os.dup(_STDERR)
     reader, writer = os.pipe()
 
     def pass_on() -> None:
         with os.fdopen(reader, "rb") as lines:
             for line in lines:
                 if not line.startswith(_NOISE):
-                    os.write(terminal, line)
+                    os.write(_STDERR, line)
 
     threading.Thread(target=pass_on, name="reput-stderr", daemon=True).start()
-    os.dup2(writer, _STDERR)
-    os.close(writer)
     try:
-        yield
+        how = {"start_new_session": True, "stderr": writer}
+        gateway: JavaGateway = launch_gateway(conf, how)  # type: ignore[no-untyped-call]
+        return gateway
     finally:
-        os.dup2(terminal, _STDERR)
+        os.close(writer)
 
 
 def is_local(master: str | None) -> bool:
@@ -86,15 +83,19 @@ def is_local(master: str | None) -> bool:
 
 
 def check_java() -> None:
-    """Raise SparkStartError unless a Java of version 17 or later is found."""
+    """Raise SparkError unless a Java of version 17 or later is found."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     wanted = f"Spark needs Java {_JAVA_MIN} or later"
-    if java is None or (home and not Path(java).exists()):
-        raise SparkStartError(f"{wanted}: none found (JAVA_HOME, PATH); install a JRE, e.g. "
-                              "apt-get install openjdk-17-jre-headless")  # fmt: skip
+    if home and not Path(java or "").exists():
+        raise SparkError(f"{wanted}: JAVA_HOME={home} has no bin/java; mend or unset JAVA_HOME")
+    if java is None:
+        raise SparkError(
+            f"{wanted}: no java on PATH; install a JRE, as by "
+            "apt-get install openjdk-17-jre-headless"
+        )
     out = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = out.partition('"')[2].partition('"')[0].removeprefix("1.")
     major = version.partition(".")[0]
     if major.isdigit() and int(major) < _JAVA_MIN:
-        raise SparkStartError(f"{wanted}: {java} is {version}")
+        raise SparkError(f"{wanted}: {java} is {version}")

@@ -185,6 +185,8 @@ class CommitLogReader(DataSourceReader):
         begin, end = starting_offset(options, stream), ending_offset(options, stream)
         check_boundary(stream.log, begin)
         check_boundary(stream.log, end)
+        if begin > end:
+            raise ConfigError(f"the read begins at offset {begin}, behind its end at {end}")
         begin, end = _narrowed(begin, end, self._rows.filter, stream.log.file_size)
         if begin >= end:
             return []

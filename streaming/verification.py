@@ -10,7 +10,7 @@ from checkpoints.fingerprint import check_fingerprint
 from checkpoints.progress import LostRange, Progress, read_progress
 from store.commit_log import CommitLog
 from store.compare import Counts, Difference, StoreComparison, Terms
-from store.config import StoreConfig
+from store.config import StoreConfig, setting_name
 from store.consume_queue_store import QueueDrops, QueueKey
 from store.dispatch_request import DispatchRequests, concat
 from store.errors import ConfigError, DamageError
@@ -187,6 +187,6 @@ def _check_shape(progress: Progress, config: StoreConfig, output: Path) -> None:
     for name, made_with in progress.shape.items():
         if shape.get(name) != made_with:
             raise ConfigError(
-                f"{output} was made with {name}={made_with}, now it is {shape.get(name)}; give the "
-                "broker.conf and version it was made with"
+                f"{output} was made with {setting_name(name)}={made_with}, now it is "
+                f"{shape.get(name)}; give the broker.conf and version it was made with"
             )

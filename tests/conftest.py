@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,3 +61,13 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     conf.write_text(conf.read_text("utf-8").replace("@STORE@", str(conf.parent)), "utf-8")
     scenario = json.loads((parent / name / "scenario.json").read_text("utf-8"))
     return Golden(name, parent / name, scenario)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let local time be that of Berlin: an hour ahead of UTC in winter."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()

@@ -8,7 +8,9 @@ named by a hash of all that kernels are made of.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -21,6 +23,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _KERNELS = Path(__file__).parent
 _CONSTANTS = ("layout.py", "queue_name.py")  # of the package, used by kernels
 _HASH_DIGITS = 16
+
+_log = logging.getLogger(__name__)
 
 
 def _cache_directory() -> str:
@@ -52,11 +56,25 @@ def inlined(function: _Function) -> _Function:
     return _compiled(function, inline="always", _nrt=False)
 
 
+@cache
+def _warn_once() -> None:
+    _log.warning(
+        "%s and the user's cache directory cannot be written: kernels are compiled by every "
+        "process anew, for some seconds each; set NUMBA_CACHE_DIR to a directory of your own",
+        _CACHE_DIRECTORY,
+    )
+
+
 def _compiled(function: _Function, **how: Any) -> _Function:
     own = config.CACHE_DIR  # of whoever else uses numba in this process
     if not own:
         config.CACHE_DIR = _CACHE_DIRECTORY
     try:
         return cast(_Function, numba.njit(cache=True, nogil=True, **how)(function))
+    except RuntimeError as e:
+        if "cannot cache" not in str(e):
+            raise
+        _warn_once()
+        return cast(_Function, numba.njit(nogil=True, **how)(function))
     finally:
         config.CACHE_DIR = own

@@ -24,19 +24,22 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version as package_version
+from typing import Annotated
 
 import typer
 
 from store.errors import (
     ConfigError,
     RootInUseError,
+    SparkError,
     StoreError,
     StoreIOError,
     UnsupportedFormatError,
 )
 
 EXIT_NO = 1
-_EXIT_DAMAGE = 3
+EXIT_DAMAGE = 3
 _EXIT_IO = 6
 _EXIT_SPARK = 7
 _EXIT_BUG = 70
@@ -44,9 +47,11 @@ _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
     (ConfigError, 2),
     (RootInUseError, 4),
     (UnsupportedFormatError, 5),
+    (SparkError, _EXIT_SPARK),
     (StoreIOError, _EXIT_IO),
 )
-_MODULES = ("dispatch", "verify", "read", "demo")  # the order of the commands in the help
+# The order of the commands in the help.
+_MODULES = ("dispatch", "verify", "topics", "read", "dump", "demo")
 
 
 def main() -> None:
@@ -82,10 +87,22 @@ def build_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="Exit codes: 0 ok, 1 the answer is no or something differs, 2 usage, 3 damaged or "
+        "lost input, 4 root in use, 5 a format that is not read, 6 I/O error, 7 Spark or Java "
+        "failed.",
     )
+    app.callback(invoke_without_command=True)(_top)
     for name in _MODULES:
         import_module(f"streaming.cli.{name}").register(app)
     return app
+
+
+def _top(
+    *, version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False
+) -> None:
+    if version:
+        typer.echo(f"reput {package_version('rocketmq-reput')}")
+        raise typer.Exit
 
 
 def exit_code(error: Exception) -> int:
@@ -93,13 +110,10 @@ def exit_code(error: Exception) -> int:
     if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
         return _EXIT_SPARK
     if isinstance(error, StoreError):
-        query = sys.modules.get("streaming.query")  # loaded only where Spark is
-        if query is not None and isinstance(error, query.SparkFailedError):
-            return _EXIT_SPARK
         for kind, code in _EXIT_CODES:
             if isinstance(error, kind):
                 return code
-        return _EXIT_DAMAGE
+        return EXIT_DAMAGE
     return _EXIT_IO if isinstance(error, OSError) else _EXIT_BUG
 
 

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,11 +19,12 @@ from store import Boundary, MessageStore
 from store.config import BROKER_CONF, load_config
 from store.errors import StoreError
 from store.layout import COMMIT_LOG_DIR, SCHEDULE_TOPIC
-from streaming.cli.dispatch import Reporter, stop_signals
+from streaming.cli.dispatch import Reporter, run_dispatch
 from streaming.cli.show import print_messages, time_text
 
 if TYPE_CHECKING:
     from store.commit_log import CommitLog
+    from streaming.query import Dispatch
 
 _POLL_SECONDS = 0.1
 _CATCH_UP_SECONDS = 30.0
@@ -56,51 +58,43 @@ def demo(
 
 def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: float) -> None:
     """Let a process append to the log while the streaming query dispatches it."""
-    from store.commit_log import CommitLog
-    from streaming.query import DispatchOptions, begin_dispatch, query_error
-    from streaming.session import build_session
+    from streaming.query import DispatchOptions, prepare_dispatch
 
     console.rule("1. A broker's commit log grows, the streaming query dispatches it")
     console.print(
-        f"A second process appends orders, payments and delayed reminders to {store}/commitlog\n"
+        f"A second process appends orders, payments and delayed reminders to {store}/commitlog "
         f"for {seconds:g} s. Spark tails it and builds consumequeue/ and index/ in {output}."
     )
     reporter = Reporter(is_live=sys.stderr.isatty())
-    with stop_signals() as stop:
-        spark = build_session("reput demo")
-        with stop_signals(stop):
-            running = begin_dispatch(
-                spark, store, output, DispatchOptions(on_progress=reporter.report)
-            )
-            reporter.begin(running)
-            writer = subprocess.Popen(
-                [sys.executable, "-m", "streaming.demo_log", str(store), str(seconds)]
-            )
-            try:
-                while writer.poll() is None and running.query.isActive and not stop.is_set():
-                    time.sleep(_POLL_SECONDS)
-                log = CommitLog([store / COMMIT_LOG_DIR], load_config(store))
-                limit = time.monotonic() + _CATCH_UP_SECONDS
-                while (
-                    running.query.isActive
-                    and not stop.is_set()
-                    and running.sink.counts.reput_from_offset < _end(log)
-                    and time.monotonic() < limit
-                ):
-                    time.sleep(_POLL_SECONDS)
-            finally:
-                writer.terminate()
-                writer.wait()
-                running.close()
-                reporter.end(running)
-                error = running.sink.error or query_error(running.query)
-                spark.stop()
+    options = DispatchOptions(on_progress=reporter.report)
+
+    def write(running: Dispatch, stop: threading.Event) -> None:
+        _write(running, stop, store, seconds)
+
+    run_dispatch(prepare_dispatch(store, output, options), reporter, meanwhile=write)
+
+
+def _write(running: Dispatch, stop: threading.Event, store: Path, seconds: float) -> None:
+    """Run the writer, then wait until all that it wrote has been dispatched."""
+    from store.commit_log import CommitLog
+
+    command = [sys.executable, "-m", "streaming.demo_log", str(store), str(seconds)]
+    with subprocess.Popen(command) as writer:
+        try:
+            while writer.poll() is None and running.query.isActive and not stop.is_set():
+                time.sleep(_POLL_SECONDS)
+        finally:
+            writer.terminate()
     if stop.is_set():
         raise StoreError("the demo was stopped")
-    if error is not None:
-        raise error
-    if writer.returncode != 0:
+    if running.query.isActive and writer.returncode != 0:
         raise StoreError(f"the demo's writer failed (exit {writer.returncode})")
+    log = CommitLog([store / COMMIT_LOG_DIR], load_config(store))
+    limit = time.monotonic() + _CATCH_UP_SECONDS
+    while running.query.isActive and not stop.is_set() and time.monotonic() < limit:
+        if running.sink.counts.reput_from_offset >= _end(log):
+            return
+        time.sleep(_POLL_SECONDS)
 
 
 def _end(log: CommitLog) -> int:

@@ -8,12 +8,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -31,8 +31,10 @@ from streaming.cli.options import (
 from streaming.options import parse_bytes
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from streaming.progress import DispatchProgress
-    from streaming.query import Dispatch, DispatchOptions
+    from streaming.query import Dispatch, PreparedDispatch
 
 _log = logging.getLogger("reput.dispatch")
 _POLL_SECONDS = 0.2
@@ -60,9 +62,11 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         str | None, typer.Option(help="the same by time: epoch ms or ISO 8601")
     ] = None,
     max_bytes_per_trigger: Annotated[
-        str | None, typer.Option(help="how much log a micro-batch takes, e.g. 256m")
+        str | None, typer.Option(help="how much log a micro-batch takes [default: 256m]")
     ] = None,
-    trigger_interval: Annotated[str, typer.Option(help="Spark's processingTime")] = "0s",
+    trigger_interval: Annotated[
+        str, typer.Option(help="how often to look for more, e.g. 5s or 1m")
+    ] = "0s",
     fail_on_data_loss: Annotated[
         str, typer.Option(metavar="BOOL", help="false: go on behind damage and record what is lost")
     ] = "true",
@@ -73,7 +77,7 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
 
     Runs until it is stopped (Ctrl-C or SIGTERM, both clean); starts again where it left off.
     """
-    from streaming.query import DispatchOptions
+    from streaming.query import DispatchOptions, prepare_dispatch
 
     reporter = Reporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
     options = DispatchOptions(
@@ -87,50 +91,78 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         fail_on_data_loss=_flag("--fail-on-data-loss", fail_on_data_loss),
         on_progress=reporter.report,
     )
-    run_dispatch(store, output, options, reporter, master)
+    run_dispatch(prepare_dispatch(store, output, options), reporter, master=master)
 
 
 def run_dispatch(
-    store: Path,
-    output: Path,
-    options: DispatchOptions,
+    prepared: PreparedDispatch,
     reporter: Reporter,
+    *,
     master: str | None = None,
+    meanwhile: Callable[[Dispatch, threading.Event], None] | None = None,
 ) -> None:
-    """Run a dispatch until it ends or is stopped. Raises what ended it."""
-    from streaming.query import begin_dispatch, query_error
-    from streaming.session import build_session
+    """Run a dispatch until it ends or is stopped, or ``meanwhile`` returns. Raises what ended it.
+
+    ``meanwhile`` gets the event that a signal to stop sets.
+    """
+    from streaming.query import query_error
 
     with stop_signals() as stop:
-        spark = build_session("reput dispatch", master)
+        reporter.begin(prepared)
         try:
-            with stop_signals(stop):  # again: Spark sets a SIGINT handler of its own
-                running = begin_dispatch(spark, store, output, options)
-                reporter.begin(running)
-                try:
-                    while running.query.isActive and not stop.wait(_POLL_SECONDS):
-                        pass
-                finally:
-                    running.close()
-                    reporter.end(running)
-                error = running.sink.error or query_error(running.query)
-                if error is not None and not stop.is_set():
-                    raise error
+            spark = _start_spark(master, stop)
+        except BaseException:
+            prepared.close()
+            raise
+        try:
+            running = prepared.start(spark)
+            reporter.start()
+            try:
+                (meanwhile or _wait)(running, stop)
+            finally:
+                running.close()
+                reporter.end(running)
+            error = running.sink.error or query_error(running.query)
+            if error is not None and not stop.is_set():
+                raise error
         finally:
             spark.stop()
 
 
-@contextmanager
-def stop_signals(stop: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event while inside."""
-    event = stop if stop is not None else threading.Event()
+def _wait(running: Dispatch, stop: threading.Event) -> None:
+    while running.query.isActive and not stop.wait(_POLL_SECONDS):
+        pass
+
+
+def _start_spark(master: str | None, stop: threading.Event) -> SparkSession:
+    """Start Spark; its own SIGINT handler is replaced before a signal can reach it."""
+    from streaming.session import build_session
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        spark = build_session("reput dispatch", master)
+        _handle_signals(stop)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return spark
+
+
+def _handle_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
+    """Let SIGINT and SIGTERM set an event; return the handlers they had."""
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        event.set()
+        stop.set()
 
-    old = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    return {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """Turn SIGINT and SIGTERM into an event while inside."""
+    stop = threading.Event()
+    old = _handle_signals(stop)
     try:
-        yield event
+        yield stop
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -147,30 +179,46 @@ class Reporter:
         self._console = Console(stderr=True)
         self._live: Live | None = None
         self._began = time.monotonic()
+        self._has_ended = False
 
-    def begin(self, running: Dispatch) -> None:
+    def begin(self, prepared: PreparedDispatch) -> None:
         """Say once what is assumed and where it goes on."""
-        progress = running.root.progress
+        config, root = prepared.config, prepared.root
         self._say(
             "start",
-            describe_settings(running.config),
-            version=str(running.config.version),
-            reput_from_offset=progress.reput_from_offset,
-            output=str(running.root.path),
+            describe_settings(config),
+            version=str(config.version),
+            mappedFileSizeCommitLog=config.mapped_file_size_commit_log,
+            mappedFileSizeConsumeQueue=config.mapped_file_size_consume_queue,
+            messageIndexEnable=config.message_index_enable,
+            reput_from_offset=root.progress.reput_from_offset,
+            output=str(root.path),
         )
+        if not root.log.files:
+            where = " and ".join(map(str, root.log.directories))
+            self._say("warning", f"no commit log file in {where} yet", empty=where)
         if self.is_live:
-            self._live = Live(Text("waiting for the log"), console=self._console, transient=True)
+            self._live = Live(Text("starting Spark"), console=self._console, transient=True)
             self._live.start()
+
+    def start(self) -> None:
+        """Count time from now on: the query has been started."""
+        self._began = time.monotonic()
+        if self._live is not None:
+            self._live.update(Text("waiting for the log"))
 
     def report(self, progress: DispatchProgress) -> None:
         """Show one progress report."""
+        if self._has_ended:
+            return
         if self._live is not None:
             self._live.update(Text(progress_line(progress)))
         elif not self.is_live:
             self._say("progress", progress_line(progress), **asdict(progress))
 
     def end(self, running: Dispatch) -> None:
-        """Say what was done."""
+        """Say what was done; a report that comes later is not shown."""
+        self._has_ended = True
         if self._live is not None:
             self._live.stop()
         counts, progress = running.sink.counts, running.root.progress

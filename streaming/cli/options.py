@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from store import MessageStore
 from store.config import StoreConfig
 from store.errors import ConfigError
+from streaming.cli.show import say
 from streaming.options import parse_time_ms
 
 Store = Annotated[
@@ -69,3 +73,22 @@ def describe_settings(config: StoreConfig) -> str:
         f"{config.mapped_file_size_commit_log:,} bytes, consume queue files of "
         f"{config.mapped_file_size_consume_queue:,} bytes, {index}"
     )
+
+
+@contextmanager
+def opened_store(
+    store: Path, output: Path | None, broker_conf: Path | None, broker_version: str | None
+) -> Iterator[MessageStore]:
+    """Open the store; after an answer say which settings were assumed for a broker's root."""
+    with MessageStore.open(store, output, broker_conf, broker_version) as s:
+        try:
+            yield s
+        except typer.Exit:
+            _say_settings(s)
+            raise
+        _say_settings(s)
+
+
+def _say_settings(s: MessageStore) -> None:
+    if s.reput_from_offset() is None:
+        say(describe_settings(s.config))

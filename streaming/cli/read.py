@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from store import Boundary, Message, MessageStore
-from store.errors import ConfigError
+from store.errors import ConfigError, StoreIOError
 from store.get_message import GetMessageResult, GetMessageStatus
 from store.queries import KEY_TYPE, TAG_TYPE
 from store.record import decode_msg_id
@@ -22,7 +20,7 @@ from streaming.cli.options import (
     Json,
     Output,
     Store,
-    describe_settings,
+    opened_store,
     parse_time,
 )
 from streaming.cli.show import (
@@ -75,7 +73,7 @@ def get(  # noqa: PLR0913 - one parameter an option
 
     Exits with 1 if there is none: the offset has expired, is not reached yet, or no tag matches.
     """
-    with _opened(store, output, broker_conf, broker_version) as s:
+    with opened_store(store, output, broker_conf, broker_version) as s:
         found: list[Message] = []
         deadline = time.monotonic() + wait
         at, count, matched = offset, 0, True
@@ -124,7 +122,7 @@ def offset(  # noqa: PLR0913 - one parameter an option
     """
     timestamp_ms = parse_time("--time", at_time)
     assert timestamp_ms is not None
-    with _opened(store, output, broker_conf, broker_version) as s:
+    with opened_store(store, output, broker_conf, broker_version) as s:
         found = s.offset_in_queue_by_time(topic, queue, timestamp_ms, boundary)
         first, end = s.min_offset_in_queue(topic, queue), s.max_offset_in_queue(topic, queue)
         stored = s.message_store_timestamp(topic, queue, found)
@@ -188,7 +186,7 @@ def query(  # noqa: PLR0913 - one parameter an option
     if wanted is None or (key is not None and tag is not None):
         raise ConfigError("give either --key or --tag")
     begin, end = parse_time("--from-time", from_time), parse_time("--to-time", to_time)
-    with _opened(store, output, broker_conf, broker_version) as s:
+    with opened_store(store, output, broker_conf, broker_version) as s:
         result = s.query_message(
             topic,
             wanted,
@@ -221,6 +219,15 @@ def message(  # noqa: PLR0913 - one parameter an option
             "--id", help="Its offset message id, 32 or 56 hex digits.", show_default=False
         ),
     ] = None,
+    body_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--body-to",
+            metavar="FILE",
+            help="Write the body's bytes, decompressed, to this new file.",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = None,
     broker_conf: BrokerConf = None,
     broker_version: BrokerVersion = None,
@@ -236,7 +243,7 @@ def message(  # noqa: PLR0913 - one parameter an option
     if msg_id is not None:
         host, commit_log_offset = decode_msg_id(msg_id)
     assert commit_log_offset is not None
-    with _opened(store, output, broker_conf, broker_version) as s:
+    with opened_store(store, output, broker_conf, broker_version) as s:
         found = s.look_message_by_offset(commit_log_offset)
         reason = ""
         if found is None:
@@ -247,29 +254,22 @@ def message(  # noqa: PLR0913 - one parameter an option
             hint = "; is it a unique key? then: reput query --key" if msg_id is not None else ""
             say(f"no message at commit log offset {commit_log_offset}: {reason}{hint}")
             raise typer.Exit(EXIT_NO)
+        if body_to is not None:
+            _write_body(found, body_to)
         if as_json:
             print_json(message_json(found))
         else:
             print_details(found)
 
 
-@contextmanager
-def _opened(
-    store: Path, output: Path | None, broker_conf: Path | None, broker_version: str | None
-) -> Iterator[MessageStore]:
-    """Open the store; after an answer say which settings were assumed for a broker's root."""
-    with MessageStore.open(store, output, broker_conf, broker_version) as s:
-        try:
-            yield s
-        except typer.Exit:
-            _say_settings(s)
-            raise
-        _say_settings(s)
-
-
-def _say_settings(s: MessageStore) -> None:
-    if s.reput_from_offset() is None:
-        say(describe_settings(s.config))
+def _write_body(found: Message, path: Path) -> None:
+    """Write a body to a file that is not there yet: nothing of a store is ever overwritten."""
+    if path.is_file():
+        raise ConfigError(f"--body-to {path} is there already; name a new file")
+    try:
+        path.write_bytes(found.body)
+    except OSError as e:
+        raise StoreIOError("write", path, e) from e
 
 
 def _print_all_json(messages: list[Message] | tuple[Message, ...]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import typer
 from rich import box
@@ -61,26 +61,45 @@ def message_json(message: Message) -> dict[str, Any]:
 
 def print_messages(messages: Iterable[Message]) -> None:
     """Print messages as a table, one a row."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("queue", "offset", "commit log"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("stored (UTC)", no_wrap=True)
-    for name in ("tags", "keys", "unique key"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
-    table.add_column("body", overflow="ellipsis", no_wrap=True, ratio=1)
-    for m in messages:
-        cells = (
+    columns = [">queue", ">offset", ">commit log", "=stored", "tags", "keys", "unique key", "body"]
+    rows = (
+        (
             str(m.queue_id),
             str(m.queue_offset),
             str(m.commit_log_offset),
             time_text(m.store_timestamp),
-            shorten(m.tags or ""),
-            shorten(m.keys or ""),
-            shorten(m.uniq_key or ""),
-            _body_cell(m.body),
+            m.tags or "",
+            m.keys or "",
+            m.uniq_key or "",
+            body_cell(m.body),
         )
-        table.add_row(*(Text(cell) for cell in cells))
+        for m in messages
+    )
+    print_table(columns, rows)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Print rows of texts, each on one line.
+
+    A column whose name begins with ``>`` (numbers, to the right) or ``=`` keeps its width; the
+    others share what the terminal has left.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        side: Literal["left", "right"] = "right" if name[0] == ">" else "left"
+        table.add_column(name.lstrip(">="), justify=side, no_wrap=name[0] in ">=")
+    for row in rows:
+        cells = (Text(shorten(cell), no_wrap=True, overflow="ellipsis") for cell in row)
+        table.add_row(*cells)
+    if title:
+        print_text(f"\n{title}", is_bold=True)
     _console().print(table)
+
+
+def print_text(text: str, *, is_bold: bool = False) -> None:
+    """Print lines of text; a terminal obeys nothing of it."""
+    lines = "\n".join(printable(line) for line in text.split("\n"))
+    _console().print(Text(lines, style="bold" if is_bold else ""), soft_wrap=True)
 
 
 def print_details(message: Message) -> None:
@@ -99,12 +118,25 @@ def print_details(message: Message) -> None:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a time as ISO 8601 in UTC, as a number where it is beyond the calendar."""
+    """Return a time as ISO 8601, local and with its zone; as a number if beyond the calendar."""
     try:
-        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
-    except OverflowError:
+        moment = (_EPOCH + timedelta(milliseconds=timestamp_ms)).astimezone()
+    except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment.isoformat(timespec="milliseconds")
+
+
+def duration_text(milliseconds: int) -> str:
+    """Return a span of time in its two largest units, as ``1d 02h``, ``3m 07s`` or ``0.250s``."""
+    seconds = milliseconds // 1000
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if days:
+        return f"{days}d {hours % 24:02d}h"
+    if hours:
+        return f"{hours}h {minutes % 60:02d}m"
+    if minutes:
+        return f"{minutes}m {seconds % 60:02d}s"
+    return f"{milliseconds / 1000:.3f}s"
 
 
 def body_text(body: bytes) -> str | None:
@@ -128,9 +160,10 @@ def shorten(text: str) -> str:
     return line if len(line) <= _CELL_MAX else line[: _CELL_MAX - 1] + "…"
 
 
-def _body_cell(body: bytes) -> str:
+def body_cell(body: bytes) -> str:
+    """Return a body for a cell: as text where it is text, else as hex."""
     text = body_text(body)
-    return shorten(text if text is not None else "0x" + body[:_CELL_MAX].hex())
+    return text if text is not None else "0x" + body[:_CELL_MAX].hex()
 
 
 def _print_pairs(console: Console, pairs: Mapping[str, Any]) -> None:

@@ -36,6 +36,7 @@ _COUNTED = {
     "stale_entries": "stale index entries of records behind the log's end",
     "doubled_entries": "doubled index entries (a broker's restart indexes its last record again)",
     "orphan_ext_units": "ext units that no compared queue unit refers to",
+    "dropped_units": "messages in no queue, by a broker's own rules: older ones had their places",
     "displaced_queues": "queues placed otherwise than their queue offsets say, by gaps below the "
     "log's minimum",
 }

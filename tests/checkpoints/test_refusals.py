@@ -9,7 +9,7 @@ import pytest
 
 from checkpoints.progress import progress_path
 from checkpoints.root import DispatchRoot
-from store.config import BrokerVersion
+from store.config import BrokerVersion, setting_name
 from store.errors import ConfigError, DamageError, StoreError, StoreIOError
 from streaming.dispatchers import DispatchSink
 from tests.checkpoints.conftest import (
@@ -46,11 +46,28 @@ def test_every_setting_is_tried() -> None:
 def test_another_setting_is_refused_by_its_name(output: Path, store: Path, name: str) -> None:
     dispatch_all(store, output, CONFIG)
     before = tree(output)
-    with pytest.raises(ConfigError, match=name) as caught:
+    known_as = setting_name(name)
+    with pytest.raises(ConfigError, match=known_as) as caught:
         DispatchRoot.open(output, store, replace(CONFIG, **{name: OTHERS[name]}))  # type: ignore[arg-type]
-    assert f"{name}={getattr(CONFIG, name)}" in str(caught.value)
+    assert f"{known_as}={getattr(CONFIG, name)}" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert before == tree(output)
+
+
+def test_other_settings_are_taken_while_nothing_has_been_dispatched(
+    output: Path, store: Path
+) -> None:
+    wrong = replace(CONFIG, max_index_num=CONFIG.max_index_num * 2)
+    DispatchRoot.open(output, store, wrong, disk=HastyDisk()).close(clean=True)
+    dispatch_all(store, output, CONFIG)
+    dispatch_all(store, output.with_name("undisturbed"), CONFIG)
+    assert_same_store(output, output.with_name("undisturbed"))
+
+
+def test_settings_are_named_as_in_broker_conf() -> None:
+    assert setting_name("mapped_file_size_commit_log") == "mappedFileSizeCommitLog"
+    assert setting_name("enabled_append_prop_crc") == "enabledAppendPropCRC"
+    assert setting_name("version") == "version"
 
 
 def test_the_log_of_another_store_is_refused(output: Path, store: Path, tmp_path: Path) -> None:
@@ -97,7 +114,7 @@ def test_data_beyond_progress_is_refused_in_one_line(
             with pytest.raises(StoreIOError, match=f"cannot replace .*{name}.*No space left"):
                 sink.apply(requests)
     assert (output / "abort").exists()
-    with pytest.raises(ConfigError, match=r"goes beyond the progress.*new OUTPUT") as caught:
+    with pytest.raises(ConfigError, match=r"goes beyond its progress.*new OUTPUT") as caught:
         DispatchRoot.open(output, store, config)
     assert "\n" not in str(caught.value)
 

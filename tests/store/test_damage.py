@@ -367,3 +367,26 @@ def test_a_file_size_that_does_not_fit_the_names_is_refused(store: Store) -> Non
     with pytest.raises(DamageError, match=r"no multiple of the file size 1000.*broker"):
         dispatch_all(store.root, store.output, config)
     assert tree(store.output).keys() <= {"lock"}
+
+
+def test_a_file_deleted_since_the_plan_is_lost(store: Store) -> None:
+    store.write(FILES)
+    (first, *_) = LogPlanner(CommitLog([store.path(0).parent], CONFIG), lambda: True).plan(0).ranges
+    store.path(0).unlink()
+    (found,) = scan.Scanner(CONFIG).read(first, skip_damage=True)
+    assert isinstance(found, scan.Damage)
+    assert (found.begin, found.end) == (first.begin, first.end)
+    assert "deleted" in found.reason
+
+
+def test_a_file_deleted_while_it_is_planned_is_lost(store: Store) -> None:
+    store.write(FILES)
+
+    class Expiring(CommitLog):
+        def refresh(self) -> None:
+            super().refresh()
+            store.path(0).unlink(missing_ok=True)
+
+    (first, *_) = LogPlanner(Expiring([store.path(0).parent], CONFIG), lambda: True).plan(0).ranges
+    assert "expired" in first.gap
+    assert (first.begin, first.end) == (0, FILE_SIZE)

@@ -153,7 +153,7 @@ def test_a_read_waits_for_a_message(tmp_path: Path) -> None:
 
 def test_what_is_not_there_has_the_brokers_values(made: tuple[Path, Path]) -> None:
     with MessageStore.open(*made) as s:
-        for topic in ("no", "", "..", "../commitlog", "a\0b", "x" * 300):
+        for topic in ("no", "", "..", "../commitlog", "a\0b", "x" * 300, "\ud800"):
             assert s.queue_ids(topic) == []
             assert s.min_offset_in_queue(topic, 0) == s.max_offset_in_queue(topic, 0) == 0
             assert s.get_message(topic, 0, 0).status == "NO_MESSAGE_IN_QUEUE"
@@ -353,7 +353,7 @@ def test_a_root_of_ours_knows_its_settings(made: tuple[Path, Path], tmp_path: Pa
         MessageStore.open(root, output, broker_version="4.8")
     conf = tmp_path / "other.conf"
     conf.write_text(CONF.replace("=40\n", "=41\n"))
-    with pytest.raises(ConfigError, match="max_index_num=40"):
+    with pytest.raises(ConfigError, match="maxIndexNum=40"):
         MessageStore.open(root, output, conf)
     conf.write_text(CONF)
     with MessageStore.open(root, output, conf, "5.3.3") as s:

@@ -42,15 +42,18 @@ def test_a_signal_stops_it_cleanly_and_it_goes_on_later(
     store, output = tmp_path / "store", tmp_path / "out"
     config = make_store(store, 2_000)
     arguments = ["dispatch", str(store), "--output", str(output), "--max-bytes-per-trigger", "20k"]
-    with subprocess.Popen([*REPUT, *arguments], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if " progress " in line:
                 break
-        os.kill(process.pid, number)
+        os.killpg(process.pid, number)  # as a terminal does, and `timeout`
         rest = process.stderr.read()
         assert process.wait() == 0, rest
     assert " stop messages=" in rest
+    assert "Traceback" not in rest
     assert not (output / "abort").exists()
     progress = read_progress(output)
     assert progress is not None
@@ -83,6 +86,8 @@ def test_damage_exits_with_3_and_one_clear_message(tmp_path: Path) -> None:
         (["--max-bytes-per-trigger", "many"], 2, "many"),
         (["--fail-on-data-loss", "perhaps"], 2, "perhaps"),
         (["--from-time", "soon"], 2, "soon"),
+        (["--trigger-interval", "banana"], 2, "banana"),
+        (["--available-now", "--trigger-interval", "banana"], 2, "banana"),
         (["--nonsense"], 2, "--nonsense"),
         (["--broker-conf", "missing.conf"], 6, "missing.conf"),
     ],
@@ -115,6 +120,40 @@ def test_stores_of_other_kinds_exit_with_5(tmp_path: Path, conf: str, says: str)
     done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out")
     assert done.returncode == 5, done.stderr
     assert says in done.stderr
+
+
+def test_a_signal_while_spark_starts_is_a_clean_stop(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", 5)
+    arguments = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+    with subprocess.Popen(
+        [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        assert " start " in process.stderr.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait() == 0, rest
+    assert "Traceback" not in rest
+    assert not (tmp_path / "out" / "abort").exists()
+
+
+def test_no_java_exits_with_7_and_gives_the_root_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path / "store", 5)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", "--available-now")
+    assert done.returncode == 7, done.stderr
+    assert f"JAVA_HOME={tmp_path}/no-java has no bin/java" in done.stderr
+    assert not (tmp_path / "out" / "abort").exists()
+
+
+def test_an_empty_log_is_said_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", "--available-now")
+    assert done.returncode == 0, done.stderr
+    assert " warning " in done.stderr
+    assert f"{tmp_path}/store/commitlog" in done.stderr
 
 
 def test_demo_ends_by_itself_and_verifies(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -82,12 +83,19 @@ def table_rows(text: str) -> list[list[str]]:
 QUEUE = ("--topic", "T", "--queue", "0")
 
 
-def test_get_prints_a_table(reput: Reput) -> None:
+def test_version_and_exit_codes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"reput {version('rocketmq-reput')}\n"
+    assert run(["--help"]) == 0
+    assert "3 damaged" in capsys.readouterr().out
+
+
+def test_get_prints_a_table(reput: Reput, berlin: None) -> None:
     code, out, err = reput("get", *QUEUE, "--offset", "4", "--max", "4")
     assert (code, err) == (0, "")
     rows = table_rows(out)
     assert [row[:2] for row in rows] == [["0", str(n)] for n in range(4, 8)]
-    assert "2023-11-14T22:13:24.000Z" in rows[0]
+    assert "2023-11-14T23:13:24.000+01:00" in rows[0]
     assert [" ".join(row[-2:]) for row in rows[:2]] == ["plain text", r"Grüße 世界\n"]
     assert rows[2][-1] == "0x00ff01"
     assert r"\x1b[31mred\x1b[0m [bold]" in out  # nothing a terminal would obey
@@ -194,13 +202,13 @@ def test_query_finds_keys_unique_keys_and_times(reput: Reput) -> None:
     )
 
 
-def test_message_shows_all_of_one(reput: Reput) -> None:
+def test_message_shows_all_of_one(reput: Reput, berlin: None) -> None:
     _, out, _ = reput("query", "--topic", "T", "--key", "k3", "--json")
     known = lines(out)[0]
     at = ("--commit-log-offset", str(known["commit_log_offset"]))
     code, out, err = reput("message", *at)
     assert (code, err) == (0, "")
-    assert "2023-11-14T22:13:23.000Z" in out
+    assert f"2023-11-14T23:13:23.000+01:00  ({START + 3000})" in out
     assert "body, 19 bytes, utf-8" in out
     assert r"\x1b[31mred\x1b[0m [bold]" in out
     _, out, _ = reput("message", *at, "--json")
@@ -214,6 +222,31 @@ def test_message_shows_all_of_one(reput: Reput) -> None:
     code, _, err = reput("message", "--id", other_host)
     assert code == 1
     assert "10.0.0.3:10911" in err
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_message_writes_a_body_as_it_is(reput: Reput, tmp_path: Path, number: int) -> None:
+    _, out, _ = reput("query", "--topic", "T", "--key", f"k{number}", "--json")
+    at = ("--commit-log-offset", str(lines(out)[0]["commit_log_offset"]))
+    code, out, err = reput("message", *at, "--json", "--body-to", str(tmp_path / "body"))
+    assert (code, err, lines(out)[0]["queue_offset"]) == (0, "", number)
+    body = BODIES[number]
+    expected = body if isinstance(body, bytes) else body.encode()
+    assert (tmp_path / "body").read_bytes() == expected
+
+
+def test_message_never_overwrites_a_file(
+    reput: Reput, made: tuple[str, str], tmp_path: Path
+) -> None:
+    log = Path(made[0]) / "commitlog" / ("0" * 20)
+    before = log.read_bytes()
+    code, out, err = reput("message", "--commit-log-offset", "0", "--body-to", str(log))
+    assert (code, out) == (2, "")
+    assert "--body-to" in err
+    assert log.read_bytes() == before
+    none = str(tmp_path / "none" / "body")
+    code, _, err = reput("message", "--commit-log-offset", "0", "--body-to", none)
+    assert (code, none in err) == (6, True)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +315,7 @@ def test_a_brokers_root_says_what_was_assumed(
     assert err.startswith("assuming RocketMQ 5.3.3, commit log files of 16,384 bytes")
 
 
-@pytest.mark.parametrize("command", ["get", "offset", "query", "message"])
+@pytest.mark.parametrize("command", ["get", "offset", "query", "message", "topics"])
 def test_help_names_the_options_of_each_command(
     command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -297,6 +330,7 @@ def test_reading_loads_no_pyspark_and_prints_nothing_else(made: tuple[str, str])
 import sys
 from streaming.cli import run
 assert run(["--help"]) == 0
+assert run(["topics", {made[0]!r}, "--output", {made[1]!r}, "--json"]) == 0
 assert run(["get", {made[0]!r}, "--output", {made[1]!r}, *{QUEUE!r}, "--offset", "0"]) == 0
 print("loaded:", [m for m in ("pyspark", "py4j", "kafka") if m in sys.modules])
 """

@@ -207,6 +207,26 @@ def test_a_displaced_queue_is_known_on_an_aged_root(tmp_path: Path) -> None:
     assert result.counts.older_units + result.counts.units == 60
 
 
+def test_a_topic_created_again_is_known_on_an_aged_root(tmp_path: Path) -> None:
+    """Messages 1 to 11 sent after the topic was created again are in no queue."""
+    first = messages(12)
+    again = [replace(m, queue_offset=n) for n, m in enumerate(messages(60))]
+    store, output = write_store(tmp_path, [*first, *again]), tmp_path / "output"
+    dispatch_all(store, output, CONFIG)
+    assert verify(store, output, CONFIG).differences == ()
+    whole = len(list((store / "commitlog").iterdir()))
+    for _ in range(whole // 4):
+        min((store / "commitlog").iterdir()).unlink()
+    result = verify(store, output, CONFIG)
+    assert result.differences == ()
+    assert result.counts.units + result.counts.older_units == 60
+    for path in sorted((output / "consumequeue").glob("*/*/*")):  # what is wrong is found
+        data = path.read_bytes()
+        path.write_bytes(bytes(len(data)))
+        assert verify(store, output, CONFIG).differences
+        path.write_bytes(data)
+
+
 def test_what_the_dispatch_skipped_is_not_compared(tmp_path: Path) -> None:
     store, output = write_store(tmp_path, messages(60)), tmp_path / "output"
     flip(store / "commitlog" / f"{0:020}", IN_A_BODY)
@@ -249,7 +269,7 @@ def test_another_log_is_an_error(tmp_path: Path, change: Callable[[Path], None])
 
 def test_other_settings_than_the_roots_are_refused(tmp_path: Path) -> None:
     store, output = make(tmp_path)
-    with pytest.raises(ConfigError, match="max_index_num"):
+    with pytest.raises(ConfigError, match="maxIndexNum"):
         verify(store, output, replace(CONFIG, max_index_num=14))
     with pytest.raises(ConfigError, match="not a directory"):
         verify(store, tmp_path / "nowhere", CONFIG)

@@ -1,0 +1,158 @@
+"""Topics, queues, and how far consumer groups and delay levels are: a store at a glance.
+
+A lag in messages is the queue's end less the offset gone on from, as a broker counts it: messages
+that have expired meanwhile are in it. A lag in time lies between two store times, that of the
+first message not consumed yet and that of the queue's newest: no clock of this machine is asked,
+so a copied store has the lag it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from store.broker_config_files import (
+    CommittedOffset,
+    ConfigFile,
+    TopicConfig,
+    read_consumer_offsets,
+    read_delay_offsets,
+    read_topic_configs,
+)
+from store.errors import DamageError
+from store.layout import SCHEDULE_TOPIC
+from store.message_store import MessageStore
+
+_NONE = -1  # a broker's "no time"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue: offsets from ``min`` to ``max``, exclusive, have a message; times are ms or -1.
+
+    Of a damaged queue ``damage`` tells what is wrong, and the rest means nothing.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int = 0
+    max_offset: int = 0
+    earliest_timestamp: int = _NONE
+    latest_timestamp: int = _NONE
+    damage: DamageError | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic: what the broker configured, None if it is not known, and its queues."""
+
+    topic: str
+    config: TopicConfig | None
+    queues: tuple[QueueState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a reader of a queue is; its parts are None where they are not known.
+
+    ``offset`` is the one to go on from, None if none was committed. ``next_timestamp`` is the store
+    time of the first message from there on that is still there. ``expired`` counts the messages
+    that are gone from there. ``damage`` is why that first message cannot be read.
+    """
+
+    queue: QueueState
+    offset: int | None
+    messages: int | None
+    milliseconds: int | None
+    next_timestamp: int | None
+    expired: int
+    damage: DamageError | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All of it. The files say what was missing or torn among the broker's own."""
+
+    topics: tuple[TopicState, ...]
+    groups: tuple[tuple[str, Lag], ...]
+    delay_levels: tuple[tuple[int, Lag], ...]
+    files: tuple[ConfigFile[Any], ...]
+
+
+def describe_topics(store: MessageStore) -> Overview:
+    """Look at all queues and at the broker's own files. Raises DamageError, StoreIOError.
+
+    One damaged queue stops nothing: it is told as such.
+    """
+    root = store.store_root
+    configs = read_topic_configs(root)
+    consumers = read_consumer_offsets(root, enable_lmq=store.config.enable_lmq)
+    delays = read_delay_offsets(root)
+    known = configs.content or {}
+    topics = tuple(
+        TopicState(topic, known.get(topic), _queues(store, topic))
+        for topic in sorted({*store.topics(), *known})
+    )
+    queues = {(q.topic, q.queue_id): q for t in topics for q in t.queues}
+    groups = tuple((c.group, _lag(store, queues, c)) for c in _with_uncommitted(consumers, topics))
+    levels = tuple(
+        (level, _lag(store, queues, CommittedOffset("", SCHEDULE_TOPIC, level - 1, offset)))
+        for level, offset in sorted((delays.content or {}).items())
+    )
+    return Overview(topics, groups, levels, (configs, consumers, delays))
+
+
+def _queues(store: MessageStore, topic: str) -> tuple[QueueState, ...]:
+    return tuple(_queue_state(store, topic, queue_id) for queue_id in store.queue_ids(topic))
+
+
+def _queue_state(store: MessageStore, topic: str, queue_id: int) -> QueueState:
+    try:
+        first = store.min_offset_in_queue(topic, queue_id)
+        end = store.max_offset_in_queue(topic, queue_id)
+        return QueueState(
+            topic,
+            queue_id,
+            first,
+            end,
+            store.message_store_timestamp(topic, queue_id, first),
+            store.message_store_timestamp(topic, queue_id, end - 1),
+        )
+    except DamageError as e:
+        return QueueState(topic, queue_id, damage=e)
+
+
+def _with_uncommitted(
+    consumers: ConfigFile[list[CommittedOffset]], topics: tuple[TopicState, ...]
+) -> list[CommittedOffset]:
+    """Add the queues in which a group has committed nothing, though in others of the topic."""
+    committed = consumers.content or []
+    ids = {t.topic: [q.queue_id for q in t.queues] for t in topics}
+    there = {(c.group, c.topic, c.queue_id): c for c in committed}
+    for group, topic in {(c.group, c.topic) for c in committed}:
+        for queue_id in ids.get(topic, ()):
+            none = CommittedOffset(group, topic, queue_id, _NONE)
+            there.setdefault((group, topic, queue_id), none)
+    return [there[key] for key in sorted(there)]
+
+
+def _lag(
+    store: MessageStore, queues: Mapping[tuple[str, int], QueueState], at: CommittedOffset
+) -> Lag:
+    queue = queues.get((at.topic, at.queue_id), QueueState(at.topic, at.queue_id))
+    if at.offset < 0 or queue.damage is not None:
+        return Lag(queue, at.offset if at.offset >= 0 else None, None, None, None, 0)
+    first_left = max(at.offset, queue.min_offset)
+    messages = queue.max_offset - at.offset
+    lag = Lag(queue, at.offset, messages, None, None, first_left - at.offset)
+    if first_left >= queue.max_offset:
+        return replace(lag, milliseconds=None if messages > 0 else 0)
+    try:
+        stored = store.message_store_timestamp(at.topic, at.queue_id, first_left)
+    except DamageError as e:
+        return replace(lag, damage=e)
+    if stored < 0:  # it has expired since
+        return lag
+    behind = max(queue.latest_timestamp - stored, 0)  # a clock may have stepped back
+    return replace(lag, milliseconds=behind, next_timestamp=stored)

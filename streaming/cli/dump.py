@@ -1,0 +1,202 @@
+"""``reput dump``: one file of a store, record by record; no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from store.dump import Dump, FileKind, dump_file
+from store.dump_row import DAMAGE, END, Row, Sections
+from streaming.cli import EXIT_DAMAGE
+from streaming.cli.options import BrokerConf, BrokerVersion, Json
+from streaming.cli.show import (
+    body_cell,
+    body_text,
+    print_json,
+    print_table,
+    print_text,
+    printable,
+    say,
+    time_text,
+)
+
+_TABLE_ROWS = 500  # a table is laid out when its rows are known
+_NOTHING: tuple[object, ...] = (None, "", [])
+_LAST = ("body", "note")  # columns of a table; the others are in the order of the fields
+_HEADINGS = {"queue_id": "queue", "queue_offset": "offset", "commit_log_offset": "commit log"}
+# What of a record a table has no room for; --json has it.
+_NOT_IN_TABLES = frozenset({
+    "magic", "body_crc", "flag", "sys_flag", "born_timestamp", "born_host", "store_host",
+    "reconsume_times", "prepared_transaction_offset", "body_at", "body_length", "topic_at",
+    "properties_at", "uniq_key", "properties", "bitmap",
+})  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("dump", rich_help_panel="Read messages")(dump)
+
+
+def dump(  # noqa: PLR0913 - one parameter an option
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to show.", show_default=False)
+    ],
+    *,
+    kind: Annotated[
+        FileKind | None,
+        typer.Option(help="What it is, if place and content do not tell.", show_default=False),
+    ] = None,
+    at: Annotated[
+        int, typer.Option(help="Begin at this position in the file.", metavar="BYTE", min=0)
+    ] = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            help="Show so many rows at most (of an index: slots, and entries).",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    broker_conf: BrokerConf = None,
+    broker_version: BrokerVersion = None,
+    as_json: Json = False,
+) -> None:
+    """Show one file of a store record by record, with positions and what each field means.
+
+    FILE is one of a commit log, consume queue, consume queue ext or index, or a checkpoint.
+    Damage is told where it is, and the next readable record follows. Exits with 3 if there is any.
+    """
+    found = dump_file(
+        file, kind=kind, start=at, broker_conf=broker_conf, broker_version=broker_version
+    )
+    shown = _Shown(found.sections, limit)
+    if as_json:
+        print_json(_head_json(found))
+        for row in shown:
+            print_json(_row_json(row))
+    else:
+        _print_head(found)
+        for sort, rows in groupby(shown, key=lambda row: row.kind):
+            _print_rows(sort, rows, found)
+    for position in shown.cut_at:
+        say(f"{limit} rows are shown (--limit); what follows begins at {position} (--at)")
+    if shown.damages:
+        places = f"{shown.damages} place{'s' * (shown.damages > 1)}"
+        say(f"reput: damaged: {printable(str(found.path))} in {places}, told above")
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+class _Shown:
+    """Rows, of each section up to a limit; what was met and where it was cut is known then."""
+
+    def __init__(self, sections: Sections, limit: int | None) -> None:
+        self._sections = sections
+        self._limit = limit
+        self.damages = 0
+        self.cut_at: list[int] = []
+
+    def __iter__(self) -> Iterator[Row]:
+        for section in self._sections:
+            for count, row in enumerate(section):
+                if count == self._limit and row.kind != END:
+                    self.cut_at.append(row.at)
+                    break
+                self.damages += row.kind == DAMAGE
+                yield row
+
+
+def _head_json(found: Dump) -> dict[str, Any]:
+    return {
+        "row": "file",
+        "path": str(found.path),
+        "kind": found.kind.value,
+        "base": found.base,
+        "size": found.size,
+        "meanings": {sort: dict(fields) for sort, fields in found.meanings.items()},
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    """Return a row as JSON values; a body that is no text is hex."""
+    fields = {name: value for name, value in row.fields.items() if value is not None}
+    body = fields.get("body")
+    if isinstance(body, bytes):
+        text = body_text(body)
+        fields["body_encoding"] = "hex" if text is None else "utf-8"
+        fields["body"] = body.hex() if text is None else text
+    return {"row": row.kind, "at": row.at, **fields}
+
+
+def _print_head(found: Dump) -> None:
+    """Print what the file is, and what the columns of each sort of row mean."""
+    print_text(f"{found.path}: {found.kind}, {found.size:,} bytes, from offset {found.base:,} on")
+    for sort, fields in found.meanings.items():
+        if sort in (DAMAGE, END):
+            continue
+        print_text(f"\n{_words(sort)}", is_bold=True)
+        shown = {name: text for name, text in fields.items() if name not in _NOT_IN_TABLES}
+        width = max(map(len, shown))
+        print_text(f"  {'at':{width}}  position in the file")
+        for name, text in shown.items():
+            print_text(f"  {name:{width}}  {text}")
+        hidden = [name for name in fields if name not in shown]
+        if hidden:
+            print_text(f"  with --json also: {', '.join(hidden)}")
+
+
+def _print_rows(sort: str, rows: Iterator[Row], found: Dump) -> None:
+    if sort == DAMAGE:
+        for row in rows:
+            print_text(_damage_text(row), is_bold=True)
+        return
+    if sort == END:
+        for row in rows:
+            size = row.fields["size"]
+            print_text(f"at {row.at}: {size:,} bytes left: {row.fields['reason']}")
+        return
+    names = [name for name in found.meanings[sort] if name not in _NOT_IN_TABLES]
+    names.sort(key=_LAST.__contains__)
+    while chunk := list(islice(rows, _TABLE_ROWS)):
+        kept = [n for n in names if any(row.fields[n] not in _NOTHING for row in chunk)]
+        is_number = {n: isinstance(chunk[0].fields[n], int) for n in kept}
+        columns = [">at", *(_column(name, is_number=is_number[name]) for name in kept)]
+        cells = ([str(row.at), *(_cell(name, row.fields) for name in kept)] for row in chunk)
+        print_table(columns, cells, _words(sort))
+
+
+def _column(name: str, *, is_number: bool) -> str:
+    if name.endswith("_timestamp"):
+        return "=" + _words(name.removesuffix("_timestamp"))
+    return (">" if is_number else "") + _HEADINGS.get(name, _words(name))
+
+
+def _cell(name: str, fields: Mapping[str, Any]) -> str:
+    value = fields[name]
+    if value is None:
+        return ""
+    if name == "value" and fields["field"].endswith("_timestamp") and value:
+        return f"{value} ({time_text(value)})"
+    if name.endswith("_timestamp"):
+        return time_text(value)
+    if isinstance(value, bytes):
+        return body_cell(value)
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _damage_text(row: Row) -> str:
+    fields = row.fields
+    after = "nothing readable follows"
+    if fields["next_at"] is not None:
+        after = f"the next readable one begins at {fields['next_at']}"
+    return (
+        f"damaged: {fields['path']} at {row.at} (offset {fields['offset']}): {fields['reason']}; "
+        f"{after}"
+    )
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

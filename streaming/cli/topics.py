@@ -1,0 +1,189 @@
+"""``reput topics``: topics, queues, and how far consumer groups and delay levels are; no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from store.broker_config_files import ConfigFile
+from store.errors import DamageError
+from store.topics_overview import Lag, Overview, QueueState, TopicState, describe_topics
+from streaming.cli import EXIT_DAMAGE
+from streaming.cli.options import BrokerConf, BrokerVersion, Json, Output, Store, opened_store
+from streaming.cli.show import duration_text, print_json, print_table, printable, say, time_text
+
+_QUEUE_COLUMNS = (
+    "topic", "=perm", ">read", ">write", ">queue", ">min", ">max", "=earliest", "=latest",
+    "attributes",
+)  # fmt: skip
+_LAG_COLUMNS = (">queue", ">offset", ">max", ">lag", ">lag in time", "=waiting since", "note")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Read messages")(topics)
+
+
+def topics(
+    store: Store,
+    output: Output = None,
+    broker_conf: BrokerConf = None,
+    broker_version: BrokerVersion = None,
+    as_json: Json = False,
+) -> None:
+    """Show topics, queues, and the offsets and lag of consumer groups.
+
+    Queue offsets and store times come from the queues; permissions, queue counts, attributes,
+    committed offsets and delivered delay levels from STORE/config/, or their .bak, which is told.
+    A lag in time is that between two messages: the first one not consumed and the newest.
+    """
+    with opened_store(store, output, broker_conf, broker_version) as s:
+        overview = describe_topics(s)
+        damages = list(_damages(overview))
+        if as_json:
+            for row in _json_rows(overview):
+                print_json(row)
+        else:
+            _print_topics(overview)
+            for line in _problems(overview.files):
+                say(printable(line))
+        for damage in damages:
+            say(printable(f"reput: {damage}"))
+        if damages:
+            raise typer.Exit(EXIT_DAMAGE)
+
+
+def _print_topics(overview: Overview) -> None:
+    if overview.topics:
+        rows = (row for topic in overview.topics for row in _topic_rows(topic))
+        print_table(_QUEUE_COLUMNS, rows, "topics and queues")
+    else:
+        say("no topic has a queue")
+    if overview.groups:
+        groups = ((group, lag.queue.topic, *_lag_cells(lag)) for group, lag in overview.groups)
+        print_table(("group", "topic", *_LAG_COLUMNS), groups, "consumer groups")
+    if overview.delay_levels:
+        levels = ((str(level), *_lag_cells(lag)) for level, lag in overview.delay_levels)
+        print_table((">level", *_LAG_COLUMNS), levels, "delay levels, delivered up to")
+
+
+def _topic_rows(topic: TopicState) -> Iterator[list[str]]:
+    """Yield a row a queue; what is said of the topic stands in the first."""
+    config = topic.config
+    head, attributes = [topic.topic, "", "", ""], ""
+    if config is not None:
+        counts = (config.read_queue_nums, config.write_queue_nums)
+        head[1:] = [config.perm_text, *("" if n is None else str(n) for n in counts)]
+        attributes = " ".join(f"{name}={value}" for name, value in config.attributes.items())
+    for queue in topic.queues:
+        yield [*head, *_queue_cells(queue), attributes]
+        head, attributes = [""] * len(head), ""
+    if not topic.queues:
+        yield [*head, *("" for _ in range(5)), attributes]
+
+
+def _queue_cells(queue: QueueState) -> list[str]:
+    if queue.damage is not None:
+        return [str(queue.queue_id), "", "", "damaged", ""]
+    times = (queue.earliest_timestamp, queue.latest_timestamp)
+    offsets = (queue.queue_id, queue.min_offset, queue.max_offset)
+    return [*map(str, offsets), *("" if t < 0 else time_text(t) for t in times)]
+
+
+def _lag_cells(lag: Lag) -> list[str]:
+    return [
+        str(lag.queue.queue_id),
+        "none" if lag.offset is None else str(lag.offset),
+        str(lag.queue.max_offset),
+        "" if lag.messages is None else str(lag.messages),
+        "" if lag.milliseconds is None else duration_text(lag.milliseconds),
+        "" if lag.next_timestamp is None else time_text(lag.next_timestamp),
+        _lag_note(lag),
+    ]
+
+
+def _lag_note(lag: Lag) -> str:
+    if lag.queue.damage is not None or lag.damage is not None:
+        return "damaged"
+    if lag.offset is None:
+        return "nothing committed"
+    if lag.offset > lag.queue.max_offset:
+        return "beyond the queue's end"
+    return f"{lag.expired} of these have expired" if lag.expired else ""
+
+
+def _json_rows(overview: Overview) -> Iterator[dict[str, Any]]:
+    """Yield one object a topic, queue, group and queue, delay level, and file; times are ms."""
+    for topic in overview.topics:
+        yield {
+            "row": "topic",
+            "topic": topic.topic,
+            "queue_ids": [queue.queue_id for queue in topic.queues],
+            "config": None if topic.config is None else asdict(topic.config),
+        }
+        for queue in topic.queues:
+            yield {"row": "queue", **_queue_json(queue)}
+    for group, lag in overview.groups:
+        yield {"row": "group", "group": group, **_lag_json(lag)}
+    for level, lag in overview.delay_levels:
+        yield {"row": "delay_level", "level": level, **_lag_json(lag)}
+    for file in overview.files:
+        yield {
+            "row": "config_file",
+            "path": str(file.path),
+            "read_from": None if file.read_from is None else str(file.read_from),
+            "problem": file.problem or None,
+        }
+
+
+def _queue_json(queue: QueueState) -> dict[str, Any]:
+    if queue.damage is not None:
+        place = {"topic": queue.topic, "queue_id": queue.queue_id}
+        return {**place, "damage": str(queue.damage)}
+    return {
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        "min_offset": queue.min_offset,
+        "max_offset": queue.max_offset,
+        "earliest_timestamp": queue.earliest_timestamp,
+        "latest_timestamp": queue.latest_timestamp,
+    }
+
+
+def _lag_json(lag: Lag) -> dict[str, Any]:
+    damage = lag.damage or lag.queue.damage
+    return {
+        "topic": lag.queue.topic,
+        "queue_id": lag.queue.queue_id,
+        "offset": lag.offset,
+        "max_offset": lag.queue.max_offset,
+        "lag": lag.messages,
+        "lag_ms": lag.milliseconds,
+        "next_timestamp": lag.next_timestamp,
+        "expired": lag.expired,
+        **({} if damage is None else {"damage": str(damage)}),
+    }
+
+
+def _problems(files: tuple[ConfigFile[Any], ...]) -> Iterator[str]:
+    """Say which of the broker's files were not as they should be."""
+    directory = files[0].path.parent
+    if not directory.is_dir():
+        yield f"{directory} is missing: no topic settings and no committed offsets are known"
+        return
+    for file in files:
+        if file.problem:
+            yield file.problem
+
+
+def _damages(overview: Overview) -> Iterator[DamageError]:
+    for topic in overview.topics:
+        for queue in topic.queues:
+            if queue.damage is not None:
+                yield queue.damage
+    for lag in (lag for _, lag in (*overview.groups, *overview.delay_levels)):
+        if lag.damage is not None:
+            yield lag.damage
