@@ -63,7 +63,7 @@ class MappedFile:
         if self._map is None:
             self._map = _open_map(self.path)
             _MAPPED.append(ref(self))
-            if len(_MAPPED) > _MAPS_MAX:
+            while len(_MAPPED) > _MAPS_MAX:
                 oldest = _MAPPED.popleft()()
                 if oldest is not None:
                     oldest.drop()
