@@ -11,7 +11,8 @@ from pathlib import Path
 
 from checkpoints.progress import REPUT_DIR
 from store.disk import Disk
-from store.errors import DamageError, StoreIOError
+from store.dispatched import read_progress_file
+from store.errors import DamageError
 
 BATCH = REPUT_DIR / "batch"
 
@@ -23,13 +24,13 @@ def write_batch(root: Path, reput_from_offset: int, disk: Disk) -> None:
 
 
 def read_batch(root: Path) -> int | None:
-    """Return the offset from which the last batch began, None if none has. Raises DamageError."""
+    """Return the offset from which the last batch began, None if none has.
+
+    Raises DamageError, StoreIOError.
+    """
     path = root / BATCH
+    data = read_progress_file(path)
     try:
-        return int(json.loads(path.read_bytes())["reput_from_offset"])
-    except FileNotFoundError:
-        return None
-    except OSError as e:
-        raise StoreIOError("read", path, e) from e
+        return None if data is None else int(json.loads(data)["reput_from_offset"])
     except (KeyError, TypeError, ValueError) as e:
         raise DamageError(path, 0, f"the batch record cannot be read: {e}") from e
