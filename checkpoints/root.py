@@ -25,7 +25,7 @@ from checkpoints.progress import (
 )
 from store import layout
 from store.commit_log import CommitLog
-from store.config import StoreConfig, setting_name
+from store.config import StoreConfig, other_setting
 from store.disk import Disk
 from store.errors import ConfigError
 
@@ -222,14 +222,13 @@ def _check_same(progress: Progress, store_root: Path, config: StoreConfig, path:
         raise ConfigError(
             f"{path} was made from {progress.store}, not from {store_root}; {NEW_OUTPUT_HINT}"
         )
-    shape = config.shape()
-    for name, made_with in progress.shape.items():
-        if shape.get(name) != made_with:
-            raise ConfigError(
-                f"{path} was made with {setting_name(name)}={made_with}, now it is "
-                f"{shape.get(name)}; give the broker.conf and version it was made with, or "
-                f"{NEW_OUTPUT_HINT}"
-            )
+    other = other_setting(progress.shape, config)
+    if other is not None:
+        name, made_with, now = other
+        raise ConfigError(
+            f"{path} was made with {name}={made_with}, now it is {now}; give the broker.conf and "
+            f"version it was made with, or {NEW_OUTPUT_HINT}"
+        )
 
 
 def _refuse_cut_off_batch(progress: Progress, path: Path) -> None:

@@ -172,6 +172,20 @@ class StoreConfig:
         return values
 
 
+def other_setting(
+    made_with: Mapping[str, Any], config: StoreConfig
+) -> tuple[str, object, object] | None:
+    """Return the first setting of a root's shape that another configuration has otherwise.
+
+    As (its name in broker.conf, its value there, its value in ``config``); None if all agree.
+    """
+    shape = config.shape()
+    for name, value in made_with.items():
+        if shape.get(name) != value:
+            return setting_name(name), value, shape.get(name)
+    return None
+
+
 def setting_name(name: str) -> str:
     """Return what broker.conf calls a setting of the shape (``version`` stays as it is)."""
     first, *rest = name.split("_")

@@ -11,7 +11,7 @@ from store.config import (
     StoreConfig,
     config_from_shape,
     load_config,
-    setting_name,
+    other_setting,
 )
 from store.dispatched import Dispatched
 from store.errors import ConfigError, DamageError
@@ -27,15 +27,14 @@ def config_of(
         store_path_root_dir=dispatched.store,  # a store may lie elsewhere now
     )
     if broker_version is not None and BrokerVersion.parse(broker_version) != config.version:
-        raise _other_setting("version", str(config.version), broker_version)
+        raise _contradicts("version", str(config.version), broker_version)
     if broker_conf is None and not (root / BROKER_CONF).exists():
         return config
     given = load_config(root, broker_conf, str(config.version))
     if broker_conf is not None:
-        shape = given.shape()
-        for name, made_with in config.shape().items():
-            if shape[name] != made_with:
-                raise _other_setting(name, made_with, shape[name])
+        other = other_setting(config.shape(), given)
+        if other is not None:
+            raise _contradicts(*other)
     return replace(
         config,
         store_path_root_dir=given.store_path_root_dir,
@@ -43,9 +42,9 @@ def config_of(
     )
 
 
-def _other_setting(name: str, made_with: object, given: object) -> ConfigError:
+def _contradicts(name: str, made_with: object, given: object) -> ConfigError:
     return ConfigError(
-        f"this root was made with {setting_name(name)}={made_with}, not {given}; leave the "
+        f"this root was made with {name}={made_with}, not {given}; leave the "
         "option out: the root knows its own settings"
     )
 

@@ -10,7 +10,7 @@ from checkpoints.fingerprint import check_fingerprint
 from checkpoints.progress import LostRange, Progress, read_progress
 from store.commit_log import CommitLog
 from store.compare import Counts, Difference, StoreComparison, Terms
-from store.config import StoreConfig, setting_name
+from store.config import StoreConfig, other_setting
 from store.consume_queue_store import QueueDrops, QueueKey
 from store.dispatch_request import DispatchRequests, concat
 from store.errors import ConfigError, DamageError
@@ -183,10 +183,10 @@ def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int])
 
 def _check_shape(progress: Progress, config: StoreConfig, output: Path) -> None:
     """Raise ConfigError if a root was made with other settings."""
-    shape = config.shape()
-    for name, made_with in progress.shape.items():
-        if shape.get(name) != made_with:
-            raise ConfigError(
-                f"{output} was made with {setting_name(name)}={made_with}, now it is "
-                f"{shape.get(name)}; give the broker.conf and version it was made with"
-            )
+    other = other_setting(progress.shape, config)
+    if other is not None:
+        name, made_with, now = other
+        raise ConfigError(
+            f"{output} was made with {name}={made_with}, now it is {now}; give the broker.conf and "
+            "version it was made with"
+        )
