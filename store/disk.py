@@ -6,24 +6,27 @@ disk is an error, not a signal.
 
 Writes are durable after ``sync``: it syncs every file written since the last one, then every
 directory whose entries changed. Every failure raises StoreIOError naming action and path.
+
+What changes the disk is one system call each, in the primitive methods at the end of ``Disk``: a
+test's disk overrides them, to count, fail or undo any of them.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 from store.errors import RootInUseError, StoreIOError
 
 OPEN_FILES_MAX = 256
-_SYNC_THREADS = 8
+_ZEROS = bytes(1 << 20)
 _TEMPORARY = ".tmp"
 _IN_USE = (
     "{path} is locked: a broker or another dispatcher owns this root; stop it, or choose another "
@@ -37,6 +40,8 @@ Bytes = bytes | bytearray | memoryview
 class Disk:
     """Writes files of one root. Not safe to share between threads."""
 
+    sync_threads: ClassVar[int] = 8  # one: primitives are called from the caller's thread alone
+
     def __init__(self) -> None:
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._written: set[Path] = set()
@@ -46,26 +51,39 @@ class Disk:
         """Create a zero-filled (sparse) file of ``size`` bytes, with the directories it needs."""
         with _told("create", path):
             self._make_directories(path.parent)
-            fd = self._descriptor(path, os.O_CREAT | os.O_EXCL)
-            os.ftruncate(fd, size)
-        self._written.add(path)
-        self._directories.add(path.parent)
+            fd = self._create(path)
+            self._keep_open(path, fd)
+            self._directories.add(path.parent)
+            self._written.add(path)
+            self._ftruncate(fd, size)
 
     def write(self, path: Path, offset: int, data: Bytes) -> None:
         """Write all of ``data`` at ``offset`` of an existing file."""
-        view = memoryview(data).cast("B")
         with _told("write", path):
             fd = self._descriptor(path)
-            while view:
-                done = self._pwrite(fd, view, offset)
-                view, offset = view[done:], offset + done
-        self._written.add(path)
+            self._written.add(path)
+            self._write_all(fd, memoryview(data).cast("B"), offset)
+
+    def zero(self, path: Path, begin: int) -> None:
+        """Make every byte of an existing file from ``begin`` to its end zero.
+
+        Holes stay holes, and what is zero is not written; it is durable after ``sync`` all the
+        same, for the process that wrote it may not have come to that.
+        """
+        with _told("write", path):
+            fd = self._descriptor(path)
+            self._written.add(path)
+            for at, end in _data_extents(fd, begin):
+                for piece in range(at, end, len(_ZEROS)):
+                    data = os.pread(fd, min(len(_ZEROS), end - piece), piece)
+                    zeros = _ZEROS[: len(data)]
+                    if data != zeros:
+                        self._write_all(fd, memoryview(zeros), piece)
 
     def sync(self) -> None:
         """Make everything written so far durable."""
-        files, directories = sorted(self._written), sorted(self._directories)
-        for paths in (files, directories):
-            self._sync_each(paths)
+        self._sync_each(sorted(self._written), self._fsync)
+        self._sync_each(sorted(self._directories), self._fsync_directory)
         self._written.clear()
         self._directories.clear()
 
@@ -74,32 +92,58 @@ class Disk:
         temporary = path.with_name(path.name + _TEMPORARY)
         with _told("replace", path):
             self._make_directories(path.parent)
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
-                view, offset = memoryview(data).cast("B"), 0
-                while view:
-                    done = self._pwrite(fd, view, offset)
-                    view, offset = view[done:], offset + done
+                fd = self._create(temporary)
+            except FileExistsError:
+                self._unlink(temporary)  # a process ended before it could rename it
+                fd = self._create(temporary)
+            try:
+                self._write_all(fd, memoryview(data).cast("B"), 0)
                 self._fsync(fd)
             finally:
                 os.close(fd)
+            self._close(path)
             self._rename(temporary, path)
         self._directories.add(path.parent)
-        self._sync_each(sorted(self._directories))
+        self._sync_each(sorted(self._directories), self._fsync_directory)
         self._directories.clear()
 
     def remove(self, path: Path) -> None:
-        """Delete a file if it is there; durable after ``sync``."""
+        """Delete a file if it is there; durable after ``sync``.
+
+        Durable also if it is not there: the process that deleted it may not have come to sync.
+        """
         self._close(path)
         self._written.discard(path)
         with _told("delete", path):
-            path.unlink(missing_ok=True)
+            try:
+                self._unlink(path)
+            except FileNotFoundError:
+                if not path.parent.is_dir():
+                    return
+        self._directories.add(path.parent)
+
+    def remove_directory(self, path: Path) -> None:
+        """Delete a directory if it is there and empty; durable after ``sync``."""
+        with _told("delete", path):
+            try:
+                self._rmdir(path)
+            except FileNotFoundError:
+                if not path.parent.is_dir():
+                    return
+            except OSError as e:
+                if e.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    return
+                raise
+        self._directories.discard(path)
         self._directories.add(path.parent)
 
     def remove_tree(self, path: Path) -> None:
-        """Delete a directory and all below it."""
+        """Delete a directory and all below it; durable after ``sync``."""
         with _told("delete", path):
-            shutil.rmtree(path)
+            self._remove_entries(path)
+            self._rmdir(path)
+        self._forget_below(path)
         self._directories.add(path.parent)
 
     def make_directory(self, path: Path) -> None:
@@ -118,15 +162,13 @@ class Disk:
             raise RootInUseError(_IN_USE.format(path=path))
         with _told("create", path):
             self._make_directories(path.parent)
-            handle = path.open("r+b") if path.exists() else path.open("w+b")
+            fd = os.open(path, os.O_RDWR) if path.exists() else self._create(path)
+        handle = open(path, "r+b", buffering=0, opener=lambda *_: fd)  # noqa: SIM115 - kept
         try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            if not handle.read(1):
-                handle.write(content)
-                handle.flush()
-        except (BlockingIOError, PermissionError) as e:
+            self._take_lock(handle, path, content)
+        except BaseException:
             handle.close()
-            raise RootInUseError(_IN_USE.format(path=path)) from e
+            raise
         _LOCKED.add(key)
         return handle
 
@@ -140,35 +182,66 @@ class Disk:
         for path in list(self._open):
             self._close(path)
 
-    # The primitive operations; a test's disk overrides them. ------------------------------------
+    # What the operations above are made of --------------------------------------------------------
 
-    def _pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        return os.pwrite(fd, data, offset)
+    def _write_all(self, fd: int, data: memoryview, offset: int) -> None:
+        while data:
+            try:
+                done = self._pwrite(fd, data, offset)
+            except InterruptedError:
+                continue
+            if not done:
+                raise OSError(errno.ENOSPC, "nothing more can be written")
+            data, offset = data[done:], offset + done
 
-    def _fsync(self, fd: int) -> None:
-        os.fsync(fd)
+    def _remove_entries(self, directory: Path) -> None:
+        with os.scandir(directory) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
+            path = directory / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                self._remove_entries(path)
+                self._rmdir(path)
+            else:
+                self._unlink(path)
 
-    def _rename(self, source: Path, target: Path) -> None:
-        source.replace(target)
+    def _take_lock(self, handle: IO[bytes], path: Path, content: bytes) -> None:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except (BlockingIOError, PermissionError) as e:
+            raise RootInUseError(_IN_USE.format(path=path)) from e
+        except OSError as e:
+            raise StoreIOError("lock", path, e) from e
+        with _told("write", path):
+            if not handle.read(1):
+                self._write_all(handle.fileno(), memoryview(content), 0)
 
-    # ---------------------------------------------------------------------------------------------
-
-    def _descriptor(self, path: Path, flags: int = 0) -> int:
+    def _descriptor(self, path: Path) -> int:
         fd = self._open.get(path)
-        if fd is not None and not flags:
+        if fd is not None:
             self._open.move_to_end(path)
             return fd
-        fd = os.open(path, os.O_RDWR | flags, 0o644)
+        fd = os.open(path, os.O_RDWR)
+        self._keep_open(path, fd)
+        return fd
+
+    def _keep_open(self, path: Path, fd: int) -> None:
         self._open[path] = fd
         if len(self._open) > OPEN_FILES_MAX:
             _, oldest = self._open.popitem(last=False)
             os.close(oldest)
-        return fd
 
     def _close(self, path: Path) -> None:
         fd = self._open.pop(path, None)
         if fd is not None:
             os.close(fd)
+
+    def _forget_below(self, path: Path) -> None:
+        """Drop what is known of a directory that is gone, and of all that was in it."""
+        for known in [p for p in self._open if p.is_relative_to(path)]:
+            self._close(known)
+        for paths in (self._written, self._directories):
+            paths.difference_update([p for p in paths if p.is_relative_to(path)])
 
     def _make_directories(self, path: Path) -> None:
         missing = []
@@ -176,28 +249,75 @@ class Disk:
             missing.append(path)
             path = path.parent
         for directory in reversed(missing):
-            directory.mkdir(exist_ok=True)
+            with suppress(FileExistsError):  # another process made it a moment ago
+                self._mkdir(directory)
             self._directories.add(directory.parent)
 
-    def _sync_each(self, paths: list[Path]) -> None:
+    def _sync_each(self, paths: list[Path], fsync: Callable[[int], None]) -> None:
         def sync(path: Path) -> None:
             with _told("sync", path):
                 fd = os.open(path, os.O_RDONLY)
                 try:
-                    self._fsync(fd)
+                    fsync(fd)
                 finally:
                     os.close(fd)
 
-        _for_each(sync, paths)
+        _for_each(sync, paths, self.sync_threads)
+
+    # The primitives: all that changes the disk. Python continues what a signal interrupts. -------
+
+    def _create(self, path: Path) -> int:
+        """Create an empty file that is not there yet; return its descriptor."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+
+    def _ftruncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def _pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+        """Write some of ``data``; return how many bytes."""
+        return os.pwrite(fd, data, offset)
+
+    def _fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def _fsync_directory(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def _rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def _unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def _mkdir(self, path: Path) -> None:
+        path.mkdir()
+
+    def _rmdir(self, path: Path) -> None:
+        path.rmdir()
 
 
-def _for_each(do: Callable[[Path], None], paths: list[Path]) -> None:
+def _data_extents(fd: int, begin: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a file from ``begin`` on that are no holes."""
+    size = os.fstat(fd).st_size
+    while begin < size:
+        try:
+            begin = os.lseek(fd, begin, os.SEEK_DATA)
+        except OSError as e:
+            if e.errno == errno.ENXIO:  # only a hole follows
+                return
+            raise
+        end = os.lseek(fd, begin, os.SEEK_HOLE)
+        yield begin, end
+        begin = end
+
+
+def _for_each(do: Callable[[Path], None], paths: list[Path], threads: int) -> None:
     """Call for each path, several at a time when there are many."""
-    if len(paths) <= _SYNC_THREADS:
+    if threads == 1 or len(paths) <= threads:
         for path in paths:
             do(path)
         return
-    with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(do, paths):
             pass
 

@@ -32,7 +32,10 @@ class HastyDisk(Disk):
     def _fsync(self, fd: int) -> None:
         pass
 
-    def _sync_each(self, paths: list[Path]) -> None:
+    def _fsync_directory(self, fd: int) -> None:
+        pass
+
+    def _sync_each(self, paths: list[Path], fsync: Callable[[int], None]) -> None:
         pass
 
     def _rename(self, source: Path, target: Path) -> None:

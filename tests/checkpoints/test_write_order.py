@@ -36,6 +36,10 @@ class RecordingDisk(Disk):
         self._note("sync", path_of(fd))
         super()._fsync(fd)
 
+    def _fsync_directory(self, fd: int) -> None:
+        self._note("sync", path_of(fd))
+        super()._fsync_directory(fd)
+
     def _rename(self, source: Path, target: Path) -> None:
         self._note("rename", target.resolve())
         super()._rename(source, target)
