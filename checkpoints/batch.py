@@ -1,36 +1,64 @@
-"""The batch record ``OUTPUT/reput/batch``: a batch has begun to be written, from which offset on.
+"""The batch record ``OUTPUT/reput/batch``: what a root must be cut back to if a batch is cut off.
 
-It is durable before the first byte of the batch is written. A root whose progress is still at that
-offset may hold a part of the batch, in whichever of its files.
+It is durable before the first byte of the batch is written, and names each queue the batch touches
+and the index file in work, as they were. A root whose progress does not yet count the batch may
+hold any part of it.
 """
 
 from __future__ import annotations
 
-import json
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from checkpoints.progress import REPUT_DIR
+from checkpoints.progress import REPUT_DIR, Progress, progress_of
 from store.disk import Disk
-from store.dispatched import read_progress_file
-from store.errors import DamageError
+from store.dispatched import decode_values, encode_values, read_progress_file
+from store.marks import IndexMark, QueueMark
 
 BATCH = REPUT_DIR / "batch"
 
 
-def write_batch(root: Path, reput_from_offset: int, disk: Disk) -> None:
-    """Write, durably, that a batch from this offset on begins."""
-    line = json.dumps({"reput_from_offset": reput_from_offset})
-    disk.replace(root / BATCH, line.encode() + b"\n")
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """Where a root is cut back to, until progress counts batch ``number``.
+
+    ``progress`` is what progress is then; None: as it is, which is the case for every batch.
+    """
+
+    number: int
+    queues: tuple[QueueMark, ...]
+    index: IndexMark | None  # None: there is no index, or the batch does not touch it
+    progress: Progress | None = None
 
 
-def read_batch(root: Path) -> int | None:
-    """Return the offset from which the last batch began, None if none has.
+def write_batch(root: Path, record: BatchRecord, disk: Disk) -> None:
+    """Write, durably, what the root is cut back to from now on."""
+    values = {
+        "number": record.number,
+        "queues": [[*dataclasses.astuple(mark)] for mark in record.queues],
+        "index": dataclasses.asdict(record.index) if record.index is not None else None,
+        "progress": dataclasses.asdict(record.progress) if record.progress is not None else None,
+    }
+    disk.replace(root / BATCH, encode_values(values))
 
-    Raises DamageError, StoreIOError.
+
+def read_batch(root: Path) -> BatchRecord | None:
+    """Return the last batch's record, None if no batch has begun.
+
+    Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
     path = root / BATCH
     data = read_progress_file(path)
-    try:
-        return None if data is None else int(json.loads(data)["reput_from_offset"])
-    except (KeyError, TypeError, ValueError) as e:
-        raise DamageError(path, 0, f"the batch record cannot be read: {e}") from e
+    return None if data is None else decode_values(data, path, _record_of)
+
+
+def _record_of(values: dict[str, Any]) -> BatchRecord:
+    index, progress = values["index"], values["progress"]
+    return BatchRecord(
+        number=int(values["number"]),
+        queues=tuple(QueueMark(*mark) for mark in values["queues"]),
+        index=IndexMark(index["file"], tuple(index["header"])) if index is not None else None,
+        progress=progress_of(progress) if progress is not None else None,
+    )

@@ -8,6 +8,8 @@ from store.dispatched import Fingerprint
 from store.errors import DamageError
 from store.kernels.record import OK, find_parts, read_i32, read_i64
 
+_OTHER_LOG_HINT = "it was truncated or is another log; dispatch it into a new OUTPUT"
+
 
 def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:
     """Return the fingerprint of the record at ``offset``, None if no record lies there now."""
@@ -26,18 +28,22 @@ def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:
     )
 
 
-def check_fingerprint(log: CommitLog, last: Fingerprint | None) -> None:
-    """Raise DamageError if the log now holds another record where ``last`` was dispatched.
+def change_of(log: CommitLog, last: Fingerprint | None) -> str:
+    """Say how the log is seen to have changed where ``last`` was dispatched, "" if it is not.
 
     A log whose files up to there have expired proves nothing and passes.
     """
     if last is None or last.offset < log.min_offset():
-        return
-    if read_fingerprint(log, last.offset) != last:
-        path = log.find(last.offset)
-        raise DamageError(
-            path.path if path is not None else log.directories[0],
-            last.offset,
-            "the log changed: it no longer holds the record dispatched last",
-            "it was truncated or is another log; dispatch it into a new OUTPUT",
-        )
+        return ""
+    if read_fingerprint(log, last.offset) == last:
+        return ""
+    return "the log changed: it no longer holds the record dispatched last"
+
+
+def check_fingerprint(log: CommitLog, last: Fingerprint | None, hint: str = "") -> None:
+    """Raise DamageError if the log now holds another record where ``last`` was dispatched."""
+    why = change_of(log, last)
+    if why and last is not None:
+        file = log.find(last.offset)
+        path = file.path if file is not None else log.directories[0]
+        raise DamageError(path, last.offset, why, hint or _OTHER_LOG_HINT)

@@ -7,22 +7,25 @@ JSON object and the CRC-32 of that line in hex. It is replaced atomically.
 from __future__ import annotations
 
 import dataclasses
-import json
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from store.disk import Disk
 from store.dispatched import (
-    FORMAT_VERSION,
     PROGRESS,
     Fingerprint,
+    decode_fingerprint,
     decode_values,
+    encode_values,
     read_progress_file,
 )
+from store.marks import QueueMark
 
 REPUT_DIR = PROGRESS.parent
+_MARKS_MAX = 20_000  # in all milestones together
+
+Drops = dict[str, dict[str, int]]  # "topic/queue" to "repeated" and "gaps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,36 @@ class LostRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Milestone:
+    """An end that an earlier batch had: where the root can be rolled back to if the log changed.
+
+    ``marks`` are those of the queues whose own units cannot tell them: some of their messages were
+    dropped by a broker's rules.
+    """
+
+    batch: int
+    reput_from_offset: int
+    last_record: Fingerprint
+    drops: Drops
+    marks: tuple[QueueMark, ...]
+    index_msg_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a broker changes that runs on a root: by these it is seen that one did.
+
+    Checksums of ``checkpoint`` as it is and as it was before, "" for none; of ``abort`` and
+    ``lock`` when they were last written, in ns.
+    """
+
+    checkpoint: str = ""
+    checkpoint_before: str = ""
+    abort_ns: int = 0
+    lock_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a root is, and what it was made of. Offsets are physical offsets of the log."""
 
@@ -44,19 +77,47 @@ class Progress:
     store: str
     commit_log: str  # where the log lay, as storePathCommitLog; "" for STORE/commitlog
     shape: dict[str, Any]
+    batch: int = 0  # batches applied or rolled back, all told
     last_record: Fingerprint | None = None
     index_file: str = ""
     index_count: int = 0  # entries in that file
+    index_first: str = ""
+    index_files: int = 0
     index_msg_timestamp: int = 0
-    messages: int = 0
     log_was_clean: bool | None = None  # STORE had no abort, where OUTPUT = STORE
     lost: tuple[LostRange, ...] = ()
-    drops: dict[str, dict[str, int]] = field(default_factory=dict)  # "topic/queue" to counts
+    drops: Drops = field(default_factory=dict)
+    milestones: tuple[Milestone, ...] = ()  # oldest first; the last one is this record's own end
+    signs: Signs = Signs()
 
     @property
     def is_untouched(self) -> bool:
         """Tell whether nothing has been dispatched or skipped yet."""
         return self.reput_from_offset == self.begin_offset
+
+
+def queue_name(topic: str, queue_id: int) -> str:
+    """Return a queue's name in a record."""
+    return f"{topic}/{queue_id}"
+
+
+def queue_key(name: str) -> tuple[str, int]:
+    """Return topic and queue id of a name in a record."""
+    topic, _, queue_id = name.rpartition("/")
+    return topic, int(queue_id)
+
+
+def thin(milestones: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
+    """Keep few milestones: the farther back, the farther apart (about two for each doubling)."""
+    kept: list[Milestone] = []
+    marks = 0
+    for milestone in reversed(milestones):
+        distance = milestones[-1].batch - milestone.batch
+        step = 1 << max(distance.bit_length() - 2, 0)
+        marks += len(milestone.marks)
+        if milestone.batch % step == 0 and (marks <= _MARKS_MAX or len(kept) <= 1):
+            kept.append(milestone)
+    return tuple(reversed(kept))
 
 
 def progress_path(root: Path) -> Path:
@@ -66,19 +127,35 @@ def progress_path(root: Path) -> Path:
 
 def encode_progress(progress: Progress) -> bytes:
     """Encode as two lines."""
-    values = {"format": FORMAT_VERSION, **dataclasses.asdict(progress)}
-    line = json.dumps(values, sort_keys=True, ensure_ascii=True).encode()
-    return line + b"\n%08x\n" % zlib.crc32(line)
+    return encode_values(dataclasses.asdict(progress))
 
 
 def decode_progress(data: bytes, path: Path) -> Progress:
     """Decode; raises DamageError (naming ``path``), UnsupportedFormatError."""
+    return decode_values(data, path, progress_of)
 
-    def build(values: dict[str, Any]) -> Progress:
-        lost = tuple(LostRange(**r) for r in values["lost"])
-        return Progress(**(values | {"lost": lost}))
 
-    return decode_values(data, path, build)
+def progress_of(values: dict[str, Any]) -> Progress:
+    """Build from the values of a record. Raises KeyError, TypeError."""
+    return Progress(
+        **values
+        | {
+            "last_record": decode_fingerprint(values["last_record"]),
+            "lost": tuple(LostRange(**r) for r in values["lost"]),
+            "milestones": tuple(_milestone_of(m) for m in values["milestones"]),
+            "signs": Signs(**values["signs"]),
+        }
+    )
+
+
+def _milestone_of(values: dict[str, Any]) -> Milestone:
+    return Milestone(
+        **values
+        | {
+            "last_record": Fingerprint(**values["last_record"]),
+            "marks": tuple(QueueMark(**m) for m in values["marks"]),
+        }
+    )
 
 
 def read_progress(root: Path) -> Progress | None:

@@ -1,36 +1,54 @@
 """An OUTPUT root: one owner, its state files, and where its dispatch goes on.
 
-``DispatchRoot.open`` takes the broker's lock, reads progress and refuses what does not fit;
-``commit`` makes a batch durable in the order data, checkpoint, progress (promise I4).
+``DispatchRoot.open`` takes the broker's lock, refuses what does not fit and recovers what was left
+by a crash; ``commit`` makes a batch durable in the order data, progress, checkpoint (promise I4).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from checkpoints.batch import read_batch, write_batch
-from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint, write_checkpoint
+from checkpoints.batch import BatchRecord, read_batch, write_batch
+from checkpoints.checkpoint_file import (
+    StoreCheckpoint,
+    encode_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from checkpoints.fingerprint import check_fingerprint, read_fingerprint
 from checkpoints.progress import (
     REPUT_DIR,
+    Drops,
     LostRange,
+    Milestone,
     Progress,
+    Signs,
     progress_path,
+    queue_key,
+    queue_name,
     read_progress,
+    thin,
     write_progress,
 )
+from checkpoints.recovery import Recovered, Recovery, Report
+from checkpoints.signs import ANY_ABORT, checksum, read_signs
 from store import layout
 from store.commit_log import CommitLog
 from store.config import StoreConfig, other_setting
 from store.disk import Disk
+from store.dispatched import Fingerprint
 from store.errors import ConfigError
+from store.index_service import IndexState
+from store.log_plan import LogPlanner
+from store.marks import IndexMark, QueueMark
 
 _EPOCHS_DIR = "spark"
 NEW_OUTPUT_HINT = "give a new OUTPUT"
+_CHANGED_HINT = "the next start goes back to the last record that both have, and on from there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +56,11 @@ class BatchEnd:
     """What a dispatched batch leaves for the progress record."""
 
     reput_from_offset: int
-    last_offset: int  # of the last record dispatched, -1 if the batch had none
-    messages: int
-    index_file: str
-    index_count: int
-    index_msg_timestamp: int
+    first_offset: int  # of the first record dispatched, -1 if the batch had none
+    last_offset: int
+    index: IndexState
     drops: Mapping[tuple[str, int], tuple[int, int]]  # repeated, gaps by queue, so far
+    marks: Iterable[QueueMark] = ()  # of the queues that have drops
     lost: tuple[LostRange, ...] = ()
 
 
@@ -55,11 +72,12 @@ class DispatchRoot:
         self.disk = disk
         self.log: CommitLog
         self.progress: Progress
-        self._checkpoint: StoreCheckpoint
+        self.recovered: tuple[Recovered, ...] = ()
+        self._checkpoint: StoreCheckpoint | None = None
         self._lock = lock
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - how a root is opened
         cls,
         output: Path,
         store_root: Path,
@@ -67,61 +85,80 @@ class DispatchRoot:
         *,
         from_offset: int | None = None,
         disk: Disk | None = None,
+        report: Report | None = None,
     ) -> DispatchRoot:
-        """Take a root and find where its dispatch goes on.
+        """Take a root, recover it if need be, and find where its dispatch goes on.
 
         ``from_offset``, a record boundary, is where a new root begins; on one that has progress
-        it must not lie beyond it, which would leave a hole.
+        it must not lie beyond it, which would leave a hole. ``recovered`` tells what was done.
 
         Raises RootInUseError if another process owns it, ConfigError if it was made with other
-        settings, from another log, or not by a dispatch of ours, DamageError if the log changed.
+        settings, from another log, or not by a dispatch of ours, DamageError if the log is
+        another one.
         """
         disk = disk if disk is not None else Disk()
         root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
         try:
-            root._begin(store_root, config, from_offset)
+            root._begin(store_root, config, from_offset, report)
         except BaseException:
             root._release()
             raise
         return root
 
-    def _begin(self, store_root: Path, config: StoreConfig, from_offset: int | None) -> None:
-        has_abort = (self.path / layout.ABORT_FILE).exists()
+    def _begin(
+        self,
+        store_root: Path,
+        config: StoreConfig,
+        from_offset: int | None,
+        report: Report | None,
+    ) -> None:
         progress = read_progress(self.path)
         if progress is not None:
-            if progress.is_untouched and read_batch(self.path) is None:
+            if progress.batch == 0 and progress.is_untouched and read_batch(self.path) is None:
                 progress = replace(progress, shape=config.shape())  # nothing depends on it yet
             _check_same(progress, store_root, config, self.path)
         self.log = CommitLog(config.commit_log_paths(store_root), config)
+        recovery = Recovery(self.path, self.log, self.disk, report)
+        progress = recovery.roll_back_batch(progress)
         if progress is None:
-            progress = self._new_progress(store_root, config, has_abort=has_abort)
-            if from_offset is not None:
-                progress = replace(
-                    progress, reput_from_offset=from_offset, begin_offset=from_offset
-                )
+            progress = self._new_progress(store_root, config, from_offset)
         else:
-            if from_offset is not None and from_offset > progress.reput_from_offset:
-                raise ConfigError(
-                    f"offset {from_offset} lies beyond the progress of {self.path} (offset "
-                    f"{progress.reput_from_offset}): that would leave a hole"
-                )
-            if has_abort:
-                _refuse_cut_off_batch(progress, self.path)
-        check_fingerprint(self.log, progress.last_record)
-        self._checkpoint = read_checkpoint(self.path) or StoreCheckpoint()
+            is_clean = self._is_log_clean(progress, store_root)
+            progress = recovery.follow_log(progress, LogPlanner(self.log, lambda: is_clean))
+        self.recovered = tuple(recovery.done)
+        if from_offset is not None and from_offset > progress.reput_from_offset:
+            raise ConfigError(
+                f"offset {from_offset} lies beyond the progress of {self.path} (offset "
+                f"{progress.reput_from_offset}): that would leave a hole"
+            )
         self.progress = progress
-        self._write_abort(config)
-        self.disk.sync()
-        write_progress(self.path, progress, self.disk)
+        self._own(config)
 
-    def _new_progress(self, store_root: Path, config: StoreConfig, *, has_abort: bool) -> Progress:
+    def _own(self, config: StoreConfig) -> None:
+        """Write ``abort`` and ``checkpoint``, and note what a broker that ran here would change."""
+        self._checkpoint = read_checkpoint(self.path)
+        checkpoint = self._checkpoint_of(self.progress)
+        before = checksum(encode_checkpoint(self._checkpoint)) if self._checkpoint else ""
+        signs = Signs(checksum(encode_checkpoint(checkpoint)), before, ANY_ABORT)
+        write_progress(self.path, replace(self.progress, signs=signs), self.disk)
+        content = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
+        self.disk.replace(self.path / layout.ABORT_FILE, content)
+        self._write_checkpoint(checkpoint)
+        self.disk.sync()
+        self.progress = replace(self.progress, signs=read_signs(self.path, before))
+        write_progress(self.path, self.progress, self.disk)
+
+    def _new_progress(
+        self, store_root: Path, config: StoreConfig, from_offset: int | None
+    ) -> Progress:
         for name in (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR):
             if _has_entries(self.path / name):
                 raise ConfigError(
                     f"{self.path / name} holds files but {progress_path(self.path)} is missing: "
                     f"a broker or something else made them; {NEW_OUTPUT_HINT}"
                 )
-        begin = max(self.log.min_offset(), 0)
+        begin = max(self.log.min_offset(), 0) if from_offset is None else from_offset
+        has_abort = (self.path / layout.ABORT_FILE).exists()
         is_same = _same_directory(self.path, store_root)
         return Progress(
             reput_from_offset=begin,
@@ -134,14 +171,17 @@ class DispatchRoot:
 
     def is_log_clean(self, store_root: Path) -> bool:
         """Tell whether the broker closed the log cleanly (its own ``abort`` is gone)."""
-        if self.progress.log_was_clean is not None:
-            return self.progress.log_was_clean
+        return self._is_log_clean(self.progress, store_root)
+
+    def _is_log_clean(self, progress: Progress, store_root: Path) -> bool:
+        if progress.log_was_clean is not None:
+            return progress.log_was_clean
         return not (store_root / layout.ABORT_FILE).exists()
 
     def check_log(self) -> None:
         """Raise DamageError if the log no longer holds the record dispatched last."""
         self.log.refresh()
-        check_fingerprint(self.log, self.progress.last_record)
+        check_fingerprint(self.log, self.progress.last_record, _CHANGED_HINT)
 
     def may_skip(self, offset: int) -> bool:
         """Tell whether damage at ``offset`` may be skipped: never in a live log's last file."""
@@ -149,30 +189,46 @@ class DispatchRoot:
         is_last = last is not None and offset >= last.base
         return not is_last or self.is_log_clean(Path(self.progress.store))
 
-    def begin_batch(self) -> None:
-        """Write down, durably, that what follows belongs to a batch not yet committed."""
-        write_batch(self.path, self.progress.reput_from_offset, self.disk)
+    def begin_batch(self, queues: Iterable[QueueMark], index: IndexMark | None) -> None:
+        """Write down, durably, where the files end that a batch is about to write."""
+        record = BatchRecord(self.progress.batch + 1, tuple(queues), index)
+        write_batch(self.path, record, self.disk)
 
     def commit(self, end: BatchEnd) -> None:
-        """Make a batch durable: data, then checkpoint, then progress (promise I4)."""
+        """Make a batch durable: data, then progress, then checkpoint (promise I4)."""
         self.disk.sync()
         last = self.progress.last_record
         if end.last_offset >= 0:
             last = read_fingerprint(self.log, end.last_offset)
         progress = replace(
             self.progress,
+            batch=self.progress.batch + 1,
             reput_from_offset=end.reput_from_offset,
             last_record=last,
-            index_file=end.index_file,
-            index_count=end.index_count,
-            index_msg_timestamp=end.index_msg_timestamp or self.progress.index_msg_timestamp,
-            messages=self.progress.messages + end.messages,
+            index_file=end.index.last,
+            index_count=end.index.count,
+            index_first=end.index.first,
+            index_files=end.index.files,
+            index_msg_timestamp=end.index.full_timestamp or self.progress.index_msg_timestamp,
             lost=self.progress.lost + end.lost,
             drops=_add_drops(self.progress.drops, end.drops),
         )
-        self._write_checkpoint(progress)
+        checkpoint = self._checkpoint_of(progress)
+        signs = progress.signs
+        if checkpoint != self._checkpoint:
+            signs = replace(
+                signs,
+                checkpoint=checksum(encode_checkpoint(checkpoint)),
+                checkpoint_before=signs.checkpoint,
+            )
+        milestones = progress.milestones
+        if not milestones and end.first_offset >= 0:
+            milestones = _first_milestone(read_fingerprint(self.log, end.first_offset))
+        progress = replace(progress, milestones=milestones, signs=signs)
+        progress = replace(progress, milestones=_add_milestone(progress, end.marks))
         write_progress(self.path, progress, self.disk)
         self.progress = progress
+        self._write_checkpoint(checkpoint)
 
     def close(self, *, clean: bool) -> None:
         """Give the root back; ``clean`` removes ``abort``."""
@@ -196,12 +252,9 @@ class DispatchRoot:
         self.disk.close()
         self.disk.unlock(self._lock)
 
-    def _write_abort(self, config: StoreConfig) -> None:
-        content = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
-        self.disk.replace(self.path / layout.ABORT_FILE, content)
-
-    def _write_checkpoint(self, progress: Progress) -> None:
-        known, last = self._checkpoint, progress.last_record
+    def _checkpoint_of(self, progress: Progress) -> StoreCheckpoint:
+        """Return the checkpoint that goes with a progress; what a broker put there is kept."""
+        known, last = self._checkpoint or StoreCheckpoint(), progress.last_record
         stamp = last.store_timestamp if last is not None else known.physic_msg_timestamp
         checkpoint = replace(
             known,
@@ -211,7 +264,10 @@ class DispatchRoot:
         )
         if last is not None and self.log.config.writes_logics_physical_offset:
             checkpoint = replace(checkpoint, logics_physical_offset=last.offset)
-        if checkpoint != known:
+        return checkpoint
+
+    def _write_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
+        if checkpoint != (self._checkpoint or StoreCheckpoint()):
             write_checkpoint(self.path, checkpoint, self.disk)
             self._checkpoint = checkpoint
 
@@ -231,25 +287,39 @@ def _check_same(progress: Progress, store_root: Path, config: StoreConfig, path:
         )
 
 
-def _refuse_cut_off_batch(progress: Progress, path: Path) -> None:
-    """Refuse a root that a run has left in the middle of a batch."""
-    begun = read_batch(path)
-    if begun is not None and begun >= progress.reput_from_offset:
-        raise ConfigError(
-            f"{path} goes beyond its progress (offset {progress.reput_from_offset}): "
-            f"a dispatch was cut off in a batch; {NEW_OUTPUT_HINT}"
-        )
-
-
-def _add_drops(
-    known: dict[str, dict[str, int]], new: Mapping[tuple[str, int], tuple[int, int]]
-) -> dict[str, dict[str, int]]:
+def _add_drops(known: Drops, new: Mapping[tuple[str, int], tuple[int, int]]) -> Drops:
     total = {name: dict(counts) for name, counts in known.items()}
     for (topic, queue_id), (repeated, gaps) in new.items():
-        counts = total.setdefault(f"{topic}/{queue_id}", {"repeated": 0, "gaps": 0})
+        counts = total.setdefault(queue_name(topic, queue_id), {"repeated": 0, "gaps": 0})
         counts["repeated"] += repeated
         counts["gaps"] += gaps
     return total
+
+
+def _first_milestone(first: Fingerprint | None) -> tuple[Milestone, ...]:
+    """Return the end that a batch of the first record alone would have had."""
+    if first is None:
+        return ()
+    return (Milestone(0, first.offset + first.size, first, {}, (), 0),)
+
+
+def _add_milestone(progress: Progress, marks: Iterable[QueueMark]) -> tuple[Milestone, ...]:
+    """Add the end of a batch to the milestones, and thin them."""
+    last = progress.last_record
+    if last is None:
+        return progress.milestones
+    before = progress.milestones[-1].marks if progress.milestones else ()
+    known = {mark.key: mark for mark in before} | {mark.key: mark for mark in marks}
+    dropped = {queue_key(name) for name, drops in progress.drops.items() if drops["repeated"]}
+    milestone = Milestone(
+        batch=progress.batch,
+        reput_from_offset=progress.reput_from_offset,
+        last_record=last,
+        drops=progress.drops,
+        marks=tuple(mark for key, mark in known.items() if key in dropped),
+        index_msg_timestamp=progress.index_msg_timestamp,
+    )
+    return thin((*progress.milestones, milestone))
 
 
 def _has_entries(directory: Path) -> bool:

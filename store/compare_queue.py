@@ -23,11 +23,10 @@ from store.layout import (
     CONSUME_QUEUE_EXT_DIR,
     CQ_UNIT,
     CQ_UNIT_SIZE,
-    MAPPED_FILE_NAME_DIGITS,
     PRE_BLANK_SIZE,
     RECORD_MIN_SIZE,
 )
-from store.mapped_file import file_name
+from store.mapped_file import file_name, is_mapped_file_name
 
 _STEP = 8  # units looked at first: behind them may be a hole, which is slow to map
 _QUEUE_DEPTH = 2  # consumequeue/<topic>/<queue>
@@ -333,11 +332,6 @@ class QueueComparison(Disk):
         self._findings.tell(
             Difference(path, "unit", number, queue_offset, expected, unit_words(raw))
         )
-
-
-def is_mapped_file_name(name: str) -> bool:
-    """Tell whether a file is named as a mapped file."""
-    return len(name) == MAPPED_FILE_NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 def _entries(directory: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from store.disk import Disk
 from store.kernels.consume_queue import Units
 from store.layout import (
     CONSUME_QUEUE_EXT_DIR,
+    EXT_ADDRESS_BASE,
     EXT_END_BLANK_SIZE,
     EXT_END_MARK,
     EXT_UNIT,
@@ -25,13 +26,34 @@ from store.layout import (
 from store.mapped_file import MappedFileQueue, file_name, written_prefix
 
 
+class ExtFiles:
+    """How ext units lie in the files of a queue, all of 20 bytes."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self.file_size = config.mapped_file_size_consume_queue_ext
+        self.per_file = (self.file_size - EXT_END_BLANK_SIZE) // EXT_UNIT_SIZE
+
+    def span(self, count: int) -> tuple[int, int]:
+        """Return where ``count`` units end and where their files do, in bytes; -1 for none."""
+        if not count:
+            return -1, -1
+        last = (count - 1) // self.per_file
+        end = last * self.file_size + (count - last * self.per_file) * EXT_UNIT_SIZE
+        return end, (last + 1) * self.file_size
+
+    def count_to(self, address: int) -> int:
+        """Count the units up to the one at an ext address, inclusive."""
+        at = address - EXT_ADDRESS_BASE
+        return at // self.file_size * self.per_file + at % self.file_size // EXT_UNIT_SIZE + 1
+
+
 class ConsumeQueueExtWriter:
     """The ext files of all queues of a root, for appending."""
 
     def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
         self._directory = root / CONSUME_QUEUE_EXT_DIR
-        self._file_size = config.mapped_file_size_consume_queue_ext
-        self._per_file = (self._file_size - EXT_END_BLANK_SIZE) // EXT_UNIT_SIZE
+        files = ExtFiles(config)
+        self._file_size, self._per_file = files.file_size, files.per_file
         self._disk = disk
 
     @property

@@ -7,6 +7,7 @@ changes nothing. A queue's state is read from its files when it is first touched
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from store.layout import (
     SYS_COMMIT,
 )
 from store.mapped_file import file_name
+from store.marks import QueueMark
 from store.queue_name import check_topic
 
 QueueKey = tuple[str, int]
@@ -117,6 +119,22 @@ class ConsumeQueueStore:
         state.allocated[numbers] = queues.allocated
         state.ext_count[numbers] = queues.ext_count
 
+    def marks(self, requests: DispatchRequests) -> list[QueueMark]:
+        """Return where the queues that these requests touch end now."""
+        keys = queues_of(requests)
+        for key in keys:
+            self._number(key, requests)
+        return self.marks_of(keys)
+
+    def marks_of(self, keys: Iterable[QueueKey]) -> list[QueueMark]:
+        """Return where those of some queues end now that have been touched since the start."""
+        numbers, state = self._state.numbers, self._state
+        known = [(key, numbers[key]) for key in keys if key in numbers]
+        return [
+            QueueMark(*key, int(state.end[n]), int(state.allocated[n]), int(state.ext_count[n]))
+            for key, n in known
+        ]
+
     def take_drops(self) -> dict[QueueKey, QueueDrops]:
         """Return what the broker's rules dropped or misplaced since the last call."""
         drops, self.drops = self.drops, {}
@@ -178,6 +196,16 @@ class ConsumeQueueStore:
             fill = np.zeros(count, CQ_UNIT)
             fill["size"] = PRE_BLANK_SIZE
             self._disk.write(path, 0, fill.tobytes())
+
+
+def queues_of(requests: DispatchRequests) -> list[QueueKey]:
+    """Return the queues that requests put units into, or drop them from."""
+    is_used = np.zeros(len(requests.topics), np.bool_)
+    is_queued = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
+    is_used[requests.queue[is_queued]] = True
+    is_used[requests.multi_queue] = True
+    used = np.flatnonzero(is_used)
+    return list(dict.fromkeys((requests.topics[n], int(requests.queue_ids[n])) for n in used))
 
 
 def units_of(requests: DispatchRequests) -> tuple[Units, list[QueueKey], NDArray[np.int64]]:

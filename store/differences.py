@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import StoreIOError
 from store.layout import CQ_UNIT, EXT_UNIT, INDEX_ENTRY, PRE_BLANK_SIZE
-from store.mapped_file import map_file
+from store.mapped_file import data_extents, map_file
 
 NOTHING = "nothing (zeros)"
 
@@ -135,21 +133,10 @@ def first_difference(expected: NDArray[np.uint8], actual: NDArray[np.uint8]) -> 
 
 def first_data(path: Path, view: NDArray[np.uint8], begin: int) -> int:
     """Return the first position from ``begin`` on that is not zero, -1 if none; skips holes."""
-    try:
-        with path.open("rb") as f:
-            at = begin
-            while at < len(view):
-                try:
-                    at = os.lseek(f.fileno(), at, os.SEEK_DATA)
-                except OSError:  # ENXIO: only a hole follows
-                    return -1
-                end = min(os.lseek(f.fileno(), at, os.SEEK_HOLE), at + _CHUNK)
-                found = np.flatnonzero(view[at:end])
-                if len(found):
-                    return at + int(found[0])
-                at = end
-    except OSError as e:
-        raise StoreIOError("read", path, e) from e
+    for start, stop in data_extents(path, begin, len(view)):
+        found = np.flatnonzero(view[start:stop])
+        if len(found):
+            return start + int(found[0])
     return -1
 
 

@@ -6,12 +6,14 @@ The file is two lines: a JSON object, and the CRC-32 of that line in hex. It bel
 ===================  =========================================================================
 field                meaning
 ===================  =========================================================================
-format               1
+format               2
 shape                the settings the files were made with, version included
 store, commit_log    the store it was made from; where its log lay, as ``storePathCommitLog``
 reput_from_offset    no unit or index entry at or beyond this physical offset counts
 index_file           name of the newest index file that counts, "" without one
 index_count          entries in that file that count
+index_first          name of the oldest index file that counts, "" without one
+index_files          how many index files count
 last_record          offset, size, store_timestamp, body_crc of the last record, or null
 ===================  =========================================================================
 """
@@ -30,7 +32,7 @@ from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 from store.layout import ABORT_FILE
 
 PROGRESS = Path("reput", "progress")
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _PIECE = 1 << 16
 _Built = TypeVar("_Built")
 
@@ -55,6 +57,8 @@ class Dispatched:
     shape: dict[str, Any]
     index_file: str
     index_count: int
+    index_first: str
+    index_files: int
     last_record: Fingerprint | None
 
 
@@ -111,19 +115,26 @@ def decode_dispatched(data: bytes, path: Path) -> Dispatched:
     """Decode; raises DamageError (naming ``path``), UnsupportedFormatError."""
 
     def build(values: dict[str, Any]) -> Dispatched:
-        return Dispatched(**{field.name: values[field.name] for field in fields(Dispatched)})
+        known = {field.name: values[field.name] for field in fields(Dispatched)}
+        return Dispatched(**known | {"last_record": decode_fingerprint(known["last_record"])})
 
     return decode_values(data, path, build)
 
 
+def encode_values(values: dict[str, Any]) -> bytes:
+    """Encode a record as two lines: a JSON object and its CRC-32."""
+    line = json.dumps({"format": FORMAT_VERSION, **values}, sort_keys=True).encode()
+    return line + b"\n%08x\n" % zlib.crc32(line)
+
+
 def decode_values(data: bytes, path: Path, build: Callable[[dict[str, Any]], _Built]) -> _Built:
-    """Check a progress record and build from its values; ``last_record`` is a Fingerprint.
+    """Check a record and build from its values.
 
     Raises DamageError (naming ``path``), UnsupportedFormatError.
     """
     line, _, rest = data.partition(b"\n")
     if rest.strip() != b"%08x" % zlib.crc32(line):
-        raise DamageError(path, 0, "the progress record does not match its checksum")
+        raise DamageError(path, 0, f"the {path.name} record does not match its checksum")
     try:
         values = dict(json.loads(line))
         version = values.pop("format")
@@ -131,7 +142,11 @@ def decode_values(data: bytes, path: Path, build: Callable[[dict[str, Any]], _Bu
             raise UnsupportedFormatError(
                 f"{path} has format {version}; this release reads format {FORMAT_VERSION}"
             )
-        last = values["last_record"]
-        return build(values | {"last_record": Fingerprint(**last) if last else None})
-    except (KeyError, TypeError, ValueError) as e:
-        raise DamageError(path, 0, f"the progress record cannot be read: {e}") from e
+        return build(values)
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise DamageError(path, 0, f"the {path.name} record cannot be read: {e}") from e
+
+
+def decode_fingerprint(values: dict[str, Any] | None) -> Fingerprint | None:
+    """Return the fingerprint that a record holds, None for none."""
+    return Fingerprint(**values) if values else None

@@ -31,9 +31,9 @@ from store.kernels.index import (
     put_keys,
 )
 from store.mapped_file import map_file
+from store.marks import INDEX_HEADER_FIELDS, IndexMark
 
 _NAME_FORMAT = "%Y%m%d%H%M%S%f"
-_HEADER_FIELDS = 6
 
 
 @dataclass(slots=True)
@@ -49,6 +49,17 @@ class _FileInWork:
         self.dirty_pages = np.zeros(-(-len(self.slots) // SLOTS_PER_PAGE), np.uint8)
 
 
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """The index files that there are, by name, and the entries of the newest."""
+
+    first: str = ""
+    last: str = ""
+    files: int = 0
+    count: int = 0
+    full_timestamp: int = 0  # end time of the last file that was full when superseded, in ms
+
+
 class IndexService:
     """The index of one root, for appending."""
 
@@ -58,16 +69,23 @@ class IndexService:
         self._config = config
         self._disk = disk
         self._file: _FileInWork | None = None
-        files = index_files(self.directory)
-        if files:
-            self._file = self._load(files[-1])
+        self._names = [path.name for path in index_files(self.directory)]
+        if self._names:
+            self._file = self._load(self.directory / self._names[-1])
 
-    @property
-    def file_in_work(self) -> tuple[str, int] | None:
-        """Name and entry count of the newest file, None without files."""
+    def mark(self) -> IndexMark:
+        """Return where the index ends now."""
         if self._file is None:
-            return None
-        return self._file.path.name, int(self._file.header[INDEX_COUNT]) - 1
+            return IndexMark()
+        return IndexMark(self._file.path.name, tuple(self._file.header.tolist()))
+
+    def state(self) -> IndexState:
+        """Return which files there are now."""
+        if self._file is None:
+            return IndexState()
+        count = int(self._file.header[INDEX_COUNT]) - 1
+        names = self._names
+        return IndexState(names[0], names[-1], len(names), count, self.last_full_timestamp)
 
     def build_index(self, requests: DispatchRequests) -> None:
         """Put the keys of these requests, in log order (``IndexService.buildIndex``)."""
@@ -108,7 +126,7 @@ class IndexService:
         last = self._file
         if last is not None and last.header[INDEX_COUNT] < self._config.max_index_num:
             return last
-        header = np.zeros(_HEADER_FIELDS, np.int64)
+        header = np.zeros(INDEX_HEADER_FIELDS, np.int64)
         header[INDEX_COUNT] = 1
         if last is not None:
             # Java parity: the constructor sets both ends to where the last file ended.
@@ -120,6 +138,7 @@ class IndexService:
             self._write_header(last)
         path = self.directory / next_name(last.path.name if last is not None else None)
         self._disk.create(path, self._file_size())
+        self._names.append(path.name)
         slots = np.zeros(self._config.max_hash_slot_num, np.int32)
         self._file = _FileInWork(path, header, slots)
         self._write_header(self._file)
@@ -129,12 +148,7 @@ class IndexService:
         return layout.index_file_size(self._config.max_hash_slot_num, self._config.max_index_num)
 
     def _write_header(self, file: _FileInWork) -> None:
-        data = np.zeros(1, layout.INDEX_HEADER)
-        for name, value in zip(layout.INDEX_HEADER.names or (), file.header, strict=True):
-            data[name] = value
-        if file.header[INDEX_COUNT] <= 1 and not self._config.writes_count_of_empty_index:
-            data["index_count"] = 0  # a 4.x broker writes the count with the first entry only
-        self._disk.write(file.path, 0, data.tobytes())
+        self._disk.write(file.path, 0, encode_header(file.header, self._config))
 
     def _write_slots(self, file: _FileInWork) -> None:
         """Write back the pages of the slot table that changed, neighbours together."""
@@ -146,14 +160,7 @@ class IndexService:
         file.dirty_pages[dirty] = 0
 
     def _load(self, path: Path) -> _FileInWork:
-        view = map_file(path)
-        if len(view) != self._file_size():
-            raise DamageError(
-                path,
-                0,
-                f"the index file has {len(view)} bytes, not {self._file_size()}",
-                "pass the broker.conf this root was made with (--broker-conf)",
-            )
+        view = map_index_file(path, self._config)
         header = read_header(view)
         end = layout.index_slot_at(self._config.max_hash_slot_num)
         slots = view[layout.INDEX_HEADER_SIZE : end].view(layout.INDEX_SLOT).astype(np.int32)
@@ -173,6 +180,37 @@ def read_header(view: NDArray[np.uint8]) -> NDArray[np.int64]:
     header = np.array([int(raw[n]) for n in layout.INDEX_HEADER.names or ()], np.int64)
     header[INDEX_COUNT] = max(header[INDEX_COUNT], 1)
     return header
+
+
+def map_index_file(path: Path, config: StoreConfig) -> NDArray[np.uint8]:
+    """Map an index file read-only. Raises DamageError for one of another size, StoreIOError."""
+    view = map_file(path)
+    size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
+    if len(view) != size:
+        raise DamageError(
+            path,
+            0,
+            f"the index file has {len(view)} bytes, not {size}",
+            "pass the broker.conf this root was made with (--broker-conf)",
+        )
+    return view
+
+
+def entries_of(view: NDArray[np.uint8], config: StoreConfig) -> NDArray[np.void]:
+    """Return the entries that an index file's header counts, from entry 1 on."""
+    count = int(read_header(view)[INDEX_COUNT])
+    begin, end = (layout.index_entry_at(n, config.max_hash_slot_num) for n in (1, count))
+    return view[begin:end].view(layout.INDEX_ENTRY)
+
+
+def encode_header(header: NDArray[np.int64], config: StoreConfig) -> bytes:
+    """Encode an index file's header as a broker of the configured version writes it."""
+    data = np.zeros(1, layout.INDEX_HEADER)
+    for name, value in zip(layout.INDEX_HEADER.names or (), header, strict=True):
+        data[name] = value
+    if header[INDEX_COUNT] <= 1 and not config.writes_count_of_empty_index:
+        data["index_count"] = 0  # a 4.x broker writes the count with the first entry only
+    return data.tobytes()
 
 
 def next_name(last: str | None) -> str:

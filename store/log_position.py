@@ -42,6 +42,15 @@ def check_boundary(log: CommitLog, offset: int) -> None:
     )
 
 
+def is_boundary(log: CommitLog, offset: int) -> bool:
+    """Tell whether a record begins or the log ends at ``offset``, by the chain of its file."""
+    try:
+        check_boundary(log, offset)
+    except ConfigError:
+        return False
+    return True
+
+
 def first_stored_at(log: CommitLog, timestamp_ms: int) -> int:
     """Return the offset of the first record stored at or after a time; the log's end if none.
 

@@ -16,7 +16,7 @@ import stat
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from store.layout import MAPPED_FILE_NAME_DIGITS
 
 _EMPTY: NDArray[np.uint8] = np.empty(0, np.uint8)
 _MAPS_MAX = 400
+_EXTENT_MAX = 1 << 20
 _TICK_NS = 100_000_000  # longer than a tick of any file system that knows nanoseconds
 _COARSE_TICK_NS = 2_500_000_000
 _COARSE_UNIT_NS = 1_000_000
@@ -113,6 +114,33 @@ def written_prefix(sizes: NDArray[Any]) -> int:
         else:
             high = middle
     return low
+
+
+def is_mapped_file_name(name: str) -> bool:
+    """Tell whether a file is named as a mapped file."""
+    return len(name) == MAPPED_FILE_NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+def data_extents(path: Path, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield where between ``begin`` and ``end`` a file may hold data, at most 1 MiB at a time.
+
+    Holes, which read as zeros, are passed over. Raises StoreIOError.
+    """
+    try:
+        with path.open("rb") as f:
+            at = begin
+            while at < end:
+                try:
+                    at = os.lseek(f.fileno(), at, os.SEEK_DATA)
+                except OSError:  # ENXIO: only a hole follows
+                    return
+                stop = min(os.lseek(f.fileno(), at, os.SEEK_HOLE), at + _EXTENT_MAX, end)
+                if at >= stop:
+                    return
+                yield at, stop
+                at = stop
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
 
 
 class DirectoryWatch:
@@ -235,9 +263,7 @@ class MappedFileQueue:
         return self._bases[at] if at < len(self._bases) else None
 
     def _base_of(self, path: Path) -> int:
-        if len(path.name) != MAPPED_FILE_NAME_DIGITS or not path.name.isascii():
-            raise DamageError(path, 0, "not named as a mapped file (20 digits)")
-        if not path.name.isdigit():
+        if not is_mapped_file_name(path.name):
             raise DamageError(path, 0, "not named as a mapped file (20 digits)")
         base = int(path.name)
         if base % self.file_size:

@@ -18,7 +18,7 @@ from typing import ParamSpec, TypeVar
 from store import java
 from store.config import StoreConfig, load_config
 from store.dispatched import Dispatched, ProgressReader
-from store.errors import ConfigError, StoreError, StoreIOError
+from store.errors import ConfigError, DamageError, StoreError, StoreIOError
 from store.get_message import (
     GetMessageResult,
     GetMessageStatus,
@@ -283,6 +283,13 @@ class MessageStore:
         """
         self._refresh()
         query = Query(topic, key, begin_ms, end_ms, index_type)
+        before = self._dispatched
+        try:
+            return query_message(self._index, self._log, before, query, max_count)
+        except DamageError:
+            self._refresh()
+            if self._dispatched is before:
+                raise  # else the index was cut or expired meanwhile
         return query_message(self._index, self._log, self._dispatched, query, max_count)
 
     # ---------------------------------------------------------------------------------------------

@@ -114,16 +114,15 @@ def open_index(index: IndexFiles, log: LogReader, dispatched: Dispatched | None)
         if not newest_first and not log.is_empty():
             raise ConfigError(f"{directory} holds no index files: no index has been built there")
         return newest_first
-    last = dispatched.index_file
-    if last and last not in (file.path.name for file in newest_first):
-        raise DamageError(directory / last, 0, "the index file named by progress is missing")
-    files = []
-    for file in newest_first:
-        if file.path.name <= last:
-            is_last = file.path.name == last
-            count = dispatched.index_count if is_last else config.max_index_num - 1
-            file.bound = IndexBound(dispatched.reput_from_offset, count)
-            files.append(file)
+    first, last = dispatched.index_first, dispatched.index_file
+    files = [file for file in newest_first if first <= file.path.name <= last]
+    if len(files) != dispatched.index_files:
+        reason = f"{len(files)} index files from {first} to {last}, not {dispatched.index_files}"
+        raise DamageError(directory, 0, reason, "restore them, or give a new OUTPUT")
+    for file in files:
+        is_last = file.path.name == last
+        count = dispatched.index_count if is_last else config.max_index_num - 1
+        file.bound = IndexBound(dispatched.reput_from_offset, count)
     return files
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from checkpoints.progress import LostRange
+from checkpoints.progress import LostRange, queue_key
 from checkpoints.root import BatchEnd, DispatchRoot
 from store.config import StoreConfig
 from store.consume_queue_store import ConsumeQueueStore
 from store.dispatch_request import DispatchRequests, concat
 from store.errors import StoreError
-from store.index_service import IndexService
+from store.index_service import IndexService, IndexState
 from store.pull_request_hold import PullRequestHoldService
 from store.scan import Damage
 
@@ -147,7 +147,9 @@ class DispatchSink:
         end = at
         if requests:
             batch = concat(requests)
-            self._root.begin_batch()
+            self._root.begin_batch(
+                self._queues.marks(batch), self._index.mark() if self._index is not None else None
+            )
             self._is_settled = False
             for dispatcher in self.dispatchers:
                 dispatcher.dispatch(batch)
@@ -199,19 +201,17 @@ class DispatchSink:
         return requests, lost, None
 
     def _commit(self, requests: list[DispatchRequests], lost: list[Damage], end: int) -> None:
-        offsets = [int(r.commit_log_offset[-1]) for r in requests if len(r)]
-        index = self._index
-        name, count = (index.file_in_work if index is not None else None) or ("", 0)
+        offsets = [int(r.commit_log_offset[i]) for r in requests if len(r) for i in (0, -1)]
         drops = {key: (d.repeated, d.gaps) for key, d in self._queues.take_drops().items()}
+        known = map(queue_key, self._root.progress.drops)
         self._root.commit(
             BatchEnd(
                 reput_from_offset=end,
+                first_offset=offsets[0] if offsets else -1,
                 last_offset=offsets[-1] if offsets else -1,
-                messages=sum(len(r) for r in requests),
-                index_file=name,
-                index_count=count,
-                index_msg_timestamp=index.last_full_timestamp if index is not None else 0,
+                index=self._index.state() if self._index is not None else IndexState(),
                 drops=drops,
+                marks=self._queues.marks_of({*known, *drops}),
                 lost=tuple(LostRange(d.begin, d.end, d.path, d.reason) for d in lost),
             )
         )

@@ -23,7 +23,14 @@ from store.log_plan import LogPlanner
 from store.scan import Scanner
 from streaming.dispatchers import DispatchSink, IndexDispatcher
 from tests.conftest import Golden
-from tests.dispatching import HastyDisk, assert_same_content, assert_same_store, dispatch_all, tree
+from tests.dispatching import (
+    HastyDisk,
+    assert_same_content,
+    assert_same_store,
+    built_tree,
+    dispatch_all,
+    tree,
+)
 
 WITH_UNKNOWN_MAGIC = "v-magic2-5.0.0"
 
@@ -92,13 +99,15 @@ def test_a_root_opened_again_after_each_batch_and_batches_applied_twice_build_th
 def test_dispatching_again_from_any_offset_changes_nothing(
     golden: Golden, dispatched: Path, requests: DispatchRequests
 ) -> None:
-    before = tree(dispatched)
+    before, progress = built_tree(dispatched), read_progress(dispatched)
     root = DispatchRoot.open(dispatched, golden.store_root, golden.config, disk=HastyDisk())
     sink = DispatchSink(root, golden.config)
     for first in (0, 1, len(requests) // 2, len(requests) - 1):
         sink.apply([requests.slice(first, len(requests))])
     sink.close()
-    assert_same_content(tree(dispatched), before)
+    assert_same_content(built_tree(dispatched), before)
+    assert progress is not None
+    assert replace(root.progress, signs=progress.signs) == progress
 
 
 def test_dispatchers_know_what_they_have_whatever_the_sink_passes_on(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.kernels.jit import kernel
+from store.kernels.record import read_i32
 from store.layout import INDEX_ENTRY_SIZE, SYS_ROLLBACK
 
 SLOTS_PER_PAGE = 1024  # slots are written back by pages of 4096 bytes
@@ -105,3 +106,18 @@ def put_keys(
             key += 1
         row += 1
     return row, key
+
+
+@kernel
+def fill_slots(entries: NDArray[np.uint8], slots: NDArray[np.int32]) -> int:
+    """Set the slots that entries 1, 2, … of a file leave; return how many are in use.
+
+    ``entries`` are their bytes; ``slots`` is all zero.
+    """
+    used = 0
+    for n in range(len(entries) // INDEX_ENTRY_SIZE):
+        slot = read_i32(entries, n * INDEX_ENTRY_SIZE) % len(slots)
+        if slots[slot] == 0:
+            used += 1
+        slots[slot] = n + 1
+    return used

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from checkpoints.progress import (
     LostRange,
+    Milestone,
     Progress,
+    Signs,
     decode_progress,
     encode_progress,
     read_progress,
@@ -20,6 +22,7 @@ from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatched import Fingerprint
 from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError
+from store.marks import QueueMark
 
 PATH = Path("root/reput/progress")
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -34,11 +37,30 @@ PROGRESS = Progress(
     index_file="20260101000000000",
     index_count=3,
     index_msg_timestamp=5,
-    messages=2,
+    batch=3,
+    index_first="20260101000000000",
+    index_files=1,
     log_was_clean=True,
     lost=(LostRange(1024, 1100, "store/commitlog/0", "the body does not match its CRC"),),
     drops={"主题/0": {"repeated": 1, "gaps": 2}},
+    milestones=(
+        Milestone(
+            batch=2,
+            reput_from_offset=1100,
+            last_record=Fingerprint(1024, 76, 1_600_000_000_000, 8),
+            drops={"主题/0": {"repeated": 1, "gaps": 0}},
+            marks=(QueueMark("主题", 0, 20, 100, 1),),
+            index_msg_timestamp=5,
+        ),
+    ),
+    signs=Signs("0000abcd", "", 5, 6),
 )
+
+DROPS = st.dictionaries(
+    st.text(), st.fixed_dictionaries({"repeated": COUNTS, "gaps": COUNTS}), max_size=3
+)
+FINGERPRINTS = st.builds(Fingerprint, COUNTS, COUNTS, LONGS, COUNTS)
+MARKS = st.lists(st.builds(QueueMark, st.text(), COUNTS, LONGS, LONGS, COUNTS), max_size=3)
 
 progresses = st.builds(
     Progress,
@@ -47,14 +69,21 @@ progresses = st.builds(
     store=st.text(),
     commit_log=st.text(),
     shape=st.dictionaries(st.text(), st.one_of(st.text(), LONGS, st.booleans())),
-    last_record=st.one_of(st.none(), st.builds(Fingerprint, COUNTS, COUNTS, LONGS, COUNTS)),
+    last_record=st.one_of(st.none(), FINGERPRINTS),
     index_file=st.text("0123456789", max_size=17),
     index_count=COUNTS,
     index_msg_timestamp=LONGS,
-    messages=COUNTS,
+    batch=COUNTS,
+    index_first=st.text("0123456789", max_size=17),
+    index_files=COUNTS,
     log_was_clean=st.one_of(st.none(), st.booleans()),
     lost=st.lists(st.builds(LostRange, COUNTS, COUNTS, st.text(), st.text())).map(tuple),
-    drops=st.dictionaries(st.text(), st.fixed_dictionaries({"repeated": COUNTS, "gaps": COUNTS})),
+    drops=DROPS,
+    milestones=st.lists(
+        st.builds(Milestone, COUNTS, COUNTS, FINGERPRINTS, DROPS, MARKS.map(tuple), LONGS),
+        max_size=3,
+    ).map(tuple),
+    signs=st.builds(Signs, st.text(), st.text(), LONGS, LONGS),
 )
 
 
@@ -73,7 +102,7 @@ def test_progress_is_two_lines_of_ascii() -> None:
     line, checksum, rest = encode_progress(PROGRESS).split(b"\n")
     assert line.isascii()
     assert (b"%08x" % zlib.crc32(line), b"") == (checksum, rest)
-    assert {"format": 1, "reput_from_offset": 1234}.items() <= json.loads(line).items()
+    assert {"format": 2, "reput_from_offset": 1234}.items() <= json.loads(line).items()
 
 
 def test_every_changed_byte_is_found() -> None:
@@ -124,8 +153,8 @@ def test_a_field_left_out_or_of_another_kind_is_damage(name: str) -> None:
 
 def test_another_format_is_refused_by_its_number() -> None:
     values = json.loads(encode_progress(PROGRESS).split(b"\n")[0])
-    data = with_checksum(json.dumps({**values, "format": 2}).encode())
-    with pytest.raises(UnsupportedFormatError, match="format 2"):
+    data = with_checksum(json.dumps({**values, "format": 3}).encode())
+    with pytest.raises(UnsupportedFormatError, match="format 3"):
         decode_progress(data, PATH)
 
 

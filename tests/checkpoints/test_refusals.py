@@ -101,7 +101,7 @@ class FailingDisk(HastyDisk):
 
 @pytest.mark.parametrize("name", ["checkpoint", "progress"])
 @pytest.mark.parametrize("has_index", [True, False])
-def test_data_beyond_progress_is_refused_in_one_line(
+def test_data_beyond_progress_is_cut_off(
     output: Path, store: Path, name: str, has_index: bool
 ) -> None:
     config = replace(CONFIG, message_index_enable=has_index)
@@ -114,9 +114,11 @@ def test_data_beyond_progress_is_refused_in_one_line(
             with pytest.raises(StoreIOError, match=f"cannot replace .*{name}.*No space left"):
                 sink.apply(requests)
     assert (output / "abort").exists()
-    with pytest.raises(ConfigError, match=r"goes beyond its progress.*new OUTPUT") as caught:
-        DispatchRoot.open(output, store, config)
-    assert "\n" not in str(caught.value)
+    with opened(output, store, config) as again:
+        assert len(again.recovered) == (name == "progress")
+    dispatch_all(store, output, config)
+    dispatch_all(store, output.with_name("undisturbed"), config)
+    assert_same_store(output, output.with_name("undisturbed"))
 
 
 def test_a_run_cut_off_between_batches_goes_on(output: Path, store: Path) -> None:
@@ -150,13 +152,32 @@ def change_last_record(store: Path, at: int, data: bytes) -> int:
     [(0, bytes(SIZE)), (59, b"\x01"), (62, b"\x01"), (8, b"\x01"), (28, b"\x01"), (4, b"\x01")],
     ids=["truncated", "store time", "later", "body CRC", "offset", "magic"],
 )
-def test_a_log_that_changed_is_refused(output: Path, store: Path, at: int, data: bytes) -> None:
+def test_a_log_that_changed_at_its_end_is_followed(
+    output: Path, store: Path, at: int, data: bytes
+) -> None:
+    dispatch_all(store, output, CONFIG)
+    change_last_record(store, at, data)
+    with opened(output, store) as root:
+        [recovered] = root.recovered
+        assert "no longer holds the record dispatched last" in recovered.why
+        assert recovered.to_offset == root.progress.reput_from_offset < LAST_OFFSET
+    dispatch_all(store, output, CONFIG)
+    dispatch_all(store, output.with_name("undisturbed"), CONFIG)
+    assert_same_store(output, output.with_name("undisturbed"))
+
+
+@pytest.mark.parametrize("at", [0, 62, 28])
+def test_another_log_is_refused(output: Path, store: Path, at: int) -> None:
     dispatch_all(store, output, CONFIG)
     before = tree(output)
-    offset = change_last_record(store, at, data)
-    with pytest.raises(DamageError, match=r"the log changed.*new OUTPUT") as caught:
+    offset = change_last_record(store, at, b"\x01")
+    path = store / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamageError, match=r"the log changed.*nor any record.*new OUTPUT") as caught:
         DispatchRoot.open(output, store, CONFIG)
-    assert offset == caught.value.offset
+    assert caught.value.offset == offset + SIZE
     assert before == tree(output)
 
 

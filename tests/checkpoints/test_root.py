@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint, write_checkpoint
-from checkpoints.progress import encode_progress, progress_path, read_progress
+from checkpoints.progress import progress_path, read_progress
 from checkpoints.root import DispatchRoot
 from store.config import BrokerVersion
 from store.disk import Disk
@@ -144,8 +144,7 @@ def test_progress_says_what_was_dispatched(output: Path, store: Path) -> None:
     assert (
         progress.reput_from_offset,
         progress.begin_offset,
-        progress.messages,
-    ) == (LAST_OFFSET + SIZE, 0, 20)
+    ) == (LAST_OFFSET + SIZE, 0)
     body_crc = struct.unpack(">i", encode(MESSAGES[-1], 0)[8:12])[0]
     assert Fingerprint(LAST_OFFSET, SIZE, 1019, body_crc) == progress.last_record
     assert (str(store.resolve()), CONFIG.shape()) == (progress.store, progress.shape)
@@ -221,11 +220,11 @@ def test_from_offset_begins_a_new_root_there_and_leaves_no_hole(output: Path, st
     root = DispatchRoot.open(output, store, CONFIG, from_offset=SIZE, disk=HastyDisk())
     assert (root.progress.reput_from_offset, root.progress.begin_offset) == (SIZE, SIZE)
     root.close(clean=True)
-    before = progress_path(output).read_bytes()
+    before, progress = progress_path(output).read_bytes(), root.progress
     with pytest.raises(ConfigError, match="would leave a hole"):
         DispatchRoot.open(output, store, CONFIG, from_offset=2 * SIZE)
     assert before == progress_path(output).read_bytes()
     root = DispatchRoot.open(output, store, CONFIG, from_offset=0, disk=HastyDisk())
     assert root.progress.reput_from_offset == SIZE
-    assert before == encode_progress(root.progress)
+    assert progress == replace(root.progress, signs=progress.signs)
     root.close(clean=True)

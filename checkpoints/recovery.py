@@ -1,0 +1,172 @@
+"""Recovery: a root brought back to a record boundary after whatever happened (promises I3, I4).
+
+Two things can have happened, seen in this order:
+
+* a batch was cut off: the root is cut back to its progress, by the batch record;
+* the log changed (it came back shorter, or other messages were written over its end): the root is
+  cut back to the newest milestone that the log still holds.
+
+To cut, a batch record with the end to reach is made durable first; then progress is lowered, so
+that no reader looks beyond it; then files are cut. Killed anywhere, it is done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from checkpoints.batch import BatchRecord, read_batch, write_batch
+from checkpoints.fingerprint import change_of, read_fingerprint
+from checkpoints.progress import Milestone, Progress, queue_key, write_progress
+from store.commit_log import CommitLog
+from store.config import StoreConfig
+from store.disk import Disk
+from store.dispatched import Fingerprint
+from store.errors import DamageError
+from store.find_marks import find_index_mark, find_queue_marks
+from store.index_service import index_files
+from store.kernels.index import INDEX_COUNT
+from store.layout import INDEX_DIR
+from store.log_plan import LogPlanner
+from store.log_position import is_boundary
+from store.marks import IndexMark, QueueMark
+from store.truncation import Truncated, Truncation
+
+Report = Callable[[str, int, int], None]  # what is being done, how many queues of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a recovery found and did. Offsets are physical offsets of the log."""
+
+    why: str
+    from_offset: int
+    to_offset: int
+    cut: Truncated
+    seconds: float
+
+
+class Recovery:
+    """Brings one root, which this process owns, back to a record boundary."""
+
+    def __init__(
+        self, root: Path, log: CommitLog, disk: Disk, report: Report | None = None
+    ) -> None:
+        self.done: list[Recovered] = []
+        self._root = root
+        self._log = log
+        self._config: StoreConfig = log.config
+        self._disk = disk
+        self._report = report or (lambda _what, _done, _total: None)
+
+    def roll_back_batch(self, progress: Progress | None) -> Progress | None:
+        """Cut off what a batch left that progress does not count; return progress then."""
+        record = read_batch(self._root)
+        if record is None or (progress is not None and record.number <= progress.batch):
+            return progress
+        target = record.progress
+        if target is None and progress is not None:
+            target = replace(progress, batch=record.number)
+        if target is None:
+            return None  # its progress is gone: nothing of ours is left to go by
+        from_offset = progress.reput_from_offset if progress is not None else -1
+        return self._cut("a dispatch was cut off in a batch", from_offset, record, target)
+
+    def follow_log(self, progress: Progress, planner: LogPlanner) -> Progress:
+        """Cut off what is not in the log any more; return progress then.
+
+        Raises DamageError if the log holds nothing that is known to have been dispatched.
+        """
+        why = change_of(self._log, progress.last_record)
+        if not why and progress.reput_from_offset > max(planner.end(), self._log.min_offset()):
+            why = f"the log ends at offset {planner.end()}"
+        if not why:
+            return progress
+        milestone = self._last_common(progress, planner.end())
+        if milestone is None:
+            raise self._other_log(progress, why)
+        index = self._index_mark(milestone.reput_from_offset)
+        target = _progress_at(progress, milestone, index, index_files(self._root / INDEX_DIR))
+        marks = self._queue_marks(progress, milestone)
+        record = BatchRecord(target.batch, marks, index, target)
+        write_batch(self._root, record, self._disk)
+        return self._cut(why, progress.reput_from_offset, record, target)
+
+    def _last_common(self, progress: Progress, end: int) -> Milestone | None:
+        """Return the newest milestone whose last record the log still has, in its chain."""
+        for milestone in reversed(progress.milestones):
+            at, last = milestone.reput_from_offset, milestone.last_record
+            if at >= progress.reput_from_offset or at > end or last.offset < self._min():
+                continue
+            if read_fingerprint(self._log, last.offset) == last and is_boundary(self._log, at):
+                return milestone
+        return None
+
+    def _min(self) -> int:
+        return max(self._log.min_offset(), 0)
+
+    def _other_log(self, progress: Progress, why: str) -> DamageError:
+        file = self._log.find(progress.reput_from_offset)
+        return DamageError(
+            file.path if file is not None else self._log.directories[0],
+            progress.reput_from_offset,
+            f"{why}, nor any record that an earlier batch ended with",
+            "it is another log, or was cut off too far back; dispatch it into a new OUTPUT",
+        )
+
+    def _queue_marks(self, progress: Progress, milestone: Milestone) -> tuple[QueueMark, ...]:
+        known = {mark.key: mark for mark in milestone.marks}
+        dropped = [queue_key(name) for name, d in progress.drops.items() if d["repeated"]]
+        found = find_queue_marks(self._root, self._config, milestone.reput_from_offset, dropped)
+        return tuple(({mark.key: mark for mark in found} | known).values())
+
+    def _index_mark(self, offset: int) -> IndexMark | None:
+        if not self._config.message_index_enable:
+            return None
+
+        def record_at(at: int) -> Fingerprint | None:
+            return read_fingerprint(self._log, at)
+
+        return find_index_mark(self._root, self._config, offset, self._log, record_at)
+
+    def _cut(self, why: str, from_offset: int, record: BatchRecord, target: Progress) -> Progress:
+        began = time.monotonic()
+        lowered = replace(target, batch=record.number - 1)
+        write_progress(self._root, lowered, self._disk)
+        truncation = Truncation(self._root, self._config, self._disk)
+        for number, mark in enumerate(record.queues):
+            self._report(why, number, len(record.queues))
+            truncation.truncate_queue(mark)
+        if record.index is not None:
+            truncation.truncate_index(record.index)
+        self._disk.sync()
+        write_progress(self._root, target, self._disk)
+        self._report(why, len(record.queues), len(record.queues))
+        at = target.reput_from_offset
+        seconds = time.monotonic() - began
+        self.done.append(Recovered(why, max(from_offset, at), at, truncation.counts, seconds))
+        return target
+
+
+def _progress_at(
+    progress: Progress, milestone: Milestone, index: IndexMark | None, files: list[Path]
+) -> Progress:
+    """Return progress as it was at a milestone, but for the count of batches."""
+    at = milestone.reput_from_offset
+    names = [path.name for path in files if index is not None and path.name <= index.file]
+    return replace(
+        progress,
+        batch=progress.batch + 1,
+        reput_from_offset=at,
+        last_record=milestone.last_record,
+        index_file=names[-1] if names else "",
+        index_count=index.header[INDEX_COUNT] - 1 if index is not None and names else 0,
+        index_first=names[0] if names else "",
+        index_files=len(names),
+        index_msg_timestamp=milestone.index_msg_timestamp,
+        lost=tuple(lost for lost in progress.lost if lost.end <= at),
+        drops=milestone.drops,
+        milestones=tuple(m for m in progress.milestones if m.reput_from_offset <= at),
+    )

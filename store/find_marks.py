@@ -1,0 +1,154 @@
+"""Marks found from the files of a root: where they ended when the log was at some offset.
+
+Units and index entries of a root of ours lie in log order, so the end is searched for in each. What
+units cannot tell of a queue whose messages were dropped by a broker's rules (a file begun, an ext
+unit put for a message that has no unit) the caller must know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.commit_log import CommitLog
+from store.config import StoreConfig
+from store.consume_queue import ConsumeQueue, count_units, units_in
+from store.consume_queue_ext import ExtFiles
+from store.dispatched import Fingerprint
+from store.index_service import entries_of, index_files, map_index_file, read_header
+from store.kernels.consume_queue import NO_QUEUE_YET
+from store.kernels.index import (
+    BEGIN_PHY,
+    BEGIN_TIMESTAMP,
+    END_PHY,
+    END_TIMESTAMP,
+    INDEX_COUNT,
+    SLOT_COUNT,
+    fill_slots,
+)
+from store.kernels.record import read_i32
+from store.layout import (
+    CONSUME_QUEUE_DIR,
+    CQ_UNIT_SIZE,
+    EXT_ADDRESS_MAX,
+    INDEX_DIR,
+    INDEX_ENTRY_SIZE,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    PRE_BLANK_SIZE,
+)
+from store.marks import INDEX_HEADER_FIELDS, IndexMark, QueueMark, list_queues
+
+RecordAt = Callable[[int], Fingerprint | None]
+
+
+def find_queue_marks(
+    root: Path, config: StoreConfig, offset: int, also: Collection[tuple[str, int]]
+) -> Iterator[QueueMark]:
+    """Yield the marks at ``offset`` of the queues that go beyond it.
+
+    ``also`` are queues that may go beyond it by more than units.
+    """
+    for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
+        directory = root / CONSUME_QUEUE_DIR / topic / str(queue_id)
+        queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
+        if (topic, queue_id) in also or _goes_beyond(queue, offset):
+            yield _queue_mark((topic, queue_id), queue, config, offset)
+
+
+def _goes_beyond(queue: ConsumeQueue, offset: int) -> bool:
+    """Tell whether a queue's last unit lies at ``offset`` or behind."""
+    for file in reversed(queue.files):
+        units = units_in(file)
+        count = count_units(units)
+        if count:
+            return int(units[count - 1]["commit_log_offset"]) >= offset
+    return False
+
+
+def _queue_mark(
+    key: tuple[str, int], queue: ConsumeQueue, config: StoreConfig, offset: int
+) -> QueueMark:
+    ext_count = 0
+    mark = (NO_QUEUE_YET, NO_QUEUE_YET)
+    for file in reversed(queue.files):
+        units = units_in(file)
+        units = units[: count_units(units)]
+        kept = int(np.searchsorted(units["commit_log_offset"], offset))
+        units = units[:kept]
+        if not kept or (units["size"] == PRE_BLANK_SIZE).all():
+            continue
+        if mark[0] == NO_QUEUE_YET:
+            mark = (file.base + kept * CQ_UNIT_SIZE, file.base + queue.file_size)
+        ext = units["tags_code"][units["tags_code"] <= EXT_ADDRESS_MAX]
+        if not config.enable_consume_queue_ext or len(ext):
+            ext_count = ExtFiles(config).count_to(int(ext[-1])) if len(ext) else 0
+            break
+    return QueueMark(*key, *mark, ext_count)
+
+
+def find_index_mark(
+    root: Path, config: StoreConfig, offset: int, log: CommitLog, record_at: RecordAt
+) -> IndexMark:
+    """Return where the index ended when the log had been dispatched up to ``offset``."""
+    files = index_files(root / INDEX_DIR)
+    views = [map_index_file(path, config) for path in files]
+    for number in range(len(files) - 1, -1, -1):
+        entries = entries_of(views[number], config)
+        count = int(np.searchsorted(entries["phy_offset"], offset))
+        if not count:
+            continue
+        is_full = count == config.max_index_num - 1
+        last = record_at(int(entries["phy_offset"][count - 1]))
+        if is_full and number + 1 < len(files) and _has_record(log, last, offset):
+            header = _empty_header(read_header(views[number]))
+            return IndexMark(files[number + 1].name, tuple(header.tolist()))
+        header = _header(views[number], config, count, last)
+        return IndexMark(files[number].name, tuple(header.tolist()))
+    if not files:
+        return IndexMark()
+    return IndexMark(files[0].name, tuple(_empty_header(None).tolist()))
+
+
+def _has_record(log: CommitLog, last: Fingerprint | None, offset: int) -> bool:
+    """Tell whether a record begins behind ``last`` and before ``offset``."""
+    if last is None:  # it has expired
+        return True
+    at = last.offset + last.size
+    file = log.find(at)
+    if file is not None and at < offset and file.length == log.file_size:
+        is_blank = read_i32(file.view(), at - file.base + MAGIC_AT) == MAGIC_BLANK
+        return not is_blank or log.roll_next_file(at) < offset
+    return at < offset
+
+
+def _empty_header(before: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Return the header of a file that has just been begun, behind one with a header or none."""
+    header = np.zeros(INDEX_HEADER_FIELDS, np.int64)
+    header[INDEX_COUNT] = 1
+    if before is not None:
+        header[BEGIN_PHY] = header[END_PHY] = max(before[END_PHY], 0)
+        header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = max(before[END_TIMESTAMP], 0)
+    return header
+
+
+def _header(
+    view: NDArray[np.uint8], config: StoreConfig, count: int, last: Fingerprint | None
+) -> NDArray[np.int64]:
+    """Return a file's header as it was with its first ``count`` entries."""
+    header, entries = read_header(view), entries_of(view, config)[:count]
+    if last is not None:
+        header[END_TIMESTAMP] = last.store_timestamp
+    elif count + 1 < header[INDEX_COUNT]:  # expired: known to the second
+        header[END_TIMESTAMP] = header[BEGIN_TIMESTAMP] + 1000 * int(
+            entries["time_diff_seconds"][-1]
+        )
+    header[END_PHY] = entries["phy_offset"][-1]
+    header[INDEX_COUNT] = count + 1
+    slots = np.zeros(config.max_hash_slot_num, np.int32)
+    used = fill_slots(entries.view(np.uint8).reshape(-1)[: count * INDEX_ENTRY_SIZE], slots)
+    header[SLOT_COUNT] = count if config.counts_every_entry_as_slot else used
+    return header
