@@ -56,7 +56,8 @@ def read_checkpoint(root: Path) -> StoreCheckpoint | None:
     except OSError as e:
         raise StoreIOError("read", path, e) from e
     if len(data) < CHECKPOINT.itemsize:
-        raise DamageError(path, 0, f"a checkpoint has {CHECKPOINT_SIZE} bytes, this {len(data)}")
+        reason = f"a checkpoint has {CHECKPOINT_SIZE} bytes, this {len(data)}"
+        raise DamageError(path, 0, reason, "remove it, it can be done without")
     return decode_checkpoint(data)
 
 

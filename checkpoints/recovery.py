@@ -1,7 +1,8 @@
 """Recovery: a root brought back to a record boundary after whatever happened (promises I3, I4).
 
-Two things can have happened, seen in this order:
+Three things can have happened, looked for in this order:
 
+* something else wrote the root, or a broker ran on it: it is adopted (``checkpoints.adoption``);
 * a batch was cut off: the root is cut back to its progress, by the batch record;
 * the log changed (it came back shorter, or other messages were written over its end): the root is
   cut back to the newest milestone that the log still holds.
@@ -13,10 +14,10 @@ that no reader looks beyond it; then files are cut. Killed anywhere, it is done 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from checkpoints.adoption import Adoption, Report
 from checkpoints.batch import BatchRecord, read_batch, write_batch
 from checkpoints.fingerprint import change_of, read_fingerprint
 from checkpoints.progress import Milestone, Progress, queue_key, write_progress
@@ -33,8 +34,6 @@ from store.log_plan import LogPlanner
 from store.log_position import is_boundary
 from store.marks import IndexMark, QueueMark
 from store.truncation import Truncated, Truncation
-
-Report = Callable[[str, int, int], None]  # what is being done, how many queues of how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +60,16 @@ class Recovery:
         self._disk = disk
         self._report = report or (lambda _what, _done, _total: None)
 
-    def roll_back_batch(self, progress: Progress | None) -> Progress | None:
+    def roll_back_batch(self, progress: Progress) -> Progress:
         """Cut off what a batch left that progress does not count; return progress then."""
         record = read_batch(self._root)
-        if record is None or (progress is not None and record.number <= progress.batch):
+        if record is None or record.number <= progress.batch:
             return progress
-        target = record.progress
-        if target is None and progress is not None:
-            target = replace(progress, batch=record.number)
-        if target is None:
-            return None  # its progress is gone: nothing of ours is left to go by
-        from_offset = progress.reput_from_offset if progress is not None else -1
-        return self._cut("a dispatch was cut off in a batch", from_offset, record, target)
+        target = record.progress or replace(progress, batch=record.number)
+        why = "a dispatch was cut off in a batch"
+        if record.progress is not None:
+            why = "a recovery was cut off"
+        return self._cut(why, progress.reput_from_offset, record, target)
 
     def follow_log(self, progress: Progress, planner: LogPlanner) -> Progress:
         """Cut off what is not in the log any more; return progress then.
@@ -130,6 +127,24 @@ class Recovery:
             return read_fingerprint(self._log, at)
 
         return find_index_mark(self._root, self._config, offset, self._log, record_at)
+
+    def adopt(self, progress: Progress, planner: LogPlanner, why: str) -> Progress:
+        """Make a root that something else wrote ours, cut back to where it agrees with its log.
+
+        ``progress`` is that of a new root. Raises ConfigError if it is the root of another log or
+        of other settings.
+        """
+        began = time.monotonic()
+        end = max(planner.end(), progress.begin_offset)
+        adoption = Adoption(self._root, self._log, planner, self._report)
+        target, agreement = adoption.adopt(progress, end)
+        record = BatchRecord(target.batch, agreement.queues, agreement.index, target)
+        write_batch(self._root, record, self._disk)
+        if agreement.difference is not None:
+            why = f"{why}; {agreement.difference}"
+        target = self._cut(why, end, record, target)
+        self.done[-1] = replace(self.done[-1], seconds=time.monotonic() - began)
+        return target
 
     def _cut(self, why: str, from_offset: int, record: BatchRecord, target: Progress) -> Progress:
         began = time.monotonic()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from checkpoints.adoption import Report
 from checkpoints.batch import BatchRecord, read_batch, write_batch
 from checkpoints.checkpoint_file import (
     StoreCheckpoint,
@@ -27,15 +28,14 @@ from checkpoints.progress import (
     Milestone,
     Progress,
     Signs,
-    progress_path,
     queue_key,
     queue_name,
     read_progress,
     thin,
     write_progress,
 )
-from checkpoints.recovery import Recovered, Recovery, Report
-from checkpoints.signs import ANY_ABORT, checksum, read_signs
+from checkpoints.recovery import Recovered, Recovery
+from checkpoints.signs import ANY_ABORT, checksum, find_broker, read_signs
 from store import layout
 from store.commit_log import CommitLog
 from store.config import StoreConfig, other_setting
@@ -112,19 +112,28 @@ class DispatchRoot:
         from_offset: int | None,
         report: Report | None,
     ) -> None:
-        progress = read_progress(self.path)
+        self._checkpoint = read_checkpoint(self.path)
+        progress, has_abort = read_progress(self.path), (self.path / layout.ABORT_FILE).exists()
         if progress is not None:
             if progress.batch == 0 and progress.is_untouched and read_batch(self.path) is None:
                 progress = replace(progress, shape=config.shape())  # nothing depends on it yet
             _check_same(progress, store_root, config, self.path)
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         recovery = Recovery(self.path, self.log, self.disk, report)
-        progress = recovery.roll_back_batch(progress)
-        if progress is None:
-            progress = self._new_progress(store_root, config, from_offset)
+        why = self._find_other(progress)
+        if progress is None or why:
+            new = self._new_progress(store_root, config, progress, from_offset)
+            is_same = _same_directory(self.path, store_root)
+            new = replace(new, log_was_clean=not has_abort if is_same else None)
+            if why and not is_same and (self.path / layout.COMMIT_LOG_DIR).is_dir():
+                raise ConfigError(
+                    f"{self.path} has queues and a log of its own, {store_root} is another store; "
+                    f"{NEW_OUTPUT_HINT}"
+                )
+            progress = new if not why else recovery.adopt(new, self._planner(new, store_root), why)
         else:
-            is_clean = self._is_log_clean(progress, store_root)
-            progress = recovery.follow_log(progress, LogPlanner(self.log, lambda: is_clean))
+            progress = recovery.roll_back_batch(progress)
+            progress = recovery.follow_log(progress, self._planner(progress, store_root))
         self.recovered = tuple(recovery.done)
         if from_offset is not None and from_offset > progress.reput_from_offset:
             raise ConfigError(
@@ -134,9 +143,22 @@ class DispatchRoot:
         self.progress = progress
         self._own(config)
 
+    def _find_other(self, progress: Progress | None) -> str:
+        """Say how it is seen that something else wrote to the root, "" if it is not."""
+        if progress is not None:
+            broker = find_broker(self.path, progress.signs)
+            return f"a broker ran on it since: {broker}" if broker else ""
+        for name in (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR):
+            if _has_entries(self.path / name):
+                return "a broker made it"
+        return ""
+
+    def _planner(self, progress: Progress, store_root: Path) -> LogPlanner:
+        is_clean = _is_log_clean(progress, store_root)
+        return LogPlanner(self.log, lambda: is_clean)
+
     def _own(self, config: StoreConfig) -> None:
         """Write ``abort`` and ``checkpoint``, and note what a broker that ran here would change."""
-        self._checkpoint = read_checkpoint(self.path)
         checkpoint = self._checkpoint_of(self.progress)
         before = checksum(encode_checkpoint(self._checkpoint)) if self._checkpoint else ""
         signs = Signs(checksum(encode_checkpoint(checkpoint)), before, ANY_ABORT)
@@ -149,34 +171,28 @@ class DispatchRoot:
         write_progress(self.path, self.progress, self.disk)
 
     def _new_progress(
-        self, store_root: Path, config: StoreConfig, from_offset: int | None
+        self,
+        store_root: Path,
+        config: StoreConfig,
+        before: Progress | None,
+        from_offset: int | None,
     ) -> Progress:
-        for name in (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR):
-            if _has_entries(self.path / name):
-                raise ConfigError(
-                    f"{self.path / name} holds files but {progress_path(self.path)} is missing: "
-                    f"a broker or something else made them; {NEW_OUTPUT_HINT}"
-                )
-        begin = max(self.log.min_offset(), 0) if from_offset is None else from_offset
-        has_abort = (self.path / layout.ABORT_FILE).exists()
-        is_same = _same_directory(self.path, store_root)
+        """Return the progress of a root that begins now, or anew where it began before."""
+        begin = max(self.log.min_offset(), before.begin_offset if before is not None else 0)
+        if from_offset is not None and before is None:
+            begin = from_offset
         return Progress(
             reput_from_offset=begin,
             begin_offset=begin,
             store=str(store_root.resolve()),
             commit_log=",".join(map(str, config.commit_log_paths(store_root.resolve()))),
             shape=config.shape(),
-            log_was_clean=not has_abort if is_same else None,
+            batch=before.batch if before is not None else 0,
         )
 
     def is_log_clean(self, store_root: Path) -> bool:
         """Tell whether the broker closed the log cleanly (its own ``abort`` is gone)."""
-        return self._is_log_clean(self.progress, store_root)
-
-    def _is_log_clean(self, progress: Progress, store_root: Path) -> bool:
-        if progress.log_was_clean is not None:
-            return progress.log_was_clean
-        return not (store_root / layout.ABORT_FILE).exists()
+        return _is_log_clean(self.progress, store_root)
 
     def check_log(self) -> None:
         """Raise DamageError if the log no longer holds the record dispatched last."""
@@ -232,10 +248,12 @@ class DispatchRoot:
 
     def close(self, *, clean: bool) -> None:
         """Give the root back; ``clean`` removes ``abort``."""
-        if clean:
-            self.disk.remove(self.path / layout.ABORT_FILE)
-            self.disk.sync()
-        self._release()
+        try:
+            if clean:
+                self.disk.remove(self.path / layout.ABORT_FILE)
+                self.disk.sync()
+        finally:
+            self._release()
 
     def new_epoch(self) -> Path:
         """Begin a new Spark checkpoint directory and remove the old ones (promise I7)."""
@@ -270,6 +288,12 @@ class DispatchRoot:
         if checkpoint != (self._checkpoint or StoreCheckpoint()):
             write_checkpoint(self.path, checkpoint, self.disk)
             self._checkpoint = checkpoint
+
+
+def _is_log_clean(progress: Progress, store_root: Path) -> bool:
+    if progress.log_was_clean is not None:
+        return progress.log_was_clean
+    return not (store_root / layout.ABORT_FILE).exists()
 
 
 def _check_same(progress: Progress, store_root: Path, config: StoreConfig, path: Path) -> None:

@@ -16,12 +16,14 @@ from pathlib import Path
 from store.compare_index import IndexComparison
 from store.compare_queue import QueueComparison
 from store.config import StoreConfig
-from store.consume_queue_store import ConsumeQueueStore, QueueDrops, QueueKey
+from store.consume_queue_store import ConsumeQueueStore, QueueDrops, QueueEnds, QueueKey
 from store.differences import Counts, Difference, Findings, Terms, Views
 from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError
 from store.index_alignment import IndexAligner
 from store.index_service import IndexService
+from store.layout import CONSUME_QUEUE_DIR
+from store.marks import IndexMark
 
 __all__ = ["Counts", "Difference", "StoreComparison", "Terms"]
 
@@ -45,6 +47,9 @@ class StoreComparison:
         self._index: IndexService | None = None
         if config.message_index_enable:
             self._index = IndexService(derived, config, self._index_files)
+        self.index_files = self._index_files.files
+        self.has_older = terms.is_aged
+        self._root = root
         self._is_exact = not (terms.is_aged or terms.may_be_ahead or terms.by_broker)
         self._aligner = IndexAligner(
             self._index_files.files, config, terms, self._findings.counts, Views(self._findings)
@@ -84,6 +89,48 @@ class StoreComparison:
     def take_drops(self) -> dict[QueueKey, QueueDrops]:
         """Return what a broker's own rules drop or misplace (format notes §5.3)."""
         return self._queues.take_drops()
+
+    # Where the derivation is, and what of it the root has; of a comparison that goes on. ---------
+
+    def differs(self) -> bool:
+        """Tell whether anything differs so far."""
+        return self._findings.has_any()
+
+    def differences(self) -> tuple[Difference, ...]:
+        """Return what differs so far."""
+        return self._findings.differences()
+
+    def queue_ends(self) -> QueueEnds:
+        """Return where the derived queues end."""
+        return self._queues.ends()
+
+    def index_end(self) -> tuple[int, IndexMark | None, int]:
+        """Return which of ``index_files`` is in work, where it ends, and the last full one's time.
+
+        -1 and an empty mark before the first file, None without an index.
+        """
+        if self._index is None:
+            return -1, None, 0
+        number, mark = self._index_files.number, self._index.mark()
+        if not mark.file:
+            return -1, mark, 0
+        names = [path.name for path in self.index_files]
+        name = names[number] if number < len(names) else mark.file
+        return number, IndexMark(name, mark.header), self._index.last_full_timestamp
+
+    def shift_of(self, key: QueueKey) -> int | None:
+        """Return how far a queue lies from where it was derived; None if no unit of it was."""
+        return self._queue_files.shift_of(self._directory(key))
+
+    def end_of_older(self, key: QueueKey) -> tuple[int, int]:
+        """Return where a queue's units below the log's minimum end and their files do, in bytes.
+
+        Both are -1 if it has none.
+        """
+        return self._queue_files.end_of_older(self._directory(key))
+
+    def _directory(self, key: QueueKey) -> Path:
+        return self._root / CONSUME_QUEUE_DIR / key[0] / str(key[1])
 
     def _begin(self) -> None:
         """Put the index entries older than the log first."""

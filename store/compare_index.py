@@ -68,6 +68,11 @@ class IndexComparison(Disk):
             self._findings.counts.entries += len(piece) // layout.INDEX_ENTRY_SIZE
             self._compare_entries(offset, piece)
 
+    @property
+    def number(self) -> int:
+        """Which of ``files`` is in work, -1 before the first."""
+        return self._number
+
     def finish(self) -> None:
         """Compare what is left: the file in work, files too many."""
         self._finish_file()

@@ -125,6 +125,29 @@ class QueueComparison(Disk):
                 if not path.is_file():
                     self._findings.tell_file(path, f"a file of {self._file_size} bytes", "no file")
 
+    def end_of_older(self, directory: Path) -> tuple[int, int]:
+        """Return where a queue's units below the log's minimum end and their files do, in bytes.
+
+        Both are -1 if it has none.
+        """
+        span = (-1, -1)
+        for path in _entries(directory):
+            if not is_mapped_file_name(path.name):
+                continue
+            view = self._views.get(path, self._file_size)
+            count = self._count_older(view.view(CQ_UNIT)) if view is not None else 0
+            if not count:
+                break
+            span = (int(path.name) + count * CQ_UNIT_SIZE, int(path.name) + self._file_size)
+            if span[0] < span[1]:
+                break
+        return span
+
+    def shift_of(self, directory: Path) -> int | None:
+        """Return how far a queue lies from where it was derived; None if no unit of it was."""
+        queue = self._queues.get(directory)
+        return None if queue is None or queue.start < 0 else queue.shift
+
     # --- Units ------------------------------------------------------------------------------------
 
     def _compare(self, directory: Path, queue: _Queue, at: int, units: NDArray[np.void]) -> None:

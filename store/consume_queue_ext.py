@@ -41,6 +41,11 @@ class ExtFiles:
         end = last * self.file_size + (count - last * self.per_file) * EXT_UNIT_SIZE
         return end, (last + 1) * self.file_size
 
+    def end_mark(self) -> bytes:
+        """Return what follows the last unit of a full file that another follows."""
+        mark = np.array(-1, EXT_END_MARK).tobytes()
+        return mark.ljust(self.file_size - self.per_file * EXT_UNIT_SIZE, b"\0")
+
     def count_to(self, address: int) -> int:
         """Count the units up to the one at an ext address, inclusive."""
         at = address - EXT_ADDRESS_BASE

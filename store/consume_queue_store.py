@@ -72,6 +72,16 @@ class _State:
         return number
 
 
+@dataclass(frozen=True, slots=True)
+class QueueEnds:
+    """Where queues ended at some moment: ``keys`` and, in their order, what a QueueMark has."""
+
+    keys: list[QueueKey]
+    end: NDArray[np.int64]
+    allocated: NDArray[np.int64]
+    ext_count: NDArray[np.int64]
+
+
 class ConsumeQueueStore:
     """The consume queues of one root, for appending."""
 
@@ -134,6 +144,12 @@ class ConsumeQueueStore:
             QueueMark(*key, int(state.end[n]), int(state.allocated[n]), int(state.ext_count[n]))
             for key, n in known
         ]
+
+    def ends(self) -> QueueEnds:
+        """Return where all queues touched since the start end now."""
+        state, count = self._state, len(self._state.numbers)
+        arrays = (state.end, state.allocated, state.ext_count)
+        return QueueEnds(list(state.numbers), *(array[:count].copy() for array in arrays))
 
     def take_drops(self) -> dict[QueueKey, QueueDrops]:
         """Return what the broker's rules dropped or misplaced since the last call."""

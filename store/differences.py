@@ -86,6 +86,10 @@ class Findings:
         """Note what is wrong with a file as a whole."""
         self.tell(Difference(path, "file", None, None, expected, actual))
 
+    def has_any(self) -> bool:
+        """Tell whether anything differs so far."""
+        return bool(self._found)
+
     def differences(self) -> tuple[Difference, ...]:
         """Return what was found, by file; in a file in the order of its parts."""
         parts = ("file", "header", "slot", "entry", "unit", "ext unit")

@@ -215,6 +215,7 @@ class Disk:
         with _told("write", path):
             if not handle.read(1):
                 self._write_all(handle.fileno(), memoryview(content), 0)
+                self._fsync(handle.fileno())  # its time is known by (``checkpoints.signs``)
 
     def _descriptor(self, path: Path) -> int:
         fd = self._open.get(path)

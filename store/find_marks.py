@@ -19,7 +19,6 @@ from store.consume_queue import ConsumeQueue, count_units, units_in
 from store.consume_queue_ext import ExtFiles
 from store.dispatched import Fingerprint
 from store.index_service import entries_of, index_files, map_index_file, read_header
-from store.kernels.consume_queue import NO_QUEUE_YET
 from store.kernels.index import (
     BEGIN_PHY,
     BEGIN_TIMESTAMP,
@@ -72,22 +71,27 @@ def _goes_beyond(queue: ConsumeQueue, offset: int) -> bool:
 def _queue_mark(
     key: tuple[str, int], queue: ConsumeQueue, config: StoreConfig, offset: int
 ) -> QueueMark:
-    ext_count = 0
-    mark = (NO_QUEUE_YET, NO_QUEUE_YET)
     for file in reversed(queue.files):
         units = units_in(file)
         units = units[: count_units(units)]
         kept = int(np.searchsorted(units["commit_log_offset"], offset))
-        units = units[:kept]
-        if not kept or (units["size"] == PRE_BLANK_SIZE).all():
-            continue
-        if mark[0] == NO_QUEUE_YET:
-            mark = (file.base + kept * CQ_UNIT_SIZE, file.base + queue.file_size)
-        ext = units["tags_code"][units["tags_code"] <= EXT_ADDRESS_MAX]
-        if not config.enable_consume_queue_ext or len(ext):
-            ext_count = ExtFiles(config).count_to(int(ext[-1])) if len(ext) else 0
-            break
-    return QueueMark(*key, *mark, ext_count)
+        if kept and (units["size"][:kept] != PRE_BLANK_SIZE).any():
+            end = file.base + kept * CQ_UNIT_SIZE
+            ext_count = count_ext_units(queue, config, end)
+            return QueueMark(*key, end, file.base + queue.file_size, ext_count)
+    return QueueMark(*key)
+
+
+def count_ext_units(queue: ConsumeQueue, config: StoreConfig, end: int) -> int:
+    """Count the ext units up to the last that a unit before byte ``end`` refers to."""
+    if not config.enable_consume_queue_ext:
+        return 0
+    for file in reversed(queue.files):
+        units = units_in(file)[: max(end - file.base, 0) // CQ_UNIT_SIZE]
+        addresses = units["tags_code"][units["tags_code"] <= EXT_ADDRESS_MAX]
+        if len(addresses):
+            return ExtFiles(config).count_to(int(addresses[-1]))
+    return 0
 
 
 def find_index_mark(

@@ -39,7 +39,7 @@ class QueueReader:
         self._log = log
         config = log.config
         self._files = QueueFiles(self.directory, config.mapped_file_size_consume_queue)
-        self._bounds = QueueBounds(self._files, log, self._is_of_log)
+        self._bounds = QueueBounds(self._files, log, self.is_of_log)
         self._ext_directory = queue_directory(root / CONSUME_QUEUE_EXT_DIR, *queue)
         self._ext: MappedFileQueue | None = None
 
@@ -112,7 +112,7 @@ class QueueReader:
             raise self._damage(said, reason)
         return message
 
-    def _is_of_log(self, unit: Unit) -> bool:
+    def is_of_log(self, unit: Unit) -> bool:
         """Tell whether a unit's record is there, wholly, and one of this queue."""
         if unit.size <= 0 or not self._log.is_within(unit.commit_log_offset + unit.size):
             return False

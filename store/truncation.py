@@ -58,12 +58,13 @@ class Truncation:
             self._root / layout.CONSUME_QUEUE_DIR / queue, (mark.end, mark.allocated), size
         )
         if self._config.enable_consume_queue_ext:
-            ext = ExtFiles(self._config)
-            counts.ext_units += self._truncate(
+            ext, directory = (
+                ExtFiles(self._config),
                 self._root / layout.CONSUME_QUEUE_EXT_DIR / queue,
-                ext.span(mark.ext_count),
-                ext.file_size,
             )
+            span = ext.span(mark.ext_count)
+            counts.ext_units += self._truncate(directory, span, ext.file_size)
+            self._mark_full_files(directory, ext, span[1] - ext.file_size)
 
     def _truncate(self, directory: Path, span: tuple[int, int], file_size: int) -> int:
         """Cut the files of one directory to ``span`` = (end, allocated); return the units cut."""
@@ -84,8 +85,20 @@ class Truncation:
             self._disk.remove_directory(directory.parent)
         elif not (directory / file_name(allocated - file_size)).is_file():
             path = directory / file_name(allocated - file_size)
-            raise DamageError(path, 0, "the file is missing", _REBUILD_HINT)
+            if end > allocated - file_size:
+                raise DamageError(path, 0, "the file is missing", _REBUILD_HINT)
+            self._disk.create(path, file_size)
         return cut
+
+    def _mark_full_files(self, directory: Path, ext: ExtFiles, last_base: int) -> None:
+        """See that the ext files before the last end with their mark, and nothing else."""
+        at = ext.per_file * layout.EXT_UNIT_SIZE
+        right = ext.end_mark()
+        for path in _mapped_files(directory):
+            if int(path.name) < last_base:
+                _check_size(path, ext.file_size, _REBUILD_HINT)
+                if map_file(path)[at:].tobytes() != right:
+                    self._disk.write(path, at, right)
 
     def truncate_index(self, mark: IndexMark) -> None:
         """Cut the index. Raises DamageError if its newest file is not there."""
@@ -106,8 +119,14 @@ class Truncation:
         self._disk.write(path, 0, encode_header(header, self._config))
 
     def _write_slots(self, path: Path, count: int) -> None:
-        """Build the slot table from the entries below ``count``; write the pages that differ."""
+        """Build the slot table from the entries below ``count``; write the pages that differ.
+
+        Entry 0, which lies between both, is never used.
+        """
         view, slot_num = map_file(path), self._config.max_hash_slot_num
+        unused = layout.index_entry_at(0, slot_num)
+        if view[unused : unused + layout.INDEX_ENTRY_SIZE].any():
+            self._disk.write(path, unused, bytes(layout.INDEX_ENTRY_SIZE))
         begin, end = (layout.index_entry_at(n, slot_num) for n in (1, max(count, 1)))
         slots = np.zeros(slot_num, np.int32)
         fill_slots(view[begin:end], slots)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +12,11 @@ from store.commit_log import CommitLog
 from store.compare import Counts, Difference, StoreComparison, Terms
 from store.config import StoreConfig, other_setting
 from store.consume_queue_store import QueueDrops, QueueKey
-from store.dispatch_request import DispatchRequests, concat
-from store.errors import ConfigError, DamageError
+from store.derivation import Derivation
+from store.errors import ConfigError
 from store.foreign import refuse_foreign_store
 from store.layout import ABORT_FILE
 from store.log_plan import LogPlanner
-from store.log_range import LogRange
-from store.scan import Damage, Scanner
-
-BATCH_BYTES = 32 * 1024 * 1024
 
 Report = Callable[[int, int], None]  # bytes of log done, bytes in all
 
@@ -54,7 +50,7 @@ class _Span:
     end: int
     terms: Terms
     lost: tuple[LostRange, ...] = ()
-    must_reach_end: bool = False
+    must_reach_end: str = ""  # why
 
     def stretches(self) -> list[tuple[int, int]]:
         """Return the stretches of the span that were not lost, in order."""
@@ -92,78 +88,30 @@ def verify(
     log_end = planner.end()
     span = _span_of(output, progress, (max(log.min_offset(), 0), log_end))
     comparison = StoreComparison(output, config, span.terms)
-    derivation = _Derivation(log, planner, span)
+    derivation = Derivation(log, planner, span.stretches(), span.must_reach_end)
     messages = 0
     for batch in derivation.batches():
         comparison.put(batch)
         messages += len(batch)
         if report is not None:
             report(derivation.at - span.terms.begin, span.end - span.terms.begin)
-    differences = comparison.finish(derivation.at)
+    at = max(derivation.at, span.terms.begin)
+    if span.must_reach_end:
+        at = max(at, span.end)
+    differences = comparison.finish(at)
     return Verification(
         store=store_root,
         output=output,
         is_ours=progress is not None,
         begin_offset=span.terms.begin,
-        end_offset=derivation.at,
-        log_end_offset=max(log_end, derivation.at),
+        end_offset=at,
+        log_end_offset=max(log_end, at),
         messages=messages,
         differences=differences,
         counts=comparison.counts,
         drops=comparison.take_drops(),
         lost=span.lost,
     )
-
-
-class _Derivation:
-    """Reads the log of a span, batch by batch; ``at`` is how far it is."""
-
-    def __init__(self, log: CommitLog, planner: LogPlanner, span: _Span) -> None:
-        self.at = span.terms.begin
-        self._log = log
-        self._planner = planner
-        self._scanner = Scanner(log.config)
-        self._span = span
-
-    def batches(self) -> Iterator[DispatchRequests]:
-        """Yield the requests of the span. Raises DamageError where the log cannot be read."""
-        for begin, end in self._span.stretches():
-            self.at = begin
-            while self.at < end:
-                plan = self._planner.plan(self.at, max_bytes=BATCH_BYTES, until=end)
-                for part in plan.ranges:
-                    yield from self._read(part)
-                if not plan.ranges:
-                    self._check_end(end)
-                    return
-        if self._span.must_reach_end:
-            self.at = max(self.at, self._span.end)
-
-    def _read(self, part: LogRange) -> Iterator[DispatchRequests]:
-        batch: list[DispatchRequests] = []
-        for stretch in self._scanner.read(part):
-            if isinstance(stretch, Damage):
-                raise DamageError(
-                    stretch.path,
-                    stretch.begin,
-                    stretch.reason,
-                    "queues and index cannot be verified from there on; restore the file from a "
-                    "replica or a backup",
-                )
-            batch.append(stretch)
-        self.at = part.end
-        if batch:
-            yield concat(batch)
-
-    def _check_end(self, end: int) -> None:
-        if self._span.must_reach_end:
-            file = self._log.find(self.at)
-            raise DamageError(
-                file.path if file is not None else self._log.directories[0],
-                self.at,
-                f"the log ends here, but the root was dispatched up to offset {end}",
-                "the log was truncated or is another one; dispatch it into a new OUTPUT",
-            )
 
 
 def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int]) -> _Span:
@@ -178,7 +126,8 @@ def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int])
         is_aged=is_aged,
         may_be_ahead=(output / ABORT_FILE).exists(),
     )
-    return _Span(progress.reput_from_offset, terms, progress.lost, must_reach_end=True)
+    end = progress.reput_from_offset
+    return _Span(end, terms, progress.lost, f"the root was dispatched up to offset {end}")
 
 
 def _check_shape(progress: Progress, config: StoreConfig, output: Path) -> None:

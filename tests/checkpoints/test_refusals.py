@@ -77,14 +77,6 @@ def test_the_log_of_another_store_is_refused(output: Path, store: Path, tmp_path
         DispatchRoot.open(output, tmp_path / "copy", CONFIG)
 
 
-@pytest.mark.parametrize("kind", ["consumequeue", "consumequeue_ext", "index"])
-def test_a_root_that_something_else_made_is_refused(output: Path, store: Path, kind: str) -> None:
-    (output / kind / "something").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=f"{kind} holds files.*new OUTPUT"):
-        DispatchRoot.open(output, store, CONFIG)
-    assert {"lock"} == set(tree(output))
-
-
 class FailingDisk(HastyDisk):
     """Fails when it is to replace a file of a certain name."""
 
