@@ -19,6 +19,7 @@ from store import java
 from store.config import StoreConfig, load_config
 from store.dispatched import Dispatched, ProgressReader
 from store.errors import ConfigError, StoreError, StoreIOError
+from store.foreign import refuse_foreign_store
 from store.get_message import (
     GetMessageResult,
     GetMessageStatus,
@@ -102,8 +103,6 @@ class MessageStore:
         dispatched = ProgressReader(target).read()
         if dispatched is None:
             config = load_config(root, conf, broker_version)
-            from store.foreign import refuse_foreign_store  # noqa: PLC0415 - loads the kernels
-
             refuse_foreign_store(root, config)
         else:
             config = config_of(dispatched, root, conf, broker_version)
