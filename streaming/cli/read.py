@@ -186,6 +186,8 @@ def query(  # noqa: PLR0913 - one parameter an option
     if wanted is None or (key is not None and tag is not None):
         raise ConfigError("give either --key or --tag")
     begin, end = parse_time("--from-time", from_time), parse_time("--to-time", to_time)
+    if begin is not None and end is not None and begin > end:
+        raise ConfigError(f"--from-time {from_time} is later than --to-time {to_time}")
     with opened_store(store, output, broker_conf, broker_version) as s:
         result = s.query_message(
             topic,

@@ -232,6 +232,9 @@ def test_query_finds_keys_unique_keys_and_times(reput: Reput) -> None:
     times = ("--from-time", str(START + 5000), "--to-time", "2023-11-14T22:13:27Z")
     _, out, _ = reput("query", "--topic", "T", "--key", "all", *times, "--json")
     assert [m["queue_offset"] for m in lines(out)] == [5, 6, 7]
+    one = ("--from-time", str(START + 5000), "--to-time", str(START + 5000))
+    _, out, _ = reput("query", "--topic", "T", "--key", "all", *one, "--json")
+    assert [m["queue_offset"] for m in lines(out)] == [5]
     code, out, err = reput("query", "--topic", "T", "--key", "all", "--max", "2")
     assert code == 0
     assert [row[1] for row in table_rows(out)] == ["98", "99"]
@@ -296,6 +299,7 @@ def test_message_never_overwrites_a_file(
         ("query", ["--topic", "T"]),
         ("query", ["--topic", "T", "--key", "a", "--tag", "b"]),
         ("query", ["--topic", "T", "--tag", "b"]),
+        ("query", ["--topic", "T", "--key", "a", "--from-time", "9", "--to-time", "8"]),
         ("message", []),
         ("message", ["--id", "xyz"]),
         ("offset", [*QUEUE, "--time", "yesterday"]),
