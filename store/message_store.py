@@ -18,7 +18,7 @@ from typing import ParamSpec, TypeVar
 from store import java
 from store.config import StoreConfig, load_config
 from store.dispatched import Dispatched, ProgressReader
-from store.errors import ConfigError, StoreError, StoreIOError
+from store.errors import ConfigError, DamageError, StoreError, StoreIOError
 from store.foreign import refuse_foreign_store
 from store.get_message import (
     GetMessageResult,
@@ -162,7 +162,7 @@ class MessageStore:
         return sorted(topic for topic in _list_topics(self._queue_root()) if self._queue_ids(topic))
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, in order."""
+        """Return the ids of a topic's queues, in order; a damaged one is one too."""
         self._refresh()
         return self._queue_ids(topic)
 
@@ -326,8 +326,15 @@ class MessageStore:
         ids = sorted({i for i in map(java.parse_int, names) if i is not None and str(i) in names})
         if self._dispatched is None:
             return ids
-        queues = ((i, self._fresh_queue(topic, i)) for i in ids)
-        return [i for i, queue in queues if queue is not None and queue.span.max]
+        return [i for i in ids if self._is_queue(topic, i)]
+
+    def _is_queue(self, topic: str, queue_id: int) -> bool:
+        """Tell whether a directory is a queue: units beyond progress make none."""
+        try:
+            queue = self._fresh_queue(topic, queue_id)
+        except DamageError:
+            return True  # it is told by whatever reads the queue, and the others can be read
+        return queue is not None and queue.span.max > 0
 
     def _queue_root(self) -> Path:
         """Return where the queues lie; raise ConfigError if none were ever made for this log."""
