@@ -77,6 +77,7 @@ def get(  # noqa: PLR0913 - one parameter an option
     """
     with opened_store(store, output, broker_conf, broker_version) as s:
         found: list[Message] = []
+        places: list[int] = []
         deadline = time.monotonic() + wait
         at, count, matched = offset, 0, True
         while True:
@@ -84,10 +85,12 @@ def get(  # noqa: PLR0913 - one parameter an option
             result = s.get_message(topic, queue, at, max_count - count, tags, left)
             matched &= result.status is not GetMessageStatus.NO_MATCHED_MESSAGE
             found += result.messages
+            places += result.message_queue_offsets
             count += len(result.messages)
             if as_json:
                 _print_all_json(found)
                 found.clear()
+                places.clear()
             at = result.next_begin_offset
             if count >= max_count or result.status not in _GOES_ON:
                 break
@@ -95,6 +98,7 @@ def get(  # noqa: PLR0913 - one parameter an option
             _no_message(s, (topic, queue, offset), result, matched=matched, as_json=as_json)
         if not as_json:
             print_messages(found)
+            _say_displaced((topic, queue), found, places)
 
 
 def offset(  # noqa: PLR0913 - one parameter an option
@@ -319,6 +323,24 @@ def _nothing(status: str, reason: str, answer: Mapping[str, Any], *, as_json: bo
     else:
         say(reason)
     raise typer.Exit(EXIT_NO)
+
+
+def _say_displaced(queue: tuple[str, int], found: list[Message], places: list[int]) -> None:
+    """Say which messages lie elsewhere than their own offset says (format notes §5.3)."""
+    own = ((m.queue_offset, at) for m, at in zip(found, places, strict=True) if _is_of(m, queue))
+    displaced = [(said, at) for said, at in own if said != at]
+    if displaced:
+        said, at = displaced[0]
+        say(
+            f"{len(displaced)} of these messages lie elsewhere in the queue than at the offset "
+            f"shown, which is their own, by a broker's own rules: the first has {said} and lies "
+            f"at {at}; --offset counts places"
+        )
+
+
+def _is_of(message: Message, queue: tuple[str, int]) -> bool:
+    """Tell whether a queue is a message's own; by multi-dispatch it can lie in others too."""
+    return (message.topic, message.queue_id) == queue
 
 
 def _no_queue(s: MessageStore, topic: str, queue: int) -> str:
