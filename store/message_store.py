@@ -295,7 +295,7 @@ class MessageStore:
         if dispatched is not self._dispatched:
             if dispatched is None:
                 raise ConfigError(f"{self.output} changed: its progress is gone; open it again")
-            check_last_record(dispatched, self._log, self.store_root)
+            check_last_record(dispatched, self._log, self.store_root, self.output)
             if dispatched.reput_from_offset < self._log.known_end:
                 self._queues.clear()  # it was rolled back: nothing that was known of them holds
             self._log.known_end = dispatched.reput_from_offset

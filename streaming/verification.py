@@ -18,6 +18,7 @@ from store.foreign import refuse_foreign_store
 from store.layout import ABORT_FILE
 from store.log_plan import LogPlanner
 from store.log_range import LogRange
+from store.made_root import other_store
 from store.scan import Damage, Scanner
 
 BATCH_BYTES = 32 * 1024 * 1024
@@ -84,7 +85,7 @@ def verify(
     progress = read_progress(output)
     if progress is not None:
         _check_shape(progress, config, output)
-        check_fingerprint(log, progress.last_record)
+        _check_log(progress, log, store_root, output)
     is_clean = not (store_root / ABORT_FILE).exists()
     if progress is not None and progress.log_was_clean is not None:
         is_clean = progress.log_was_clean
@@ -179,6 +180,17 @@ def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int])
         may_be_ahead=(output / ABORT_FILE).exists(),
     )
     return _Span(progress.reput_from_offset, terms, progress.lost, must_reach_end=True)
+
+
+def _check_log(progress: Progress, log: CommitLog, store_root: Path, output: Path) -> None:
+    """Raise ConfigError for the log of another store, DamageError for one that has changed."""
+    try:
+        check_fingerprint(log, progress.last_record)
+    except DamageError as e:
+        other = other_store(output, progress.store, store_root, e.reason)
+        if other is not None:
+            raise other from e
+        raise
 
 
 def _check_shape(progress: Progress, config: StoreConfig, output: Path) -> None:

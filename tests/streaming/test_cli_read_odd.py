@@ -1,13 +1,16 @@
-"""Reads on odd roots: messages that a broker has displaced."""
+"""Reads on odd roots: messages that a broker has displaced, and the log of another store."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from checkpoints.root import DispatchRoot
 from store import MessageStore
 from store.config import StoreConfig
+from store.errors import ConfigError
 from streaming.cli import run
 from tests.dispatching import dispatch_all
 from tests.logs import Message, build_log, write_log
@@ -84,3 +87,32 @@ def test_a_message_in_a_further_queue_is_not_displaced(
     assert run(["get", root, "--topic", "%LMQ%a", "--queue", "0", "--offset", "0"]) == 0
     out, err = capfd.readouterr()
     assert (shown_offsets(out), err) == ([2], "")
+
+
+def test_the_wrong_store_is_told_alike_by_dispatch_verify_and_reads(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    right, wrong, copy = (tmp_path / name for name in ("right", "wrong", "copy"))
+    make(right, numbered(0, 1, 2))
+    make(wrong, [replace(m, body=b"other") for m in numbered(0, 1, 2)])
+    shutil.copytree(right / "commitlog", copy / "commitlog")
+    shutil.copy(right / "broker.conf", copy)
+    output = tmp_path / "out"
+    dispatch_all(right, output, CONFIG)
+    says = f"{output} was made from {right}, not from {wrong}"
+    read = ["get", str(wrong), *QUEUE, "--offset", "0"]
+    for command in (read, ["verify", str(wrong)]):
+        assert run([*command, "--output", str(output)]) == 2
+        assert f"reput: {says}: the log" in capfd.readouterr().err
+    with pytest.raises(ConfigError, match=f"^{says}; "):
+        DispatchRoot.open(output, wrong, CONFIG)
+    for store in (right, copy):  # a store may lie elsewhere now
+        assert run(["get", str(store), "--output", str(output), *QUEUE, "--offset", "0"]) == 0
+        assert run(["verify", str(store), "--output", str(output)]) == 0
+    # In place the log has changed: that is not the wrong store.
+    shutil.rmtree(right)
+    shutil.copytree(wrong, right)
+    for command in (["get", str(right), *QUEUE, "--offset", "0"], ["verify", str(right)]):
+        capfd.readouterr()
+        assert run([*command, "--output", str(output)]) == 3
+        assert "was made from" not in capfd.readouterr().err
