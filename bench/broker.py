@@ -47,12 +47,12 @@ class Broker:
 
     @classmethod
     def find(cls, lib: Path) -> Broker:
-        """Return the release whose jars lie in a folder. Raises ValueError if none do."""
+        """Return the release whose jars lie in a folder. Raises ValueError if none of 5.x do."""
         for jar in sorted(lib.glob("rocketmq-store-*.jar")):
-            found = re.fullmatch(r"rocketmq-store-(\d+(?:\.\d+)+)\.jar", jar.name)
+            found = re.fullmatch(r"rocketmq-store-(5(?:\.\d+)+)\.jar", jar.name)
             if found:
                 return cls(lib.resolve(), found[1])
-        raise ValueError(f"{lib} holds no rocketmq-store-x.y.z.jar")
+        raise ValueError(f"{lib} holds no rocketmq-store-5.y.z.jar")
 
     def measure(self, root: Path, request: Request) -> dict[str, BrokerFigure]:
         """Return figures by name (plain, decoded). ``root`` is written to: a throw-away one.
