@@ -2,7 +2,8 @@
 
 The stores are written and dispatched here, without a JVM: one of a queue of 10 M messages for the
 times, of which only the log's files and that queue's are made, and one whose keys fill an index
-file of 20 M entries.
+file of 20 M entries. Where a RocketMQ release is at hand, its own store answers the same calls
+on the same files when ours are done; it writes to its root, which is thrown away.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from bench.broker import Broker, BrokerFigure, Request
 from bench.log import templates
 from checkpoints.root import DispatchRoot
 from store import MessageStore
@@ -38,14 +40,23 @@ FIELDS = (
 )  # fmt: skip
 
 
-def run(store: Path, work: Path) -> dict[str, float]:
-    """Return the figures; the benchmark's own log serves for the batches."""
+GET_PLAIN = "get_message of 32, no field touched: calls/s"
+GET_TOUCHED = "get_message of 32, every field touched: calls/s"
+TIME_MS = "time lookup: ms"
+KEY_MS = "key lookup: ms"
+
+
+def run(store: Path, work: Path, *, broker: Broker | None = None) -> dict[str, float]:
+    """Return the figures, and give ``broker`` its own.
+
+    The benchmark's own log serves for the batches.
+    """
     shutil.rmtree(work, ignore_errors=True)
     try:
         figures = _open_many(work / "many")
-        figures |= _get_messages(store, work / "batches")
-        figures |= _find_times(work / "times")
-        figures |= _find_keys(work / "keys")
+        figures |= _get_messages(store, work / "batches", broker)
+        figures |= _find_times(work / "times", broker)
+        figures |= _find_keys(work / "keys", broker)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return figures
@@ -73,26 +84,31 @@ def _open_many(work: Path) -> dict[str, float]:
     }
 
 
-def _get_messages(store: Path, output: Path) -> dict[str, float]:
+def _get_messages(store: Path, output: Path, broker: Broker | None) -> dict[str, float]:
     _dispatch(store, output)
     topic = templates()[0].topic
     with MessageStore.open(store, output) as s:
         batches = s.max_offset_in_queue(topic, 0) // 32
+        offsets = [n % batches * 32 for n in range(2000)]
 
         def touch(n: int) -> None:
-            for message in s.get_message(topic, 0, n % batches * 32).messages:
+            for message in s.get_message(topic, 0, offsets[n]).messages:
                 for field in FIELDS:
                     getattr(message, field)
 
-        plain = _seconds(lambda n: s.get_message(topic, 0, n % batches * 32), 2000)
-        touched = _seconds(touch, 1000)
-    return {
-        "get_message of 32, no field touched: calls/s": 1 / plain,
-        "get_message of 32, every field touched: calls/s": 1 / touched,
-    }
+        plain = _seconds(lambda n: s.get_message(topic, 0, offsets[n]), len(offsets))
+        touched = _seconds(touch, len(offsets) // 2)
+    if broker is not None:
+        shutil.copytree(store / "commitlog", output / "commitlog")  # the log is not its to write
+        found = broker.measure(output, Request("get", topic, offsets))
+        _check_answers(found, 32 * len(offsets))
+        broker.figures[GET_PLAIN] = 1 / found["plain"].seconds
+        broker.figures[GET_TOUCHED] = 1 / found["decoded"].seconds
+    shutil.rmtree(output)
+    return {GET_PLAIN: 1 / plain, GET_TOUCHED: 1 / touched}
 
 
-def _find_times(work: Path) -> dict[str, float]:
+def _find_times(root: Path, broker: Broker | None) -> dict[str, float]:
     """Time lookups in one queue, whose messages were stored ten a millisecond."""
     config = replace(StoreConfig(), message_index_enable=False)
     written = 0
@@ -101,38 +117,50 @@ def _find_times(work: Path) -> dict[str, float]:
         return 1_700_000_000_000 + written // 10
 
     body = NewMessage("T", 0, b"x" * 10)
-    with CommitLogWriter(work / "store", config, clock=clock) as writer:
+    with CommitLogWriter(root, config, clock=clock) as writer:
         while written < TIME_MESSAGES:
             writer.append_many([body], 1000, first=written)
             written += 1000
-    _dispatch(work / "store", work / "out", config)
+    _dispatch(root, root, config)
     times = [1_700_000_000_000 + Random(n).randrange(TIME_MESSAGES // 10) for n in range(2000)]
-    with MessageStore.open(work / "store", work / "out") as s:
+    with MessageStore.open(root) as s:
         count = s.max_offset_in_queue("T", 0)
+        answers = sum(s.offset_in_queue_by_time("T", 0, at) for at in times)
         seconds = _seconds(lambda n: s.offset_in_queue_by_time("T", 0, times[n]), len(times))
-    shutil.rmtree(work)
-    return {"time lookup: messages in the queue": count, "time lookup: ms": seconds * 1000}
+    if broker is not None:
+        found = broker.measure(root, Request("time", "T", times))
+        _check_answers(found, answers)
+        broker.figures[TIME_MS] = found["plain"].seconds * 1000
+    shutil.rmtree(root)
+    return {"time lookup: messages in the queue": count, TIME_MS: seconds * 1000}
 
 
-def _find_keys(work: Path) -> dict[str, float]:
+def _find_keys(root: Path, broker: Broker | None) -> dict[str, float]:
     keys = " ".join(f"key{n}-########" for n in range(KEYS_PER_MESSAGE))
     template = NewMessage("K", 0, b"x" * 10, make_properties(keys=keys))
-    with CommitLogWriter(work / "store", StoreConfig()) as writer:
+    with CommitLogWriter(root, StoreConfig()) as writer:
         writer.append_many([template], KEY_MESSAGES)
-    _dispatch(work / "store", work / "out")
+    _dispatch(root, root)
     random = Random(1)
     asked = [
         f"key{random.randrange(KEYS_PER_MESSAGE)}-{random.randrange(KEY_MESSAGES):08d}"
         for _ in range(2000)
     ]
-    with MessageStore.open(work / "store", work / "out") as s:
+    with MessageStore.open(root) as s:
         assert all(len(s.query_message("K", key).messages) == 1 for key in asked[:100])
         seconds = _seconds(lambda n: s.query_message("K", asked[n]), len(asked))
-    shutil.rmtree(work)
-    return {
-        "key lookup: index entries": KEY_MESSAGES * KEYS_PER_MESSAGE,
-        "key lookup: ms": seconds * 1000,
-    }
+    if broker is not None:
+        found = broker.measure(root, Request("key", "K", asked))
+        broker.figures[KEY_MS] = found["decoded"].seconds * 1000
+    shutil.rmtree(root)
+    return {"key lookup: index entries": KEY_MESSAGES * KEYS_PER_MESSAGE, KEY_MS: seconds * 1000}
+
+
+def _check_answers(found: dict[str, BrokerFigure], expected: int) -> None:
+    """Stop if the broker's store answered otherwise: then it did not do the same."""
+    answers = {figure.answers for figure in found.values()}
+    if answers != {expected}:
+        raise RuntimeError(f"RocketMQ's store answered {answers}, here it is {expected}")
 
 
 def _dispatch(store: Path, output: Path, config: StoreConfig | None = None) -> None:

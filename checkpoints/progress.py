@@ -49,6 +49,7 @@ class Milestone:
     batch: int
     reput_from_offset: int
     last_record: Fingerprint
+    messages: int
     drops: Drops
     marks: tuple[QueueMark, ...]
     index_msg_timestamp: int
@@ -78,6 +79,7 @@ class Progress:
     commit_log: str  # where the log lay, as storePathCommitLog; "" for STORE/commitlog
     shape: dict[str, Any]
     batch: int = 0  # batches applied or rolled back, all told
+    messages: int = 0  # dispatched
     last_record: Fingerprint | None = None
     index_file: str = ""
     index_count: int = 0  # entries in that file

@@ -176,6 +176,7 @@ def _progress_at(
         batch=progress.batch + 1,
         reput_from_offset=at,
         last_record=milestone.last_record,
+        messages=milestone.messages,
         index_file=names[-1] if names else "",
         index_count=index.header[INDEX_COUNT] - 1 if index is not None and names else 0,
         index_first=names[0] if names else "",

@@ -58,6 +58,7 @@ class BatchEnd:
     reput_from_offset: int
     first_offset: int  # of the first record dispatched, -1 if the batch had none
     last_offset: int
+    messages: int
     index: IndexState
     drops: Mapping[tuple[str, int], tuple[int, int]]  # repeated, gaps by queue, so far
     marks: Iterable[QueueMark] = ()  # of the queues that have drops
@@ -219,6 +220,7 @@ class DispatchRoot:
         progress = replace(
             self.progress,
             batch=self.progress.batch + 1,
+            messages=self.progress.messages + end.messages,
             reput_from_offset=end.reput_from_offset,
             last_record=last,
             index_file=end.index.last,
@@ -324,7 +326,7 @@ def _first_milestone(first: Fingerprint | None) -> tuple[Milestone, ...]:
     """Return the end that a batch of the first record alone would have had."""
     if first is None:
         return ()
-    return (Milestone(0, first.offset + first.size, first, {}, (), 0),)
+    return (Milestone(0, first.offset + first.size, first, 1, {}, (), 0),)
 
 
 def _add_milestone(progress: Progress, marks: Iterable[QueueMark]) -> tuple[Milestone, ...]:
@@ -339,6 +341,7 @@ def _add_milestone(progress: Progress, marks: Iterable[QueueMark]) -> tuple[Mile
         batch=progress.batch,
         reput_from_offset=progress.reput_from_offset,
         last_record=last,
+        messages=progress.messages,
         drops=progress.drops,
         marks=tuple(mark for key, mark in known.items() if key in dropped),
         index_msg_timestamp=progress.index_msg_timestamp,

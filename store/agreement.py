@@ -36,6 +36,7 @@ class Agreement:
 
     offset: int
     last_offset: int
+    messages: int
     queues: tuple[QueueMark, ...]
     index: IndexMark | None
     index_full_timestamp: int
@@ -49,6 +50,7 @@ class _Moment:
 
     offset: int
     last_offset: int
+    messages: int
     ends: QueueEnds
     index_number: int
     index: IndexMark | None
@@ -64,7 +66,7 @@ def find_agreement(
     Raises DamageError, as the batches do, StoreIOError.
     """
     comparison = StoreComparison(root, config, terms)
-    moment = before = _moment(comparison, terms.begin, -1, {})
+    moment = before = _moment(comparison, (terms.begin, -1, 0), {})
     begun = {moment.index_number: moment}  # the moments before the newest index files began
     for batch in _graded(batches):
         before = moment
@@ -72,7 +74,8 @@ def find_agreement(
         if comparison.differs():
             break
         last = int(batch.commit_log_offset[-1]) if len(batch) else before.last_offset
-        moment = _moment(comparison, batch.end, last, before.drops)
+        done = batch.end, last, before.messages + len(batch)
+        moment = _moment(comparison, done, before.drops)
         begun.setdefault(moment.index_number, before)
         for number in sorted(begun)[:-2]:
             del begun[number]
@@ -83,6 +86,7 @@ def find_agreement(
     return Agreement(
         offset=moment.offset,
         last_offset=moment.last_offset,
+        messages=moment.messages,
         queues=tuple(_queue_marks(root, config, comparison, moment.ends)),
         index=moment.index,
         index_full_timestamp=moment.index_full_timestamp,
@@ -104,17 +108,17 @@ def _graded(batches: Iterable[DispatchRequests]) -> Iterator[DispatchRequests]:
 
 def _moment(
     comparison: StoreComparison,
-    offset: int,
-    last_offset: int,
+    done: tuple[int, int, int],
     drops: dict[QueueKey, tuple[int, int]],
 ) -> _Moment:
+    """Return the derivation as it is; ``done`` = (offset, last record's offset, messages)."""
     drops = dict(drops)
     for key, new in comparison.take_drops().items():
         repeated, gaps = drops.get(key, (0, 0))
         drops[key] = repeated + new.repeated, gaps + new.gaps
     number, index, full_timestamp = comparison.index_end()
     ends = comparison.queue_ends()
-    return _Moment(offset, last_offset, ends, number, index, full_timestamp, drops)
+    return _Moment(*done, ends, number, index, full_timestamp, drops)
 
 
 def _begun_before(comparison: StoreComparison, begun: dict[int, _Moment]) -> list[_Moment]:

@@ -1,22 +1,20 @@
-"""Stores of other kinds: detected by what lies in them, and refused in one sentence each."""
+"""Stores of other kinds: detected by what lies in them, and refused in one sentence each.
+
+Reads look here whenever they open a broker's root, so nothing here needs a kernel.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from store.broker_config_files import read_topic_configs
-from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.errors import DamageError, StoreIOError, UnsupportedFormatError
-from store.kernels.record import read_i32
-from store.layout import (
-    CONSUME_QUEUE_DIR,
-    MAGIC_AT,
-    MAGIC_V1,
-    MAGIC_V2,
-)
+from store.layout import BLANK_RECORD, CONSUME_QUEUE_DIR, MAGIC_V1, MAGIC_V2, struct_of
+from store.mapped_file import MappedFileQueue
 
 _DLEDGER_HEADER_SIZE = 48  # a DLedger entry's own header, before the record
+_SIZE_AND_MAGIC = struct_of(BLANK_RECORD)  # every record begins so
 _BATCH_QUEUE_DIR = "batchconsumequeue"
 _ROCKSDB_MARK = "CURRENT"  # every RocksDB has this file
 
@@ -63,16 +61,17 @@ def _refuse_dledger(store_root: Path, config: StoreConfig) -> None:
             "storePathCommitLog lies elsewhere (--broker-conf)"
         )
     try:
-        files = CommitLog(paths, config).files
+        files = MappedFileQueue(paths, config.mapped_file_size_commit_log).files
     except DamageError:
         return  # told when the log is read
     magics = (MAGIC_V1, MAGIC_V2)
     for file in files[:1]:
         view = file.view()
-        if len(view) < _DLEDGER_HEADER_SIZE + MAGIC_AT + 4:
+        if len(view) < _DLEDGER_HEADER_SIZE + _SIZE_AND_MAGIC.size:
             return
-        is_inside = read_i32(view, _DLEDGER_HEADER_SIZE + MAGIC_AT) in magics
-        if is_inside and read_i32(view, MAGIC_AT) not in magics:
+        _, first = _SIZE_AND_MAGIC.unpack_from(view.data, 0)
+        _, inside = _SIZE_AND_MAGIC.unpack_from(view.data, _DLEDGER_HEADER_SIZE)
+        if inside in magics and first not in magics:
             raise UnsupportedFormatError(
                 f"{file.path} is a DLedger log: its records lie in DLedger entries; that is not "
                 "read here"

@@ -39,13 +39,18 @@ class GetMessageStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GetMessageResult:
-    """What a read found; offsets are queue offsets, ``next_begin_offset`` is where to go on."""
+    """What a read found; offsets are queue offsets, ``next_begin_offset`` is where to go on.
+
+    ``message_queue_offsets`` tells where in the queue each message lies: behind a gap that a broker
+    closed that is lower than the offset the message itself has.
+    """
 
     status: GetMessageStatus
     next_begin_offset: int
     min_offset: int
     max_offset: int
     messages: tuple[Message, ...] = ()
+    message_queue_offsets: tuple[int, ...] = ()
 
 
 class TagFilter(NamedTuple):
@@ -93,11 +98,12 @@ def get_message(
     count_max = max(1, min(max_count, _BATCH_COUNT_MAX))  # a batch is not full while it is empty
     units = queue.units(offset, count_max if is_any else max(_FILTER_UNITS_MAX, max_count))
     found: list[Message] = []
+    found_at: list[int] = []
     size, next_begin = 0, offset
-    places = zip(
+    asked = zip(
         units.commit_log_offset, units.size, _may_match(queue, units, tag_filter), strict=True
     )
-    for index, (commit_log_offset, message_size, may_match) in enumerate(places, offset):
+    for index, (commit_log_offset, message_size, may_match) in enumerate(asked, offset):
         # Java parity: DefaultMessageStore.isTheBatchFull, asked before the filter.
         if found and (len(found) >= count_max or size + message_size > _BATCH_BYTES_MAX):
             break
@@ -107,9 +113,11 @@ def get_message(
         message = queue.message_of(Said(commit_log_offset, message_size, index))
         if is_any or tag_filter.matches(message):
             found.append(message)
+            found_at.append(index)
             size += message_size
     status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
-    return GetMessageResult(status, next_begin, span.min, span.max, tuple(found))
+    messages, places = tuple(found), tuple(found_at)
+    return GetMessageResult(status, next_begin, span.min, span.max, messages, places)
 
 
 def _may_match(queue: QueueReader, units: Units, tag_filter: TagFilter) -> list[bool]:

@@ -49,7 +49,7 @@ def _contradicts(name: str, made_with: object, given: object) -> ConfigError:
     )
 
 
-def check_last_record(dispatched: Dispatched, log: LogReader, root: Path) -> None:
+def check_last_record(dispatched: Dispatched, log: LogReader, root: Path, output: Path) -> None:
     """Raise unless the log still holds the record that was dispatched last, if not expired."""
     last = dispatched.last_record
     if last is None or last.offset < log.min_offset():
@@ -62,6 +62,17 @@ def check_last_record(dispatched: Dispatched, log: LogReader, root: Path) -> Non
         is_same, reason = False, f"{reason}: {e.reason}"
     if is_same:
         return
-    if Path(dispatched.store) != root.resolve():
-        raise ConfigError(f"the root was made from {dispatched.store}, not from {root}: {reason}")
+    other = other_store(output, dispatched.store, root, reason)
+    if other is not None:
+        raise other
     raise DamageError(log.path_of(last.offset), last.offset, reason, "it was cut off or replaced")
+
+
+def other_store(output: Path, made_from: str, root: Path, reason: str) -> ConfigError | None:
+    """Return the error for a root whose log has changed, if the store lies elsewhere too.
+
+    A store that was moved or copied has the same records, and is read where it lies now.
+    """
+    if made_from == str(root.resolve()):
+        return None
+    return ConfigError(f"{output} was made from {made_from}, not from {root}: {reason}")

@@ -19,6 +19,7 @@ from store import java
 from store.config import StoreConfig, load_config
 from store.dispatched import Dispatched, ProgressReader
 from store.errors import ConfigError, DamageError, StoreError, StoreIOError
+from store.foreign import refuse_foreign_store
 from store.get_message import (
     GetMessageResult,
     GetMessageStatus,
@@ -102,8 +103,6 @@ class MessageStore:
         dispatched = ProgressReader(target).read()
         if dispatched is None:
             config = load_config(root, conf, broker_version)
-            from store.foreign import refuse_foreign_store  # noqa: PLC0415 - loads the kernels
-
             refuse_foreign_store(root, config)
         else:
             config = config_of(dispatched, root, conf, broker_version)
@@ -163,7 +162,7 @@ class MessageStore:
         return sorted(topic for topic in _list_topics(self._queue_root()) if self._queue_ids(topic))
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, in order."""
+        """Return the ids of a topic's queues, in order; a damaged one is one too."""
         self._refresh()
         return self._queue_ids(topic)
 
@@ -303,7 +302,7 @@ class MessageStore:
         if dispatched is not self._dispatched:
             if dispatched is None:
                 raise ConfigError(f"{self.output} changed: its progress is gone; open it again")
-            check_last_record(dispatched, self._log, self.store_root)
+            check_last_record(dispatched, self._log, self.store_root, self.output)
             if dispatched.reput_from_offset < self._log.known_end:
                 self._queues.clear()  # it was rolled back: nothing that was known of them holds
             self._log.known_end = dispatched.reput_from_offset
@@ -334,8 +333,15 @@ class MessageStore:
         ids = sorted({i for i in map(java.parse_int, names) if i is not None and str(i) in names})
         if self._dispatched is None:
             return ids
-        queues = ((i, self._fresh_queue(topic, i)) for i in ids)
-        return [i for i, queue in queues if queue is not None and queue.span.max]
+        return [i for i in ids if self._is_queue(topic, i)]
+
+    def _is_queue(self, topic: str, queue_id: int) -> bool:
+        """Tell whether a directory is a queue: units beyond progress make none."""
+        try:
+            queue = self._fresh_queue(topic, queue_id)
+        except DamageError:
+            return True  # it is told by whatever reads the queue, and the others can be read
+        return queue is not None and queue.span.max > 0
 
     def _queue_root(self) -> Path:
         """Return where the queues lie; raise ConfigError if none were ever made for this log."""

@@ -50,6 +50,7 @@ class QueueFiles:
         self.file_size = file_size
         self.begin = self.allocated = 0
         self.listing = 0  # counts how often the files were listed
+        self._is_sound = False
         self._queue = MappedFileQueue([directory], file_size)
         self._check()
 
@@ -58,7 +59,7 @@ class QueueFiles:
 
         Damage is a file of another size, and one that is missing between others.
         """
-        if self._queue.refresh_if_changed():
+        if self._queue.refresh_if_changed() or not self._is_sound:
             self._check()
 
     def unit(self, offset: int) -> Unit:
@@ -138,6 +139,7 @@ class QueueFiles:
     def _check(self) -> None:
         """Raise DamageError unless files have their full size and follow on from one another."""
         self.begin = self.allocated = 0
+        self._is_sound = False
         self.listing += 1
         files = self._queue.files
         for file in files:
@@ -151,3 +153,4 @@ class QueueFiles:
         if files:
             self.begin = files[0].base // CQ_UNIT_SIZE
             self.allocated = (files[-1].base + self.file_size) // CQ_UNIT_SIZE
+        self._is_sound = True

@@ -209,6 +209,7 @@ class DispatchSink:
                 reput_from_offset=end,
                 first_offset=offsets[0] if offsets else -1,
                 last_offset=offsets[-1] if offsets else -1,
+                messages=sum(len(r) for r in requests),
                 index=self._index.state() if self._index is not None else IndexState(),
                 drops=drops,
                 marks=self._queues.marks_of({*known, *drops}),

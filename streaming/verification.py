@@ -13,10 +13,11 @@ from store.compare import Counts, Difference, StoreComparison, Terms
 from store.config import StoreConfig, other_setting
 from store.consume_queue_store import QueueDrops, QueueKey
 from store.derivation import Derivation
-from store.errors import ConfigError
+from store.errors import ConfigError, DamageError
 from store.foreign import refuse_foreign_store
 from store.layout import ABORT_FILE
 from store.log_plan import LogPlanner
+from store.made_root import other_store
 
 Report = Callable[[int, int], None]  # bytes of log done, bytes in all
 
@@ -80,7 +81,7 @@ def verify(
     progress = read_progress(output)
     if progress is not None:
         _check_shape(progress, config, output)
-        check_fingerprint(log, progress.last_record)
+        _check_log(progress, log, store_root, output)
     is_clean = not (store_root / ABORT_FILE).exists()
     if progress is not None and progress.log_was_clean is not None:
         is_clean = progress.log_was_clean
@@ -128,6 +129,17 @@ def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int])
     )
     end = progress.reput_from_offset
     return _Span(end, terms, progress.lost, f"the root was dispatched up to offset {end}")
+
+
+def _check_log(progress: Progress, log: CommitLog, store_root: Path, output: Path) -> None:
+    """Raise ConfigError for the log of another store, DamageError for one that has changed."""
+    try:
+        check_fingerprint(log, progress.last_record)
+    except DamageError as e:
+        other = other_store(output, progress.store, store_root, e.reason)
+        if other is not None:
+            raise other from e
+        raise
 
 
 def _check_shape(progress: Progress, config: StoreConfig, output: Path) -> None:

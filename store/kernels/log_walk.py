@@ -36,25 +36,30 @@ def walk(
 ) -> WalkEnd:
     """Walk from ``begin`` until a record starts at ``end`` or later; span = (base, begin, end).
 
-    ``live`` applies the rule of the live end to each record. ``cuts`` = (array, bytes): the
-    position after every so many bytes is noted, as long as the array has room.
+    ``live`` applies the rule of the live end, to the last record alone: one that a valid record or
+    a blank follows is complete. ``cuts`` = (array, bytes): the position after every so many bytes
+    is noted, as long as the array has room.
     """
     base, at, end = span
     marks, every = cuts
-    last, noted, begin = np.int64(-1), 0, at
+    reason, noted, begin = rk.OK, 0, at
+    before, last = np.int64(-1), np.int64(-1)
     while at < end:
         parts = check_record(buf, at, base, rules)
         if parts.reason != rk.OK:
-            return WalkEnd(parts.reason, at, last, noted)
-        if live and not is_complete(buf, at, base, rules):
-            return WalkEnd(rk.EMPTY, at, last, noted)
-        last = at
+            reason = parts.reason
+            break
+        before, last = last, at
         at = parts.end
         if at - begin >= every and noted < len(marks):
             marks[noted] = at
             noted += 1
             begin = at
-    return WalkEnd(rk.OK, at, last, noted)
+    if live and last >= 0 and not is_complete(buf, last, base, rules):
+        if noted > 0 and marks[noted - 1] > last:
+            noted -= 1
+        return WalkEnd(rk.EMPTY, last, before, noted)
+    return WalkEnd(reason, at, last, noted)
 
 
 @kernel

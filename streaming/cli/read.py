@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -36,6 +37,7 @@ Topic = Annotated[str, typer.Option(help="The topic.", show_default=False)]
 Queue = Annotated[int, typer.Option(help="The queue id.", min=0, show_default=False)]
 
 _PANEL = "Read messages"
+_NOT_FOUND = "NOT_FOUND"  # of a key, a tag, a place in the log; queues have the broker's statuses
 _TIME_MAX = 2**63 - 1
 _GOES_ON = (
     GetMessageStatus.FOUND,
@@ -75,6 +77,7 @@ def get(  # noqa: PLR0913 - one parameter an option
     """
     with opened_store(store, output, broker_conf, broker_version) as s:
         found: list[Message] = []
+        places: list[int] = []
         deadline = time.monotonic() + wait
         at, count, matched = offset, 0, True
         while True:
@@ -82,10 +85,12 @@ def get(  # noqa: PLR0913 - one parameter an option
             result = s.get_message(topic, queue, at, max_count - count, tags, left)
             matched &= result.status is not GetMessageStatus.NO_MATCHED_MESSAGE
             found += result.messages
+            places += result.message_queue_offsets
             count += len(result.messages)
             if as_json:
                 _print_all_json(found)
                 found.clear()
+                places.clear()
             at = result.next_begin_offset
             if count >= max_count or result.status not in _GOES_ON:
                 break
@@ -93,6 +98,7 @@ def get(  # noqa: PLR0913 - one parameter an option
             _no_message(s, (topic, queue, offset), result, matched=matched, as_json=as_json)
         if not as_json:
             print_messages(found)
+            _say_displaced((topic, queue), found, places)
 
 
 def offset(  # noqa: PLR0913 - one parameter an option
@@ -126,30 +132,28 @@ def offset(  # noqa: PLR0913 - one parameter an option
         found = s.offset_in_queue_by_time(topic, queue, timestamp_ms, boundary)
         first, end = s.min_offset_in_queue(topic, queue), s.max_offset_in_queue(topic, queue)
         stored = s.message_store_timestamp(topic, queue, found)
-        if as_json:
-            print_json(
-                {
-                    "topic": topic,
-                    "queue_id": queue,
-                    "timestamp": timestamp_ms,
-                    "boundary": boundary.value,
-                    "offset": found if first < end else None,
-                    "store_timestamp": stored,
-                    "min_offset": first,
-                    "max_offset": end,
-                }
-            )
+        answer = {
+            "topic": topic,
+            "queue_id": queue,
+            "timestamp": timestamp_ms,
+            "boundary": boundary.value,
+            "offset": found if first < end else None,
+            "store_timestamp": stored,
+            "min_offset": first,
+            "max_offset": end,
+        }
         if first == end:
-            if not as_json:
-                say(_no_queue(s, topic, queue))
-            raise typer.Exit(EXIT_NO)
-        if not as_json:
-            typer.echo(found)
-            moment = time_text(timestamp_ms)
-            if found == end:
-                say(f"no message was stored at or after {moment}: this is the queue's end")
-            elif boundary is Boundary.UPPER and stored > timestamp_ms:
-                say(f"no message was stored at or before {moment}: this is the queue's begin")
+            status = GetMessageStatus.NO_MESSAGE_IN_QUEUE
+            _nothing(status, _no_queue(s, topic, queue), answer, as_json=as_json)
+        if as_json:
+            print_json(answer)
+            return
+        typer.echo(found)
+        moment = time_text(timestamp_ms)
+        if found == end:
+            say(f"no message was stored at or after {moment}: this is the queue's end")
+        elif boundary is Boundary.UPPER and stored > timestamp_ms:
+            say(f"no message was stored at or before {moment}: this is the queue's begin")
 
 
 def query(  # noqa: PLR0913 - one parameter an option
@@ -186,6 +190,8 @@ def query(  # noqa: PLR0913 - one parameter an option
     if wanted is None or (key is not None and tag is not None):
         raise ConfigError("give either --key or --tag")
     begin, end = parse_time("--from-time", from_time), parse_time("--to-time", to_time)
+    if begin is not None and end is not None and begin > end:
+        raise ConfigError(f"--from-time {from_time} is later than --to-time {to_time}")
     with opened_store(store, output, broker_conf, broker_version) as s:
         result = s.query_message(
             topic,
@@ -203,8 +209,8 @@ def query(  # noqa: PLR0913 - one parameter an option
             say(f"the newest {max_count} are shown, older ones were left out (--max)")
         if not result.messages:
             name = "key" if key is not None else "tag"
-            say(f"no message of topic {topic!r} with {name} {wanted!r}{_lag(s)}")
-            raise typer.Exit(EXIT_NO)
+            reason = f"no message of topic {topic!r} with {name} {wanted!r}{_lag(s)}"
+            _nothing(_NOT_FOUND, reason, {"topic": topic, name: wanted}, as_json=as_json)
 
 
 def message(  # noqa: PLR0913 - one parameter an option
@@ -252,8 +258,9 @@ def message(  # noqa: PLR0913 - one parameter an option
             reason = f"the record there was stored by {found.store_host}, the id names {host}"
         if found is None or reason:
             hint = "; is it a unique key? then: reput query --key" if msg_id is not None else ""
-            say(f"no message at commit log offset {commit_log_offset}: {reason}{hint}")
-            raise typer.Exit(EXIT_NO)
+            reason = f"no message at commit log offset {commit_log_offset}: {reason}{hint}"
+            place = {"commit_log_offset": commit_log_offset}
+            _nothing(_NOT_FOUND, reason, place, as_json=as_json)
         if body_to is not None:
             _write_body(found, body_to)
         if as_json:
@@ -284,20 +291,10 @@ def _no_message(
     *,
     matched: bool,
     as_json: bool,
-) -> None:
+) -> NoReturn:
     """Say why ``get`` found nothing, and exit."""
     topic, queue, at = place
     status = result.status if matched else GetMessageStatus.NO_MATCHED_MESSAGE
-    if as_json:
-        print_json(
-            {
-                "status": status.value,
-                "next_begin_offset": result.next_begin_offset,
-                "min_offset": result.min_offset,
-                "max_offset": result.max_offset,
-            }
-        )
-        raise typer.Exit(EXIT_NO)
     span = f"the queue holds offsets {result.min_offset} to {result.max_offset - 1}"
     if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE:
         reason = _no_queue(s, topic, queue)
@@ -309,8 +306,41 @@ def _no_message(
         reason = f"the messages from offset {at} on have just expired; {span}"
     else:
         reason = f"offset {at} is not there yet; {span}{_lag(s)}"
-    say(f"{status}: {reason}")
+    answer = {
+        "topic": topic,
+        "queue_id": queue,
+        "next_begin_offset": result.next_begin_offset,
+        "min_offset": result.min_offset,
+        "max_offset": result.max_offset,
+    }
+    _nothing(status, reason if as_json else f"{status}: {reason}", answer, as_json=as_json)
+
+
+def _nothing(status: str, reason: str, answer: Mapping[str, Any], *, as_json: bool) -> NoReturn:
+    """Say that there is nothing, and exit; as JSON this is an object that has a status."""
+    if as_json:
+        print_json({"status": status, "reason": reason, **answer})
+    else:
+        say(reason)
     raise typer.Exit(EXIT_NO)
+
+
+def _say_displaced(queue: tuple[str, int], found: list[Message], places: list[int]) -> None:
+    """Say which messages lie elsewhere than their own offset says (format notes §5.3)."""
+    own = ((m.queue_offset, at) for m, at in zip(found, places, strict=True) if _is_of(m, queue))
+    displaced = [(said, at) for said, at in own if said != at]
+    if displaced:
+        said, at = displaced[0]
+        say(
+            f"{len(displaced)} of these messages lie elsewhere in the queue than at the offset "
+            f"shown, which is their own, by a broker's own rules: the first has {said} and lies "
+            f"at {at}; --offset counts places"
+        )
+
+
+def _is_of(message: Message, queue: tuple[str, int]) -> bool:
+    """Tell whether a queue is a message's own; by multi-dispatch it can lie in others too."""
+    return (message.topic, message.queue_id) == queue
 
 
 def _no_queue(s: MessageStore, topic: str, queue: int) -> str:

@@ -19,6 +19,8 @@ from store.record import Message, offset_msg_id
 _CELL_MAX = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WIDE = 10_000  # not a terminal: no line is cut
+_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))  # in what is meant as text there are none
+_ODD_MAX = 0.1
 
 
 def say(text: str) -> None:
@@ -107,6 +109,9 @@ def print_details(message: Message) -> None:
     fields = message_json(message)
     properties, body = fields.pop("properties"), fields.pop("body")
     encoding = fields.pop("body_encoding")
+    escaped = escaped_text(message.body) if encoding == "hex" else None
+    if escaped is not None:
+        body, encoding = escaped, "utf-8 but for some bytes, which are shown as \\xNN"
     for name in ("store_timestamp", "born_timestamp"):
         fields[name] = f"{time_text(fields[name])}  ({fields[name]})"
     console = _console()
@@ -147,6 +152,16 @@ def body_text(body: bytes) -> str | None:
         return None
 
 
+def escaped_text(body: bytes) -> str | None:
+    r"""Return a body that is almost text, its other bytes as ``\xNN``, for people; else None.
+
+    At most a tenth of it may be bytes that are no UTF-8, and control characters.
+    """
+    text = body.decode("utf-8", "ignore").encode()
+    odd = len(body) - len(text.translate(None, _CONTROLS))
+    return body.decode("utf-8", "backslashreplace") if odd <= _ODD_MAX * len(body) else None
+
+
 def printable(text: str) -> str:
     """Return text as one line, with escapes for what a terminal would obey."""
     if text.isprintable():
@@ -161,8 +176,10 @@ def shorten(text: str) -> str:
 
 
 def body_cell(body: bytes) -> str:
-    """Return a body for a cell: as text where it is text, else as hex."""
+    """Return a body for a cell: as text where it is text or almost, else as hex."""
     text = body_text(body)
+    if text is None:
+        text = escaped_text(body)
     return text if text is not None else "0x" + body[:_CELL_MAX].hex()
 
 

@@ -144,7 +144,8 @@ def test_progress_says_what_was_dispatched(output: Path, store: Path) -> None:
     assert (
         progress.reput_from_offset,
         progress.begin_offset,
-    ) == (LAST_OFFSET + SIZE, 0)
+        progress.messages,
+    ) == (LAST_OFFSET + SIZE, 0, 20)
     body_crc = struct.unpack(">i", encode(MESSAGES[-1], 0)[8:12])[0]
     assert Fingerprint(LAST_OFFSET, SIZE, 1019, body_crc) == progress.last_record
     assert (str(store.resolve()), CONFIG.shape()) == (progress.store, progress.shape)

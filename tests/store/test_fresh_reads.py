@@ -128,6 +128,19 @@ def test_a_file_cut_off_under_an_open_store_is_damage_and_no_crash(
             (s.query_message("T", "k199"), s.get_message("T", 0, 0))
 
 
+def test_a_missing_file_stays_damage_however_often_one_asks(tmp_path: Path) -> None:
+    root, output = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
+    dispatch_all(root, output, CONFIG)
+    queue = output / "consumequeue/T/0"
+    with MessageStore.open(root, output) as s:
+        assert s.max_offset_in_queue("T", 0) == 200
+        (queue / file_name(400)).unlink()
+        settle(queue)
+        for _ in range(3):
+            with pytest.raises(DamageError, match="missing"):
+                s.get_message("T", 0, 0)
+
+
 def test_not_all_files_are_kept_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped_file, "_MAPS_MAX", 3)
     root = make_store(tmp_path / "store", numbered(200))

@@ -289,7 +289,7 @@ def test_a_hole_in_a_queue_is_damage(made: tuple[Path, Path]) -> None:
 def test_a_log_that_was_replaced_is_found_out(made: tuple[Path, Path], tmp_path: Path) -> None:
     _, output = made
     other = make_store(tmp_path / "other", numbered(200, body=b"other"))
-    with pytest.raises(ConfigError, match="was made from"):
+    with pytest.raises(ConfigError, match=f"^{output} was made from {made[0]}, not from {other}: "):
         MessageStore.open(other, output)
     copy = tmp_path / "copy"
     shutil.copytree(made[0], copy)

@@ -165,8 +165,49 @@ def test_get_says_why_there_is_nothing(
     assert err.startswith(f"{status}: ")
     assert words in err
     code, out, err = reput("get", *options, "--json")
+    (found,) = lines(out)
+    assert (code, err, found["status"]) == (1, "", status)
+    assert words in str(found["reason"])
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "answer"),
+    [
+        (
+            "get",
+            [*QUEUE, "--offset", "100"],
+            {"status": "OFFSET_OVERFLOW_ONE", "next_begin_offset": 100, "min_offset": 0},
+        ),
+        (
+            "offset",
+            ["--topic", "T", "--queue", "7", "--time", "0"],
+            {"status": "NO_MESSAGE_IN_QUEUE", "queue_id": 7, "offset": None, "max_offset": 0},
+        ),
+        (
+            "query",
+            ["--topic", "T", "--key", "none"],
+            {"status": "NOT_FOUND", "topic": "T", "key": "none"},
+        ),
+        (
+            "query",
+            ["--topic", "T", "--key", "k5", "--to-time", str(START)],
+            {"status": "NOT_FOUND", "topic": "T", "key": "k5"},
+        ),
+        (
+            "message",
+            ["--commit-log-offset", "1"],
+            {"status": "NOT_FOUND", "commit_log_offset": 1},
+        ),
+    ],
+)
+def test_nothing_is_one_json_object_with_a_status(
+    reput: Reput, command: str, options: list[str], answer: dict[str, object]
+) -> None:
+    code, out, err = reput(command, *options, "--json")
+    (found,) = lines(out)
     assert (code, err) == (1, "")
-    assert lines(out)[0]["status"] == status
+    assert answer | found == found
+    assert found["reason"]
 
 
 def test_offset_finds_a_time(reput: Reput) -> None:
@@ -191,6 +232,9 @@ def test_query_finds_keys_unique_keys_and_times(reput: Reput) -> None:
     times = ("--from-time", str(START + 5000), "--to-time", "2023-11-14T22:13:27Z")
     _, out, _ = reput("query", "--topic", "T", "--key", "all", *times, "--json")
     assert [m["queue_offset"] for m in lines(out)] == [5, 6, 7]
+    one = ("--from-time", str(START + 5000), "--to-time", str(START + 5000))
+    _, out, _ = reput("query", "--topic", "T", "--key", "all", *one, "--json")
+    assert [m["queue_offset"] for m in lines(out)] == [5]
     code, out, err = reput("query", "--topic", "T", "--key", "all", "--max", "2")
     assert code == 0
     assert [row[1] for row in table_rows(out)] == ["98", "99"]
@@ -255,6 +299,7 @@ def test_message_never_overwrites_a_file(
         ("query", ["--topic", "T"]),
         ("query", ["--topic", "T", "--key", "a", "--tag", "b"]),
         ("query", ["--topic", "T", "--tag", "b"]),
+        ("query", ["--topic", "T", "--key", "a", "--from-time", "9", "--to-time", "8"]),
         ("message", []),
         ("message", ["--id", "xyz"]),
         ("offset", [*QUEUE, "--time", "yesterday"]),

@@ -1,6 +1,7 @@
 """``reput topics``: queues as the broker saw them, lags by hand, and the broker's own files."""
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,27 @@ def test_a_damaged_queue_is_told_and_the_others_shown(
     assert lags["all", 1]["lag"] == 0
     assert run(["topics", str(made.root), "--output", str(made.output)]) == 3
     assert ["0", "damaged"] in [line.split()[-2:] for line in capfd.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("is_brokers", [False, True], ids=["ours", "a broker's"])
+def test_a_queue_file_of_a_wrong_size_costs_that_queue_alone(
+    made: Made, capfd: pytest.CaptureFixture[str], is_brokers: bool
+) -> None:
+    file = made.output / "consumequeue/T/0" / ("0" * 20)
+    file.write_bytes(file.read_bytes()[:-7])
+    if is_brokers:
+        shutil.rmtree(made.output / "reput")
+    code, found, err = topics(made, capfd)
+    assert code == 3
+    assert f"{file} at offset 0: the file has 393 bytes, not 400" in err
+    queues = {(q["topic"], q["queue_id"]): q for q in rows(found, "queue")}
+    assert "393 bytes" in queues["T", 0]["damage"]
+    assert queues["T", 1]["max_offset"] == 5
+    assert queues["SCHEDULE_TOPIC_XXXX", 0]["max_offset"] == 3
+    assert run(["topics", str(made.root), "--output", str(made.output)]) == 3
+    out, err = capfd.readouterr()
+    assert ["SCHEDULE_TOPIC_XXXX", "0", "0", "3"] in [line.split()[:4] for line in out.splitlines()]
+    assert err.count(f"reput: damaged: {file}") == 1
 
 
 def test_a_record_that_cannot_be_read_costs_one_lag(

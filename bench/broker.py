@@ -1,0 +1,87 @@
+"""RocketMQ's own store on the same files: its Java classes, run by ``java/StoreReads.java``."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+_SOURCE = Path(__file__).parent / "java" / "StoreReads.java"
+# What the store reaches for inside the JDK, since that is made of modules.
+_OPEN_PACKAGES = (
+    "java.base/java.nio",
+    "java.base/sun.nio.ch",
+    "java.base/jdk.internal.ref",
+    "java.base/java.lang",
+    "java.base/java.util",
+)
+_TIMEOUT_SECONDS = 600
+
+
+class Request(NamedTuple):
+    """What is asked of a root's queue 0: kind "get", "time" or "key", one value a call."""
+
+    kind: str
+    topic: str
+    values: Sequence[object]
+
+
+class BrokerFigure(NamedTuple):
+    """What a call takes, and all answers of one round as one number."""
+
+    seconds: float
+    answers: int
+
+
+@dataclass
+class Broker:
+    """The jars of a RocketMQ release; ``figures`` gathers what is shown beside ours."""
+
+    lib: Path
+    version: str
+    figures: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls, lib: Path) -> Broker:
+        """Return the release whose jars lie in a folder. Raises ValueError if none of 5.x do."""
+        for jar in sorted(lib.glob("rocketmq-store-*.jar")):
+            found = re.fullmatch(r"rocketmq-store-(5(?:\.\d+)+)\.jar", jar.name)
+            if found:
+                return cls(lib.resolve(), found[1])
+        raise ValueError(f"{lib} holds no rocketmq-store-5.y.z.jar")
+
+    def measure(self, root: Path, request: Request) -> dict[str, BrokerFigure]:
+        """Return figures by name (plain, decoded). ``root`` is written to: a throw-away one.
+
+        Raises RuntimeError with the last lines said if Java fails.
+        """
+        values = root / "bench-requests"
+        values.write_text("".join(f"{value}\n" for value in request.values), "utf-8")
+        java = [_java(), "-Xmx1g", f"-Duser.home={root}", "-Dfile.encoding=UTF-8"]
+        for package in _OPEN_PACKAGES:
+            java += ["--add-opens", f"{package}=ALL-UNNAMED"]
+        java += ["--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"]
+        java += ["-cp", f"{self.lib}/*", str(_SOURCE)]
+        arguments = [str(root), request.kind, request.topic, str(values)]
+        ran = subprocess.run(
+            java + arguments,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+        if ran.returncode:
+            said = (ran.stdout + ran.stderr)[-2000:]
+            raise RuntimeError(f"RocketMQ's store could not be run on {root} (a JDK?):\n{said}")
+        lines = [line.split() for line in ran.stdout.splitlines() if line.startswith("figure ")]
+        return {name: BrokerFigure(float(ns) / 1e9, int(n)) for _, name, ns, n in lines}
+
+
+def _java() -> str:
+    """Return the program that Spark would start too."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
