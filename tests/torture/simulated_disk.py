@@ -37,7 +37,7 @@ class SimulatedDisk(Disk):
     def __init__(self, device: Device, plan: Plan = Plan()) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
-        self.last_call = ""
+        self.died_in = ""  # the call in which the process ended
         self.failed: Path | None = None
         self._device = device
         self._plan = plan
@@ -67,10 +67,9 @@ class SimulatedDisk(Disk):
         if self._is_dead:
             raise PowerLost(call)
         self.calls[call] += 1
-        self.last_call = call
         count = self.calls.total()
         if count == self._plan.dies_at:
-            self._is_dead = True
+            self._is_dead, self.died_in = True, call
             raise PowerLost(call)
         if count == self._plan.fails_at:
             self.failed = on if isinstance(on, Path) else path_of(on)
