@@ -160,7 +160,7 @@ def test_zeros_found_are_synced_too(tmp_path: Path) -> None:
     disk.zero(tmp_path / "f", 0)
     disk.sync()
     disk.close()
-    assert disk.calls == ["_fsync"]
+    assert disk.calls == ["_fsync", "_fsync_directory"]
 
 
 def test_zero_needs_a_file(tmp_path: Path) -> None:
@@ -237,6 +237,23 @@ def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
         disk.remove_tree(tmp_path / "a")
 
 
+def test_directories_found_in_a_locked_root_are_made_durable_too(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "a" / "b").mkdir(parents=True)  # by a process that was killed before it came to sync
+    disk = CountingDisk()
+    handle = disk.lock(root / "lock", b"lock")
+    disk.sync()
+    disk.calls.clear()
+    for name in ("f", "g"):
+        disk.create(root / "a" / "b" / name, 1)
+        disk.sync()
+    per_file = ["_create", "_ftruncate", "_fsync"]
+    first, then = ["_fsync_directory"] * 3, ["_fsync_directory"]  # root, a and b; b alone
+    assert disk.calls == [*per_file, *first, *per_file, *then]
+    disk.close()
+    disk.unlock(handle)
+
+
 # --- Failures ----------------------------------------------------------------------------------
 
 
@@ -262,7 +279,7 @@ def work(disk: Disk, root: Path) -> None:
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_a_failure_is_told_by_action_and_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(StoreIOError, match=r"cannot \w+ .*: Input/output error") as caught:
-        work(CountingDisk(fails=name), tmp_path)
+        work(CountingDisk(fails=name), tmp_path / "root")
     assert caught.value.path.is_relative_to(tmp_path)
     assert caught.value.errno == errno.EIO
     descriptors = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]

@@ -162,6 +162,20 @@ def test_names_keep_the_order_of_their_changes(tmp_path: Path) -> None:
     assert set(states_after(tmp_path, before, work)) == expected
 
 
+def test_what_a_killed_process_made_is_durable_once_the_next_has_synced(tmp_path: Path) -> None:
+    def killed(disk: Disk, root: Path) -> None:
+        disk.create(root / "a" / "b" / "f", SECTOR)
+
+    def next_process(disk: Disk, root: Path) -> None:
+        disk.lock(root / "a" / "lock", b"lock")
+        disk.zero(root / "a" / "b" / "f", 0)
+        disk.replace(root / "a" / "state", b"1")
+        disk.sync()
+
+    for state in states_after(tmp_path, killed, next_process):
+        assert ("a/b/f", sectors(".")) in state
+
+
 def test_what_a_killed_process_wrote_is_there_and_not_durable(tmp_path: Path) -> None:
     def killed(disk: Disk, root: Path) -> None:
         disk.create(root / "f", SECTOR)
