@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
@@ -103,6 +104,9 @@ class Root:
             assert_same_state(self.output, root.progress, expected)
             root.close(clean=True)
         assert read_checkpoint(self.output) == expected.checkpoint
+
+    def close(self) -> None:
+        """Let go of the reference's root."""
         self.reference.close()
 
     def draw_plan(self) -> Plan:
@@ -228,7 +232,8 @@ def run(directory: Path, seed: int, cycles: int) -> Figures:
     while figures.cycles < cycles:
         name = f"{seed}-{number}"
         try:
-            Root(directory / name, name, figures).run()
+            with closing(Root(directory / name, name, figures)) as root:
+                root.run()
         except BaseException as e:
             e.add_note(f"the root of seed {name!r}, in {directory / name}")
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ class Plan:
     fails_at: int = 0
     errno: int = 0
     shorten: Random | None = None  # draws how much of each write is done
+    interrupts: bool = False  # each write at first
 
 
 class SimulatedDisk(Disk):
@@ -38,7 +40,9 @@ class SimulatedDisk(Disk):
         super().__init__()
         self.calls: Counter[str] = Counter()
         self.died_in = ""  # the call in which the process ended
-        self.failed: Path | None = None
+        self.failed: Path | None = None  # what the call that failed was on
+        self.failed_call = ""
+        self._is_interrupted = False
         self._device = device
         self._plan = plan
         self._is_dead = False
@@ -48,6 +52,11 @@ class SimulatedDisk(Disk):
     def is_dead(self) -> bool:
         """Whether the process has ended in a call."""
         return self._is_dead
+
+    @property
+    def holds_lock(self) -> bool:
+        """Whether a lock that was taken has not been given back."""
+        return not all(handle.closed for handle in self._locks)
 
     def end(self) -> None:
         """Do what the end of a process does: close its files, drop its locks."""
@@ -72,7 +81,7 @@ class SimulatedDisk(Disk):
             self._is_dead, self.died_in = True, call
             raise PowerLost(call)
         if count == self._plan.fails_at:
-            self.failed = on if isinstance(on, Path) else path_of(on)
+            self.failed, self.failed_call = on if isinstance(on, Path) else path_of(on), call
             raise OSError(self._plan.errno, os.strerror(self._plan.errno))
 
     def _create(self, path: Path) -> int:
@@ -91,6 +100,9 @@ class SimulatedDisk(Disk):
                 self._write_some(fd, data, offset)  # it ended inside the call
                 self._plan = Plan()
             raise
+        self._is_interrupted = self._plan.interrupts and not self._is_interrupted
+        if self._is_interrupted:
+            raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
         return self._write_some(fd, data, offset)
 
     def _write_some(self, fd: int, data: memoryview, offset: int) -> int:
