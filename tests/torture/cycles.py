@@ -20,6 +20,7 @@ from checkpoints.checkpoint_file import read_checkpoint
 from checkpoints.progress import Progress
 from checkpoints.root import DispatchRoot
 from store.config import BrokerVersion, StoreConfig
+from store.errors import DamageError
 from store.log_plan import UNLIMITED, LogPlanner
 from store.scan import Scanner
 from streaming.dispatchers import DispatchSink
@@ -87,6 +88,7 @@ class Root:
         self.place = ""  # what the process is doing
         self.committed = self.in_flight = start
         self.is_cut = False  # the log has been, since the last start
+        self.has_common = True  # the log still has a record that was dispatched
 
     def run(self) -> None:
         """Let processes live and die until one has dispatched all."""
@@ -145,14 +147,25 @@ class Root:
 
     def open(self, disk: SimulatedDisk) -> DispatchRoot:
         """Open the root, which recovers, and look whether it is what progress says."""
-        root = DispatchRoot.open(self.output, self.store, self.config, disk=disk)
+        root = self.open_or_begin(disk)
         progress = root.progress
         self.check_offset(progress)
         expected = self.reference.at(self.log, progress.reput_from_offset)
         assert_same_state(self.output, progress, expected)
         self.committed = self.in_flight = progress.reput_from_offset
-        self.is_cut = False
+        self.is_cut, self.has_common = False, True
         return root
+
+    def open_or_begin(self, disk: SimulatedDisk) -> DispatchRoot:
+        """Open the root; begin a new one if the log has nothing any more that was dispatched."""
+        try:
+            return DispatchRoot.open(self.output, self.store, self.config, disk=disk)
+        except DamageError:
+            if self.has_common:
+                raise
+        self.figures.logs["another log"] += 1
+        self.output = self.output.with_name(self.output.name + "+")
+        return DispatchRoot.open(self.output, self.store, self.config, disk=disk)
 
     def check_offset(self, progress: Progress) -> None:
         """Look whether a root goes on from where it may."""
@@ -216,6 +229,7 @@ class Root:
         if random.random() < 0.5:
             end = max((r.end for r in log.records if r.end <= end), default=log.start)
         self.is_cut = True
+        self.has_common = self.has_common and log.records[0].end <= end
         log.show(end)
         if random.random() < 0.5:
             self.figures.logs["comes again"] += 1

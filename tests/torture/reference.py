@@ -98,16 +98,33 @@ class Reference:
 def assert_same_state(output: Path, progress: Progress, expected: State) -> None:
     """Compare a root at rest with a reference; index files have names of their own."""
     assert_same_content(built_tree(output), expected.files)
-    index = (
-        sorted(p.name for p in (output / "index").iterdir()) if expected.progress.index_file else []
-    )
+    has_index = progress.index_files > 0
+    names = sorted(p.name for p in (output / "index").iterdir()) if has_index else [""]
     known = replace(
         expected.progress,
         store=progress.store,
         commit_log=progress.commit_log,
-        index_file=index[-1] if index else "",
+        index_first=names[0],
+        index_file=names[-1],
+        batch=progress.batch,
+        milestones=progress.milestones,
+        signs=progress.signs,
     )
     assert progress == known
+    assert_milestones(progress)
     for kind in BUILT_DIRECTORIES:
         empty = [d for d in (output / kind).rglob("*") if d.is_dir() and not any(d.iterdir())]
         assert empty == [], "recovery leaves directories that no dispatch made"
+
+
+def assert_milestones(progress: Progress) -> None:
+    """See that milestones ascend, and that the last one is this end."""
+    ends = [milestone.reput_from_offset for milestone in progress.milestones]
+    assert ends == sorted(ends)
+    if progress.milestones:
+        last = progress.milestones[-1]
+        assert (last.reput_from_offset, last.last_record, last.drops) == (
+            progress.reput_from_offset,
+            progress.last_record,
+            progress.drops,
+        )
