@@ -112,6 +112,14 @@ class Disk:
         self._sync_each(sorted(self._directories), self._fsync_directory)
         self._directories.clear()
 
+    def settle(self, directory: Path) -> None:
+        """Let ``sync`` make durable what an earlier process changed in a directory, if it is there.
+
+        A file that a killed process deleted is not seen any more, and may come back all the same.
+        """
+        if directory.is_dir():
+            self._directories.add(directory)
+
     def remove(self, path: Path) -> None:
         """Delete a file if it is there; durable after ``sync``.
 

@@ -222,6 +222,14 @@ def test_removing_what_another_process_removed_is_synced(tmp_path: Path) -> None
     assert disk.calls == ["_unlink", "_fsync_directory"]
 
 
+def test_what_another_process_changed_in_a_directory_is_settled(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    disk.settle(tmp_path)
+    disk.settle(tmp_path / "missing")
+    disk.sync()
+    assert disk.calls == ["_fsync_directory"]
+
+
 def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "f").touch()

@@ -55,7 +55,6 @@ class BrokerLog:
         """Append a message or a batch, behind a blank if the file has no room."""
         messages: Batch = [item] if isinstance(item, Message) else item
         size = sum(len(encode(m, 0, prop_crc=self._prop_crc)) for m in messages)
-        del self._content[self.end - self.start :]  # a blank that nothing follows
         left = FILE_SIZE - len(self._content) % FILE_SIZE
         if size + BLANK_SIZE_MIN > left:
             blank = struct.pack(">iI", left, MAGIC_BLANK)
@@ -82,10 +81,20 @@ class BrokerLog:
                 _write_in_place(self._path(base), content)
         self._written = files
 
-    def cut(self, end: int) -> None:
-        """Know no record that does not end before ``end``; the files stay as they are."""
+    def cut(self) -> None:
+        """Go on as a broker does that finds what the files show after a crash.
+
+        Behind a blank it goes on only if it finds the next file; else it writes over the blank.
+        """
+        end = self.shown
         self.records = [r for r in self.records if r.end <= end]
-        del self._content[self.end - self.start :]
+        resume = self.end
+        next_base = resume + FILE_SIZE - (resume - self.start) % FILE_SIZE
+        if resume + BLANK_SIZE_MIN <= end and next_base in self._written:
+            at = resume - self.start
+            if self._content[at + 4 : at + 8] == struct.pack(">I", MAGIC_BLANK):
+                resume = next_base
+        del self._content[resume - self.start :]
         offsets: Counter[tuple[str | bytes, int]] = Counter()
         for record in self.records:
             message = record.message

@@ -114,10 +114,10 @@ class Root:
     def draw_plan(self) -> Plan:
         """Draw in which call a process ends, if it does."""
         random = self.random
-        dies_at = random.randint(1, random.choice([6, 15, 40, 120]))
+        dies_at = random.randint(1, random.choice([8, 30, 80, 200, 500]))
         return Plan(
             dies_at=dies_at if random.random() < 0.9 else 0,
-            shorten=random if random.random() < 0.3 else None,
+            shorten=Random(random.random()) if random.random() < 0.3 else None,
         )
 
     def live(self, plan: Plan, *, lazy: bool) -> bool:
@@ -225,17 +225,18 @@ class Root:
         """Let the log come back shorter, zeros behind, or written on already."""
         random, log = self.random, self.log
         end = random.choice([log.shown, self.committed, random.randint(log.start, log.shown)])
+        end = min(end, log.shown)
         end = random.randint(max(log.start, end - random.choice([1, 300, 3000])), end)
         if random.random() < 0.5:
             end = max((r.end for r in log.records if r.end <= end), default=log.start)
         self.is_cut = True
         self.has_common = self.has_common and log.records[0].end <= end
-        log.show(end)
+        log.show(end, ahead=random.random() < 0.2)
         if random.random() < 0.5:
             self.figures.logs["comes again"] += 1
             return
         self.figures.logs["goes on otherwise"] += 1
-        log.cut(end)
+        log.cut()
         self.reference.forget_from(log.end)
         log.grow(random.randint(3, 20))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -110,11 +110,19 @@ def assert_same_state(output: Path, progress: Progress, expected: State) -> None
         milestones=progress.milestones,
         signs=progress.signs,
     )
-    assert progress == known
+    if [milestone.batch for milestone in progress.milestones] == [0]:
+        # Rolled back to the first record alone: it is not known which index files that filled.
+        known = replace(known, index_msg_timestamp=progress.index_msg_timestamp)
+    assert _differing(progress, known) == {}
     assert_milestones(progress)
     for kind in BUILT_DIRECTORIES:
         empty = [d for d in (output / kind).rglob("*") if d.is_dir() and not any(d.iterdir())]
         assert empty == [], "recovery leaves directories that no dispatch made"
+
+
+def _differing(progress: Progress, known: Progress) -> dict[str, tuple[object, object]]:
+    values = {f.name: (getattr(progress, f.name), getattr(known, f.name)) for f in fields(progress)}
+    return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
 
 
 def assert_milestones(progress: Progress) -> None:

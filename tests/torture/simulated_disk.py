@@ -108,7 +108,7 @@ class SimulatedDisk(Disk):
     def _write_some(self, fd: int, data: memoryview, offset: int) -> int:
         random = self._plan.shorten
         if random is not None and random.random() < 0.5:
-            data = data[: random.randint(1, len(data))]
+            data = data[: 1 + int(random.random() * len(data))]
         return self._device.pwrite(fd, data, offset)
 
     def _fsync(self, fd: int) -> None:
