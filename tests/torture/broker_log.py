@@ -81,6 +81,19 @@ class BrokerLog:
                 _write_in_place(self._path(base), content)
         self._written = files
 
+    def whole_end(self, end: int) -> int:
+        """Return ``end``, or the end of the record it is in, if only zeros of that are cut off."""
+        for record in self.records:
+            if record.begin < end < record.end:
+                rest = self._content[end - self.start : record.end - self.start]
+                return end if any(rest) else record.end
+        return end
+
+    def surely_holds_a_record(self, end: int) -> bool:
+        """Tell whether a record is seen before ``end``; one that ends in a zero may not be."""
+        whole = [r for r in self.records if r.end <= end]
+        return len(whole) > 1 or any(self._content[r.end - self.start - 1] for r in whole)
+
     def cut(self) -> None:
         """Go on as a broker does that finds what the files show after a crash.
 

@@ -229,8 +229,9 @@ class Root:
         end = random.randint(max(log.start, end - random.choice([1, 300, 3000])), end)
         if random.random() < 0.5:
             end = max((r.end for r in log.records if r.end <= end), default=log.start)
+        end = log.whole_end(end)
         self.is_cut = True
-        self.has_common = self.has_common and log.records[0].end <= end
+        self.has_common = self.has_common and log.surely_holds_a_record(end)
         log.show(end, ahead=random.random() < 0.2)
         if random.random() < 0.5:
             self.figures.logs["comes again"] += 1
