@@ -46,11 +46,13 @@ class Disk:
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._written: set[Path] = set()
         self._directories: set[Path] = set()
+        self._locked_root: Path | None = None  # the directory that is locked
+        self._entered: set[Path] = set()  # directories whose own entry is durable after sync
 
     def create(self, path: Path, size: int) -> None:
         """Create a zero-filled (sparse) file of ``size`` bytes, with the directories it needs."""
         with _told("create", path):
-            self._make_directories(path.parent)
+            self._enter(path.parent)
             fd = self._create(path)
             self._keep_open(path, fd)
             self._directories.add(path.parent)
@@ -67,10 +69,12 @@ class Disk:
     def zero(self, path: Path, begin: int) -> None:
         """Make every byte of an existing file from ``begin`` to its end zero.
 
-        Holes stay holes, and what is zero is not written; it is durable after ``sync`` all the
-        same, for the process that wrote it may not have come to that.
+        Holes stay holes, and what is zero is not written. All of it is durable after ``sync``, the
+        file's name included, for the process that wrote it may not have come to that.
         """
         with _told("write", path):
+            self._enter(path.parent)
+            self._directories.add(path.parent)
             fd = self._descriptor(path)
             self._written.add(path)
             for at, end in _data_extents(fd, begin):
@@ -91,7 +95,7 @@ class Disk:
         """Replace a small file atomically and durably: temporary, sync, rename, sync."""
         temporary = path.with_name(path.name + _TEMPORARY)
         with _told("replace", path):
-            self._make_directories(path.parent)
+            self._enter(path.parent)
             try:
                 fd = self._create(temporary)
             except FileExistsError:
@@ -107,6 +111,14 @@ class Disk:
         self._directories.add(path.parent)
         self._sync_each(sorted(self._directories), self._fsync_directory)
         self._directories.clear()
+
+    def settle(self, directory: Path) -> None:
+        """Let ``sync`` make durable what an earlier process changed in a directory, if it is there.
+
+        A file that a killed process deleted is not seen any more, and may come back all the same.
+        """
+        if directory.is_dir():
+            self._directories.add(directory)
 
     def remove(self, path: Path) -> None:
         """Delete a file if it is there; durable after ``sync``.
@@ -136,6 +148,7 @@ class Disk:
                     return
                 raise
         self._directories.discard(path)
+        self._entered.discard(path)
         self._directories.add(path.parent)
 
     def remove_tree(self, path: Path) -> None:
@@ -149,7 +162,7 @@ class Disk:
     def make_directory(self, path: Path) -> None:
         """Make a directory and its parents if they are missing."""
         with _told("create", path):
-            self._make_directories(path)
+            self._enter(path)
 
     def lock(self, path: Path, content: bytes) -> IO[bytes]:
         """Take a broker's lock: range [0, 1) of the file, which is made with ``content``.
@@ -160,8 +173,9 @@ class Disk:
         key = path.resolve()
         if key in _LOCKED:
             raise RootInUseError(_IN_USE.format(path=path))
+        self._locked_root = path.parent
         with _told("create", path):
-            self._make_directories(path.parent)
+            self._enter(path.parent)
             fd = os.open(path, os.O_RDWR) if path.exists() else self._create(path)
         handle = open(path, "r+b", buffering=0, opener=lambda *_: fd)  # noqa: SIM115 - kept
         try:
@@ -241,18 +255,31 @@ class Disk:
         """Drop what is known of a directory that is gone, and of all that was in it."""
         for known in [p for p in self._open if p.is_relative_to(path)]:
             self._close(known)
-        for paths in (self._written, self._directories):
+        for paths in (self._written, self._directories, self._entered):
             paths.difference_update([p for p in paths if p.is_relative_to(path)])
 
-    def _make_directories(self, path: Path) -> None:
-        missing = []
-        while not path.is_dir():
-            missing.append(path)
-            path = path.parent
-        for directory in reversed(missing):
+    def _enter(self, path: Path) -> None:
+        """Make a directory if it is missing; ``sync`` makes it durable in any case.
+
+        One that is there may not be durable: the process that made it may have been killed before
+        it came to sync. So all that leads from the root's parent to it is synced, once.
+        """
+        if path in self._entered:
+            return
+        if not path.is_dir():
+            self._enter(path.parent)
             with suppress(FileExistsError):  # another process made it a moment ago
-                self._mkdir(directory)
-            self._directories.add(directory.parent)
+                self._mkdir(path)
+            self._directories.add(path.parent)
+        elif self._locked_root is not None and path.is_relative_to(self._locked_root):
+            if path != self._locked_root:
+                self._enter(path.parent)
+                self._directories.add(path.parent)
+            elif os.access(path.parent, os.W_OK | os.R_OK):  # else it is not ours to make
+                self._directories.add(path.parent)
+        else:
+            return
+        self._entered.add(path)
 
     def _sync_each(self, paths: list[Path], fsync: Callable[[int], None]) -> None:
         def sync(path: Path) -> None:

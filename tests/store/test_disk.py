@@ -160,7 +160,7 @@ def test_zeros_found_are_synced_too(tmp_path: Path) -> None:
     disk.zero(tmp_path / "f", 0)
     disk.sync()
     disk.close()
-    assert disk.calls == ["_fsync"]
+    assert disk.calls == ["_fsync", "_fsync_directory"]
 
 
 def test_zero_needs_a_file(tmp_path: Path) -> None:
@@ -222,6 +222,14 @@ def test_removing_what_another_process_removed_is_synced(tmp_path: Path) -> None
     assert disk.calls == ["_unlink", "_fsync_directory"]
 
 
+def test_what_another_process_changed_in_a_directory_is_settled(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    disk.settle(tmp_path)
+    disk.settle(tmp_path / "missing")
+    disk.sync()
+    assert disk.calls == ["_fsync_directory"]
+
+
 def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "f").touch()
@@ -235,6 +243,23 @@ def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
     assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["kept", "kept/f"]
     with pytest.raises(StoreIOError, match="cannot delete"):
         disk.remove_tree(tmp_path / "a")
+
+
+def test_directories_found_in_a_locked_root_are_made_durable_too(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "a" / "b").mkdir(parents=True)  # by a process that was killed before it came to sync
+    disk = CountingDisk()
+    handle = disk.lock(root / "lock", b"lock")
+    disk.sync()
+    disk.calls.clear()
+    for name in ("f", "g"):
+        disk.create(root / "a" / "b" / name, 1)
+        disk.sync()
+    per_file = ["_create", "_ftruncate", "_fsync"]
+    first, then = ["_fsync_directory"] * 3, ["_fsync_directory"]  # root, a and b; b alone
+    assert disk.calls == [*per_file, *first, *per_file, *then]
+    disk.close()
+    disk.unlock(handle)
 
 
 # --- Failures ----------------------------------------------------------------------------------
@@ -262,7 +287,7 @@ def work(disk: Disk, root: Path) -> None:
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_a_failure_is_told_by_action_and_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(StoreIOError, match=r"cannot \w+ .*: Input/output error") as caught:
-        work(CountingDisk(fails=name), tmp_path)
+        work(CountingDisk(fails=name), tmp_path / "root")
     assert caught.value.path.is_relative_to(tmp_path)
     assert caught.value.errno == errno.EIO
     descriptors = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]

@@ -1,0 +1,134 @@
+"""A commit log as a broker leaves it: written on, cut off by a power loss, and written on again."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from store.config import StoreConfig
+from tests.logs import BLANK_SIZE_MIN, MAGIC_BLANK, Batch, Message, encode
+from tests.logs_random import Generator, Mix
+
+FILE_SIZE = 8192  # takes each message or batch that is drawn
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A record in the log."""
+
+    begin: int
+    end: int
+    message: Message
+
+
+class BrokerLog:
+    """The records there are, and how far the files on disk show them."""
+
+    def __init__(self, store: Path, config: StoreConfig, random: Random, start: int = 0) -> None:
+        self.records: list[Placed] = []
+        self.start = start
+        self.shown = start
+        self._content = bytearray()
+        self._directory = store / "commitlog"
+        self._prop_crc = config.enabled_append_prop_crc
+        mix = Mix(version=config.version, multi_dispatch=config.enable_multi_dispatch)
+        self._generator = Generator(random, mix)
+        self._written: dict[int, bytes] = {}
+        self._directory.mkdir(parents=True)
+        (store / "abort").touch()  # a broker is at work, or has crashed
+
+    @property
+    def end(self) -> int:
+        """Where the last record ends."""
+        return self.records[-1].end if self.records else self.start
+
+    def grow(self, count: int) -> None:
+        """Append random messages or batches; ``show`` makes them seen."""
+        for _ in range(count):
+            self.append(self._generator.draw())
+
+    def append(self, item: Message | Batch) -> None:
+        """Append a message or a batch, behind a blank if the file has no room."""
+        messages: Batch = [item] if isinstance(item, Message) else item
+        size = sum(len(encode(m, 0, prop_crc=self._prop_crc)) for m in messages)
+        left = FILE_SIZE - len(self._content) % FILE_SIZE
+        if size + BLANK_SIZE_MIN > left:
+            blank = struct.pack(">iI", left, MAGIC_BLANK)
+            self._content += blank.ljust(left, b"\0")
+        for message in messages:
+            at = self.start + len(self._content)
+            self._content += encode(message, at, prop_crc=self._prop_crc)
+            self.records.append(Placed(at, self.start + len(self._content), message))
+
+    def show(self, end: int, *, ahead: bool = False) -> None:
+        """Let the files hold what lies before ``end`` and zeros behind; ``ahead``: one more."""
+        self.shown = end
+        known = bytes(self._content[: end - self.start])
+        files = {
+            self.start + at: known[at : at + FILE_SIZE].ljust(FILE_SIZE, b"\0")
+            for at in range(0, max(len(known), 1), FILE_SIZE)
+        }
+        if ahead:
+            files.setdefault(max(files) + FILE_SIZE, bytes(FILE_SIZE))
+        for base in self._written.keys() - files.keys():
+            self._path(base).unlink()
+        for base, content in files.items():
+            if self._written.get(base) != content:
+                _write_in_place(self._path(base), content)
+        self._written = files
+
+    def whole_end(self, end: int) -> int:
+        """Return ``end``, or the end of the record it is in, if only zeros of that are cut off."""
+        for record in self.records:
+            if record.begin < end < record.end:
+                rest = self._content[end - self.start : record.end - self.start]
+                return end if any(rest) else record.end
+        return end
+
+    def surely_holds_a_record(self, end: int) -> bool:
+        """Tell whether a record is seen before ``end``; one that ends in a zero may not be."""
+        whole = [r for r in self.records if r.end <= end]
+        return len(whole) > 1 or any(self._content[r.end - self.start - 1] for r in whole)
+
+    def cut(self) -> None:
+        """Go on as a broker does that finds what the files show after a crash.
+
+        Behind a blank it goes on only if it finds the next file; else it writes over the blank.
+        """
+        end = self.shown
+        self.records = [r for r in self.records if r.end <= end]
+        resume = self.end
+        next_base = resume + FILE_SIZE - (resume - self.start) % FILE_SIZE
+        if resume + BLANK_SIZE_MIN <= end and next_base in self._written:
+            at = resume - self.start
+            if self._content[at + 4 : at + 8] == struct.pack(">I", MAGIC_BLANK):
+                resume = next_base
+        del self._content[resume - self.start :]
+        offsets: Counter[tuple[str | bytes, int]] = Counter()
+        for record in self.records:
+            message = record.message
+            offsets[message.topic, message.queue_id] = message.queue_offset + 1
+        self._generator.next_offsets = offsets
+
+    def copy_to(self, store: Path, config: StoreConfig) -> None:
+        """Write the whole log elsewhere, with one record more: then none is half-written."""
+        other = BrokerLog(store, config, Random(0), self.start)
+        other.records, other._content = list(self.records), self._content[:]
+        other.append(Message(topic="sentinel", body=b"x"))
+        other.show(other.end)
+
+    def _path(self, base: int) -> Path:
+        return self._directory / f"{base:020d}"
+
+
+def _write_in_place(path: Path, content: bytes) -> None:
+    """Write a file whole, into the one that is there: a broker maps it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(fd, content, 0)
+    finally:
+        os.close(fd)

@@ -1,0 +1,258 @@
+"""Kill and resume at random: processes end at any call, power goes, the log comes back shorter.
+
+One *life* is a process that opens the root, dispatches some batches and ends: in a call chosen
+before, between two batches, or cleanly. After each start, before anything is dispatched, the root
+must be what an undisturbed dispatch of the log up to the progress record builds; in the end, the
+same of the whole log.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+from random import Random
+
+from checkpoints.checkpoint_file import read_checkpoint
+from checkpoints.progress import Progress
+from checkpoints.root import DispatchRoot
+from store.config import BrokerVersion, StoreConfig
+from store.errors import DamageError
+from store.log_plan import UNLIMITED, LogPlanner
+from store.scan import Scanner
+from streaming.dispatchers import DispatchSink
+from tests.dispatching import Batch, cut_stretches
+from tests.torture.broker_log import FILE_SIZE, BrokerLog
+from tests.torture.choosers import MODES, chooser_for
+from tests.torture.device import Device
+from tests.torture.reference import Reference, assert_same_state
+from tests.torture.simulated_disk import Plan, SimulatedDisk, process
+
+VERSIONS = ("4.7.0", "4.8.0", "4.9.4", "5.1.4", "5.3.3", "5.5.0")
+LIVES_MAX = 60  # of one root; then it is let finish
+
+
+@dataclass
+class Figures:
+    """What was tried."""
+
+    roots: int = 0
+    ends: Counter[str] = field(default_factory=Counter)  # of processes
+    calls: Counter[str] = field(default_factory=Counter)  # in which they ended
+    places: Counter[str] = field(default_factory=Counter)  # where the dispatch was then
+    modes: Counter[str] = field(default_factory=Counter)  # what power losses left
+    logs: Counter[str] = field(default_factory=Counter)  # what became of the log
+
+    @property
+    def cycles(self) -> int:
+        """How many processes did not end cleanly."""
+        return self.ends.total() - self.ends["closed"]
+
+
+def random_config(random: Random) -> StoreConfig:
+    """Draw a configuration under which a few messages fill files of every kind."""
+    has_multi = random.random() < 0.5
+    return StoreConfig(
+        version=BrokerVersion.parse(random.choice(VERSIONS)),
+        mapped_file_size_commit_log=FILE_SIZE,
+        mapped_file_size_consume_queue=random.choice([20, 40, 100, 600, 2000]),
+        mapped_file_size_consume_queue_ext=random.choice([24, 64, 130, 1004]),
+        max_hash_slot_num=random.choice([1, 3, 17, 2000]),
+        max_index_num=random.choice([2, 3, 7, 30, 200]),
+        message_index_enable=random.random() < 0.9,
+        enable_consume_queue_ext=random.random() < 0.4,
+        enable_multi_dispatch=has_multi,
+        enable_lmq=has_multi and random.random() < 0.7,
+        enabled_append_prop_crc=random.random() < 0.1,
+    )
+
+
+class Root:
+    """One root, from its first process to the end of its log."""
+
+    def __init__(self, directory: Path, seed: str, figures: Figures) -> None:
+        self.random = random = Random(seed)
+        self.figures = figures
+        self.config = random_config(random)
+        self.store = directory / "store"
+        start = random.choice([0, 0, 0, 3 * FILE_SIZE])
+        self.log = BrokerLog(self.store, self.config, random, start)
+        self.log.grow(random.randint(10, 60))
+        self.log.show(self.log.start)
+        self.device = Device(directory / "device")
+        self.output = self.device.root / "output"
+        self.reference = Reference(directory / "reference", self.config)
+        self.place = ""  # what the process is doing
+        self.committed = self.in_flight = start
+        self.is_cut = False  # the log has been, since the last start
+        self.has_common = True  # the log still has a record that was dispatched
+
+    def run(self) -> None:
+        """Let processes live and die until one has dispatched all."""
+        self.figures.roots += 1
+        for _ in range(LIVES_MAX):
+            if self.live(self.draw_plan(), lazy=True):
+                break
+        else:
+            self.log.show(self.log.end)
+            assert self.live(Plan(), lazy=False)
+        self.device.power_loss(chooser_for("all lost", self.random, 0))
+        expected = self.reference.at(self.log, self.committed)
+        with process(self.device) as disk:
+            root = self.open(disk)
+            assert_same_state(self.output, root.progress, expected)
+            root.close(clean=True)
+        assert read_checkpoint(self.output) == expected.checkpoint
+
+    def close(self) -> None:
+        """Let go of the reference's root."""
+        self.reference.close()
+
+    def draw_plan(self) -> Plan:
+        """Draw in which call a process ends, if it does."""
+        random = self.random
+        dies_at = random.randint(1, random.choice([8, 30, 80, 200, 500]))
+        return Plan(
+            dies_at=dies_at if random.random() < 0.9 else 0,
+            shorten=Random(random.random()) if random.random() < 0.3 else None,
+        )
+
+    def live(self, plan: Plan, *, lazy: bool) -> bool:
+        """Live one process's life; return whether it dispatched all and closed the root.
+
+        A ``lazy`` one may end early.
+        """
+        is_done = is_closed = False
+        with process(self.device, plan) as disk:
+            self.place = "open"
+            root = self.open(disk)
+            sink = DispatchSink(root, self.config)
+            is_done = self.dispatch(root, sink, lazy=lazy)
+            self.place = "close"
+            if is_done or self.random.random() < 0.3:
+                sink.close()
+                is_closed = True
+        if is_closed:
+            self.figures.ends["closed"] += 1
+        else:
+            self.figures.places[self.place] += 1
+            self.figures.calls[disk.died_in or "none"] += 1
+        if is_done and is_closed:
+            return True
+        self.after_end(is_closed=is_closed)
+        return False
+
+    def open(self, disk: SimulatedDisk) -> DispatchRoot:
+        """Open the root, which recovers, and look whether it is what progress says."""
+        root = self.open_or_begin(disk)
+        progress = root.progress
+        self.check_offset(progress)
+        expected = self.reference.at(self.log, progress.reput_from_offset)
+        assert_same_state(self.output, progress, expected)
+        self.committed = self.in_flight = progress.reput_from_offset
+        self.is_cut, self.has_common = False, True
+        return root
+
+    def open_or_begin(self, disk: SimulatedDisk) -> DispatchRoot:
+        """Open the root; begin a new one if the log has nothing any more that was dispatched."""
+        try:
+            return DispatchRoot.open(self.output, self.store, self.config, disk=disk)
+        except DamageError:
+            if self.has_common:
+                raise
+        self.figures.logs["another log"] += 1
+        self.output = self.output.with_name(self.output.name + "+")
+        return DispatchRoot.open(self.output, self.store, self.config, disk=disk)
+
+    def check_offset(self, progress: Progress) -> None:
+        """Look whether a root goes on from where it may."""
+        offset = progress.reput_from_offset
+        if not self.is_cut:
+            assert offset in (self.committed, self.in_flight)
+            return
+        assert offset <= self.in_flight
+        assert offset <= self.log.end
+        self.figures.logs["cut, rolled back" if offset < self.committed else "cut behind"] += 1
+
+    def dispatch(self, root: DispatchRoot, sink: DispatchSink, *, lazy: bool) -> bool:
+        """Dispatch in random cuts; return whether all there is has been dispatched."""
+        random = self.random
+        planner = LogPlanner(
+            root.log, lambda: False, range_bytes=random.choice([1, 700, 5000, UNLIMITED])
+        )
+        scanner = Scanner(self.config, random.choice([1, 700, 20_000]))
+        last: Batch = []
+        while not lazy or random.random() < 0.8:
+            if lazy and self.log.shown < self.log.end:
+                self.show_more()
+            begin = root.progress.reput_from_offset
+            plan = planner.plan(begin, max_bytes=random.choice([1, 700, 5000, UNLIMITED]))
+            if not plan.ranges and self.log.shown == self.log.end:
+                return True
+            stretches = [s for part in plan.ranges for s in scanner.read(part)]
+            for batch in cut_stretches(stretches, repeat(random.choice([1, 2, 5, 50]))):
+                self.place = "batch"
+                self.in_flight = max(self.in_flight, *(s.end for s in batch), 0)
+                sink.apply([*last, *batch] if random.random() < 0.1 else batch)
+                self.committed = root.progress.reput_from_offset
+                last = batch
+        return False
+
+    def show_more(self) -> None:
+        """Let the broker write on; what a process sees may end inside a record."""
+        end = self.random.choice([r.end for r in self.log.records if r.end > self.log.shown])
+        if self.random.random() < 0.2:
+            end = min(self.log.end, end + self.random.randint(1, 300))
+        self.log.show(end, ahead=self.random.random() < 0.2)
+
+    def after_end(self, *, is_closed: bool) -> None:
+        """Let power go or stay on; the log may come back shorter."""
+        random, figures = self.random, self.figures
+        has_power = random.random() < 0.4
+        if not has_power:
+            mode = random.choice(MODES)
+            self.device.power_loss(chooser_for(mode, random, self.device.last_number))
+            figures.modes[mode] += 1
+        if not is_closed:
+            figures.ends["killed" if has_power else "power lost"] += 1
+        if not has_power and random.random() < 0.25 and self.log.shown > self.log.start:
+            self.cut_log()
+
+    def cut_log(self) -> None:
+        """Let the log come back shorter, zeros behind, or written on already."""
+        random, log = self.random, self.log
+        end = random.choice([log.shown, self.committed, random.randint(log.start, log.shown)])
+        end = min(end, log.shown)
+        end = random.randint(max(log.start, end - random.choice([1, 300, 3000])), end)
+        if random.random() < 0.5:
+            end = max((r.end for r in log.records if r.end <= end), default=log.start)
+        end = log.whole_end(end)
+        self.is_cut = True
+        self.has_common = self.has_common and log.surely_holds_a_record(end)
+        log.show(end, ahead=random.random() < 0.2)
+        if random.random() < 0.5:
+            self.figures.logs["comes again"] += 1
+            return
+        self.figures.logs["goes on otherwise"] += 1
+        log.cut()
+        self.reference.forget_from(log.end)
+        log.grow(random.randint(3, 20))
+
+
+def run(directory: Path, seed: int, cycles: int) -> Figures:
+    """Run so many cycles, on one root after the other. Raises what went wrong, naming the seed."""
+    figures, number = Figures(), 0
+    while figures.cycles < cycles:
+        name = f"{seed}-{number}"
+        try:
+            with closing(Root(directory / name, name, figures)) as root:
+                root.run()
+        except BaseException as e:
+            e.add_note(f"the root of seed {name!r}, in {directory / name}")
+            raise
+        shutil.rmtree(directory / name)
+        number += 1
+    return figures

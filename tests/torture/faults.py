@@ -1,0 +1,140 @@
+"""Each system call of a run fails once, in turn: a full disk, a device error.
+
+A StoreIOError must come out that names what failed; the process ends; what the next start makes of
+the root, perhaps after a power loss, is what an undisturbed dispatch builds.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import count, product
+from pathlib import Path
+from random import Random
+
+from store.errors import StoreIOError
+from tests.torture.choosers import chooser_for
+from tests.torture.device import Device
+from tests.torture.simulated_disk import Plan, SimulatedDisk, process
+from tests.torture.stage import CONFIGS, Stage
+
+MESSAGES = 12
+SIZES = (3, 1, 5)  # records a batch
+ERRORS = (errno.ENOSPC, errno.EIO)
+AFTERMATHS = ("power stays", "all lost", "random")
+
+
+@dataclass
+class Figures:
+    """What was tried."""
+
+    faults: Counter[str] = field(default_factory=Counter)  # by call
+    recoveries: int = 0  # roots whose recovery was tried
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Which call fails, how, and what comes then."""
+
+    at: int
+    errno: int
+    aftermath: str
+
+
+def each_fault(whole: bool) -> Iterator[Sequence[Fault]]:
+    """Yield, for each call in turn, the faults to try: all kinds, or one after the other."""
+    kinds = list(product(ERRORS, AFTERMATHS))
+    for at in count(1):
+        chosen = kinds if whole else [kinds[at % len(kinds)]]
+        yield [Fault(at, *kind) for kind in chosen]
+
+
+def try_fault(stage: Stage, device: Device, fault: Fault) -> str:
+    """Let one call of a run fail; return which it was, "" if the run has fewer."""
+    disk = SimulatedDisk(device, Plan(fails_at=fault.at, errno=fault.errno))
+    try:
+        stage.dispatch(disk, device, SIZES)
+    except StoreIOError as e:
+        check_error(e, disk, fault)
+    else:
+        assert disk.failed is None, f"nobody was told that {disk.failed_call} failed"
+    assert not disk.holds_lock
+    disk.end()
+    if disk.failed is None:
+        return ""
+    if fault.aftermath != "power stays":
+        random = Random(fault.at)
+        device.power_loss(chooser_for(fault.aftermath, random, device.last_number))
+    stage.finish(device)
+    return disk.failed_call
+
+
+def check_error(error: StoreIOError, disk: SimulatedDisk, fault: Fault) -> None:
+    """Look whether an error says what failed, and where."""
+    assert disk.failed is not None, error
+    assert error.errno == fault.errno
+    names = {disk.failed.name, disk.failed.name.removesuffix(".tmp")}
+    # What fails while a path is made, or a file is replaced, is told by that path.
+    related = error.path.is_relative_to(disk.failed) or disk.failed == error.path.parent
+    assert error.path.name in names or related, (error, disk.failed)
+    assert str(error).startswith("cannot ")
+    assert "\n" not in str(error)
+
+
+def try_all(stage: Stage, figures: Figures, *, whole: bool) -> None:
+    """Let each call of a run fail in turn, from where the stage's trials begin."""
+    for faults in each_fault(whole):
+        for fault in faults:
+            with stage.trial() as device:
+                try:
+                    call = try_fault(stage, device, fault)
+                except BaseException as e:
+                    e.add_note(f"{fault}")
+                    raise
+            if not call:
+                return
+            figures.faults[call] += 1
+
+
+def interrupt(stage: Stage) -> None:
+    """Let writes stop short and be interrupted, all along a run."""
+    with stage.trial() as device:
+        stage.run(device, Plan(shorten=Random(1), interrupts=True), SIZES)
+        stage.finish(device)
+
+
+def crash_points(stage: Stage) -> list[int]:
+    """Return the calls at which a run may be cut off so that recovery has much to do."""
+    with stage.trial() as device:
+        disk = SimulatedDisk(device)
+        stage.dispatch(disk, device, SIZES)
+        disk.end()
+        total = disk.calls.total()
+    return list(range(total // 3, total, max(1, total // 4)))
+
+
+def cut_off(stage: Stage, point: int) -> None:
+    """Let all trials begin with a root whose dispatch was killed in a call."""
+    with stage.trial() as device:
+        with process(device, Plan(dies_at=point)) as disk:
+            stage.dispatch(disk, device, SIZES)
+        stage.keep(device)
+
+
+def run(directory: Path, *, whole: bool = True, names: Sequence[str] = tuple(CONFIGS)) -> Figures:
+    """Try all; ``whole``: all kinds of faults at each call, and in recoveries as well."""
+    figures = Figures()
+    for name in names:
+        with closing(Stage(directory / name, CONFIGS[name], MESSAGES)) as stage:
+            interrupt(stage)
+            try_all(stage, figures, whole=whole)
+            points = crash_points(stage)
+        for n, point in enumerate(points):
+            with closing(Stage(directory / f"{name} {n}", CONFIGS[name], MESSAGES)) as stage:
+                cut_off(stage, point)
+                try_all(stage, figures, whole=whole)
+            figures.recoveries += 1
+    return figures

@@ -1,0 +1,135 @@
+"""What an undisturbed dispatch of a log's prefix builds, for any prefix."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint
+from checkpoints.progress import Progress
+from checkpoints.root import DispatchRoot
+from store.config import StoreConfig
+from store.dispatch_request import DispatchRequests
+from store.log_plan import LogPlanner
+from store.scan import Scanner
+from streaming.dispatchers import DispatchSink
+from tests.dispatching import (
+    BUILT_DIRECTORIES,
+    Content,
+    HastyDisk,
+    assert_same_content,
+    built_tree,
+)
+from tests.torture.broker_log import BrokerLog
+
+
+@dataclass(frozen=True)
+class State:
+    """A root at rest: its files, its progress, its checkpoint."""
+
+    files: dict[str, Content]
+    progress: Progress
+    checkpoint: StoreCheckpoint | None
+
+
+class Reference:
+    """Builds the states of prefixes, in ascending order where that is asked."""
+
+    def __init__(self, directory: Path, config: StoreConfig) -> None:
+        self._directory = directory
+        self._config = config
+        self._states: dict[int, State] = {}
+        self._sink: DispatchSink | None = None
+        self._root: DispatchRoot
+        self._requests: list[DispatchRequests] = []
+
+    def forget_from(self, end: int) -> None:
+        """Know nothing of what lies beyond ``end``: the log is another there."""
+        self._states = {offset: state for offset, state in self._states.items() if offset <= end}
+        self.close()
+
+    def at(self, log: BrokerLog, offset: int) -> State:
+        """Return the state of a dispatch of all records that end at or before ``offset``."""
+        end = max((r.end for r in log.records if r.end <= offset), default=log.start)
+        if end not in self._states:
+            if self._sink is None or self._root.progress.reput_from_offset > end:
+                self.close()
+                self._open(log)
+            self._apply(end)
+            root = self._root.path
+            state = State(built_tree(root), self._root.progress, read_checkpoint(root))
+            self._states[end] = state
+        state = self._states[end]
+        return replace(state, progress=replace(state.progress, reput_from_offset=offset))
+
+    def close(self) -> None:
+        """Let go of the root in work."""
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+
+    def _open(self, log: BrokerLog) -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._directory)
+        store = self._directory / "store"
+        log.copy_to(store, self._config)
+        self._root = DispatchRoot.open(
+            self._directory / "output", store, self._config, disk=HastyDisk()
+        )
+        self._sink = DispatchSink(self._root, self._config)
+        plan = LogPlanner(self._root.log, lambda: False).plan(log.start)
+        scanner = Scanner(self._config)
+        stretches = [s for part in plan.ranges for s in scanner.read(part)]
+        self._requests = [s for s in stretches if isinstance(s, DispatchRequests)]
+        assert len(self._requests) == len(stretches)
+        assert sum(map(len, self._requests)) == len(log.records) + 1
+
+    def _apply(self, end: int) -> None:
+        assert self._sink is not None
+        parts = [r.slice(0, int(np.searchsorted(r.commit_log_offset, end))) for r in self._requests]
+        if end > self._root.progress.reput_from_offset:
+            self._sink.apply([part for part in parts if len(part)])
+
+
+def assert_same_state(output: Path, progress: Progress, expected: State) -> None:
+    """Compare a root at rest with a reference; index files have names of their own."""
+    assert_same_content(built_tree(output), expected.files)
+    has_index = progress.index_files > 0
+    names = sorted(p.name for p in (output / "index").iterdir()) if has_index else [""]
+    known = replace(
+        expected.progress,
+        store=progress.store,
+        commit_log=progress.commit_log,
+        index_first=names[0],
+        index_file=names[-1],
+        batch=progress.batch,
+        milestones=progress.milestones,
+        signs=progress.signs,
+    )
+    assert _differing(progress, known) == {}
+    assert_milestones(progress)
+    for kind in BUILT_DIRECTORIES:
+        empty = [d for d in (output / kind).rglob("*") if d.is_dir() and not any(d.iterdir())]
+        assert empty == [], "recovery leaves directories that no dispatch made"
+
+
+def _differing(progress: Progress, known: Progress) -> dict[str, tuple[object, object]]:
+    values = {f.name: (getattr(progress, f.name), getattr(known, f.name)) for f in fields(progress)}
+    return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+
+
+def assert_milestones(progress: Progress) -> None:
+    """See that milestones ascend, and that the last one is this end."""
+    ends = [milestone.reput_from_offset for milestone in progress.milestones]
+    assert ends == sorted(ends)
+    if progress.milestones:
+        last = progress.milestones[-1]
+        assert (last.reput_from_offset, last.last_record, last.drops) == (
+            progress.reput_from_offset,
+            progress.last_record,
+            progress.drops,
+        )

@@ -1,0 +1,132 @@
+"""A small log, and roots on which its dispatch is tried again and again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from checkpoints.checkpoint_file import read_checkpoint
+from checkpoints.root import DispatchRoot
+from store.config import StoreConfig
+from store.log_plan import LogPlanner
+from store.scan import Scanner
+from streaming.dispatchers import DispatchSink
+from tests.dispatching import Batch, cut_stretches
+from tests.logs import Message
+from tests.torture.broker_log import FILE_SIZE, BrokerLog
+from tests.torture.device import Device
+from tests.torture.reference import Reference, assert_same_state
+from tests.torture.simulated_disk import Plan, SimulatedDisk, process
+
+TINY = StoreConfig(
+    mapped_file_size_commit_log=FILE_SIZE,
+    mapped_file_size_consume_queue=40,
+    mapped_file_size_consume_queue_ext=64,
+    max_hash_slot_num=200,
+    max_index_num=6,
+)
+CONFIGS = {
+    "tiny files": TINY,
+    "ext": replace(TINY, enable_consume_queue_ext=True),
+    "lmq": replace(TINY, enable_multi_dispatch=True, enable_lmq=True),
+    "no index": replace(TINY, message_index_enable=False, mapped_file_size_consume_queue=400),
+    "all": replace(
+        TINY, enable_consume_queue_ext=True, enable_multi_dispatch=True, enable_lmq=True
+    ),
+}
+
+
+class Stage:
+    """A log, what its dispatch builds, and a device for each trial."""
+
+    def __init__(
+        self, directory: Path, config: StoreConfig, messages: Iterable[Message] | int
+    ) -> None:
+        self.config = config
+        self.store = directory / "store"
+        self.log = BrokerLog(self.store, config, Random(7))
+        if isinstance(messages, int):
+            self.log.grow(messages)
+        else:
+            for message in messages:
+                self.log.append(message)
+        self.log.show(self.log.end)
+        self.reference = Reference(directory / "reference", config)
+        self._directory = directory
+        self._base = directory / "base"
+
+    def close(self) -> None:
+        """Let go of the reference's root."""
+        self.reference.close()
+
+    @contextmanager
+    def trial(self) -> Iterator[Device]:
+        """Lend a device; it holds what ``keep`` kept."""
+        directory = self._directory / "trial"
+        if self._base.exists():
+            shutil.copytree(self._base, directory / "root")
+        try:
+            yield Device(directory)
+        finally:
+            shutil.rmtree(directory)
+
+    def keep(self, device: Device) -> None:
+        """Let all later trials begin with what is on a device now."""
+        shutil.copytree(device.root, self._base)
+
+    def open(self, disk: SimulatedDisk, device: Device) -> DispatchRoot:
+        """Open the root, which recovers; it must be what its progress says."""
+        output = device.root / "output"
+        root = DispatchRoot.open(output, self.store, self.config, disk=disk)
+        expected = self.reference.at(self.log, root.progress.reput_from_offset)
+        assert_same_state(output, root.progress, expected)
+        return root
+
+    def batches(self, root: DispatchRoot, sizes: Iterable[int]) -> Iterator[Batch]:
+        """Yield what is left of the log in batches of so many records, the rest as one."""
+        plan = LogPlanner(root.log, lambda: False).plan(root.progress.reput_from_offset)
+        scanner = Scanner(self.config)
+        stretches = [s for part in plan.ranges for s in scanner.read(part)]
+        if stretches:
+            yield from cut_stretches(stretches, iter(sizes))
+
+    def dispatch(self, disk: SimulatedDisk, device: Device, sizes: Iterable[int]) -> None:
+        """Open, dispatch all, close."""
+        sink: DispatchSink | None = None
+        try:
+            root = self.open(disk, device)
+            sink = DispatchSink(root, self.config)
+            for batch in self.batches(root, sizes):
+                sink.apply(batch)
+        finally:
+            if sink is not None and not disk.is_dead:
+                sink.close()
+
+    def recovered(self, device: Device) -> int:
+        """Start a new process; return the offset from which it would go on."""
+        with process(device) as disk:
+            root = self.open(disk, device)
+            offset = root.progress.reput_from_offset
+            root.close(clean=True)
+        return offset
+
+    def finish(self, device: Device) -> None:
+        """Start a new process that dispatches the rest: the root is as if nothing had happened."""
+        with process(device) as disk:
+            self.dispatch(disk, device, [2])
+        output = device.root / "output"
+        with process(device) as disk:
+            root = self.open(disk, device)
+            assert root.progress.reput_from_offset == self.log.end
+            root.close(clean=True)
+        assert read_checkpoint(output) == self.reference.at(self.log, self.log.end).checkpoint
+
+    def run(self, device: Device, plan: Plan, sizes: Iterable[int]) -> SimulatedDisk:
+        """Be a process that dispatches all unless it ends before; return its disk."""
+        with process(device, plan) as disk:
+            self.dispatch(disk, device, sizes)
+        return disk
