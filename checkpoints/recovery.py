@@ -154,6 +154,8 @@ class Recovery:
         for number, mark in enumerate(record.queues):
             self._report(why, number, len(record.queues))
             truncation.truncate_queue(mark)
+            if record.progress is not None:
+                truncation.mark_full_ext_files(mark)
         if record.index is not None:
             truncation.truncate_index(record.index)
         self._disk.sync()

@@ -64,12 +64,13 @@ class Truncation:
             )
             span = ext.span(mark.ext_count)
             counts.ext_units += self._truncate(directory, span, ext.file_size)
-            self._mark_full_files(directory, ext, span[1] - ext.file_size)
 
     def _truncate(self, directory: Path, span: tuple[int, int], file_size: int) -> int:
         """Cut the files of one directory to ``span`` = (end, allocated); return the units cut."""
         end, allocated = span
         cut = 0
+        for changed in (directory, directory.parent, directory.parent.parent):
+            self._disk.settle(changed)  # a process killed before may have removed files there
         for path in sorted(_mapped_files(directory)):
             base = int(path.name)
             if base >= allocated:
@@ -90,18 +91,23 @@ class Truncation:
             self._disk.create(path, file_size)
         return cut
 
-    def _mark_full_files(self, directory: Path, ext: ExtFiles, last_base: int) -> None:
-        """See that the ext files before the last end with their mark, and nothing else."""
-        at = ext.per_file * layout.EXT_UNIT_SIZE
-        right = ext.end_mark()
+    def mark_full_ext_files(self, mark: QueueMark) -> None:
+        """Write again what a queue's ext files before the last end with: a mark and zeros.
+
+        No batch writes there once the next file has begun, but who knows what wrote the root.
+        """
+        if not self._config.enable_consume_queue_ext:
+            return
+        ext = ExtFiles(self._config)
+        directory = self._root / layout.CONSUME_QUEUE_EXT_DIR / mark.topic / str(mark.queue_id)
         for path in _mapped_files(directory):
-            if int(path.name) < last_base:
+            if int(path.name) + ext.file_size < ext.span(mark.ext_count)[1]:
                 _check_size(path, ext.file_size, _REBUILD_HINT)
-                if map_file(path)[at:].tobytes() != right:
-                    self._disk.write(path, at, right)
+                self._disk.write(path, ext.per_file * layout.EXT_UNIT_SIZE, ext.end_mark())
 
     def truncate_index(self, mark: IndexMark) -> None:
         """Cut the index. Raises DamageError if its newest file is not there."""
+        self._disk.settle(self._root / layout.INDEX_DIR)
         for path in index_files(self._root / layout.INDEX_DIR):
             if path.name > mark.file:
                 self.counts.index_entries += self._count_entries(path, 1)

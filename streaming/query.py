@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import store.errors
+from checkpoints.adoption import Report
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
 from store.commit_log import CommitLog
@@ -25,6 +27,7 @@ from streaming.log_stream import RANGE_BYTES_MIN
 from streaming.options import spark_interval
 from streaming.progress import DispatchProgress, Listener
 
+_log = logging.getLogger(__name__)
 MAX_BYTES_PER_TRIGGER = 256 * 1024 * 1024
 
 
@@ -42,6 +45,7 @@ class DispatchOptions:
     fail_on_data_loss: bool = True
     listeners: Sequence[ArrivalListener] = ()
     on_progress: Callable[[DispatchProgress], None] | None = None
+    on_recovery: Report | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,17 @@ def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -
     config = resolve_config(store_root, output, options.broker_conf, options.broker_version)
     refuse_foreign_store(store_root, config)
     replay_from = _replay_offset(store_root, config, options)
-    root = DispatchRoot.open(output, store_root, config, from_offset=replay_from)
+    root = DispatchRoot.open(
+        output, store_root, config, from_offset=replay_from, report=options.on_recovery
+    )
+    for recovered in root.recovered:
+        _log.info(
+            "%s: went back from offset %d to %d (%s)",
+            output,
+            recovered.from_offset,
+            recovered.to_offset,
+            recovered.why,
+        )
     try:
         sink = DispatchSink(
             root,

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +28,7 @@ from streaming.cli.options import (
     describe_settings,
     parse_time,
 )
+from streaming.cli.recover import recovered_json, recovered_words, recovery_progress
 from streaming.options import parse_bytes
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         fail_on_data_loss=_flag("--fail-on-data-loss", fail_on_data_loss),
         on_progress=reporter.report,
     )
-    run_dispatch(prepare_dispatch(store, output, options), reporter, master=master)
+    with recovery_progress(is_shown=reporter.is_live) as report:
+        prepared = prepare_dispatch(store, output, replace(options, on_recovery=report))
+    run_dispatch(prepared, reporter, master=master)
 
 
 def run_dispatch(
@@ -194,6 +197,14 @@ class Reporter:
             reput_from_offset=root.progress.reput_from_offset,
             output=str(root.path),
         )
+        for recovered in root.recovered:
+            fields = recovered_json(recovered)
+            self._say("recovered", recovered_words(recovered), **fields | fields.pop("cut"))
+        at, is_new = prepared.begin, root.progress.is_untouched
+        how = "begins" if is_new else "goes on"
+        if at < root.progress.reput_from_offset:
+            how = "dispatches again, which changes nothing,"
+        self._say("position", f"{root.path}: {how} at offset {at:,}", begin_offset=at, how=how)
         if not root.log.files:
             where = " and ".join(map(str, root.log.directories))
             self._say("warning", f"no commit log file in {where} yet", empty=where)

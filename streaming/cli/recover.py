@@ -1,0 +1,98 @@
+"""``reput recover``: bring a root back to a record boundary, as the next start would; no JVM."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from store.errors import ConfigError
+from streaming.cli.options import BrokerConf, BrokerVersion, Json, Store, describe_settings
+from streaming.cli.show import print_json, printable, say
+
+if TYPE_CHECKING:
+    from checkpoints.adoption import Report
+    from checkpoints.recovery import Recovered
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("recover")(recover)
+
+
+def recover(
+    store: Store,
+    output: Annotated[Path, typer.Option(help="where consumequeue/ and index/ lie")],
+    broker_conf: BrokerConf = None,
+    broker_version: BrokerVersion = None,
+    as_json: Json = False,
+) -> None:
+    """Do now what the next start of a dispatch would do first.
+
+    Cuts off what a crash left behind the last batch; goes back to the last common record if the log
+    came back shorter or with other messages; takes a broker's root over, cut back to where it is
+    as its log says. Says what was found, what was cut, why, and how long it took.
+    """
+    from checkpoints.root import DispatchRoot
+    from checkpoints.settings import resolve_config
+    from store.foreign import refuse_foreign_store
+
+    if not output.is_dir() or not any(output.iterdir()):
+        raise ConfigError(f"{output} holds nothing that could be recovered")
+    config = resolve_config(store, output, broker_conf, broker_version)
+    refuse_foreign_store(store, config)
+    if not as_json:
+        say(describe_settings(config))
+    with recovery_progress(is_shown=sys.stderr.isatty() and not as_json) as report:
+        root = DispatchRoot.open(output, store, config, report=report)
+        root.close(clean=True)
+    for recovered in root.recovered:
+        if as_json:
+            print_json({"event": "recovered", **recovered_json(recovered)})
+        else:
+            typer.echo(printable(recovered_words(recovered)))
+    at = root.progress.reput_from_offset
+    if as_json:
+        print_json({"event": "ready", "output": str(output), "reput_from_offset": at})
+    else:
+        nothing = "" if root.recovered else "nothing to recover: "
+        typer.echo(f"{nothing}a dispatch into {output} goes on at offset {at}")
+
+
+def recovered_words(recovered: Recovered) -> str:
+    """Tell in one line what a recovery did."""
+    cut = recovered.cut
+    return (
+        f"recovered ({recovered.why}): went back from offset {recovered.from_offset:,} to "
+        f"{recovered.to_offset:,}; looked at {cut.queues:,} queues; cut {cut.units:,} units, "
+        f"{cut.ext_units:,} ext units, {cut.index_entries:,} index entries; removed {cut.files:,} "
+        f"files; {recovered.seconds:.2f} s"
+    )
+
+
+def recovered_json(recovered: Recovered) -> dict[str, Any]:
+    """Return what a recovery did as JSON values."""
+    return asdict(recovered)
+
+
+@contextmanager
+def recovery_progress(*, is_shown: bool) -> Iterator[Report | None]:
+    """Show a bar while something is recovered, if a person looks on."""
+    if not is_shown:
+        yield None
+        return
+    columns = "{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("recovering", total=None)
+
+        def report(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what.partition(";")[0], completed=done, total=total)
+
+        yield report
