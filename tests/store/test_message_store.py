@@ -331,6 +331,20 @@ def test_what_cannot_be_answered_is_told_apart(made: tuple[Path, Path], tmp_path
         MessageStore.open(tmp_path / "empty")
 
 
+def test_an_index_file_that_is_missing_is_no_answer_of_nothing_found(
+    made: tuple[Path, Path],
+) -> None:
+    index = sorted((made[1] / "index").iterdir())
+    assert len(index) > 2
+    for path in index:
+        moved = path.rename(made[1] / "moved")
+        with MessageStore.open(*made) as s, pytest.raises(DamageError, match="index files from"):
+            s.query_message("T", "k1")
+        moved.rename(path)
+    with MessageStore.open(*made) as s:
+        assert len(s.query_message("T", "k1").messages) == 1
+
+
 def test_tags_are_found_where_they_are_indexed(tmp_path: Path) -> None:
     config = replace(CONFIG, version=BrokerVersion.parse("5.5.0"))
     root = make_store(tmp_path / "store", numbered(30, tags=("AaAa", "BBBB")))
