@@ -80,6 +80,7 @@ class Progress:
     shape: dict[str, Any]
     batch: int = 0  # batches applied or rolled back, all told
     messages: int = 0  # dispatched
+    is_recovering: bool = False  # what lies behind is being cut off
     last_record: Fingerprint | None = None
     index_file: str = ""
     index_count: int = 0  # entries in that file

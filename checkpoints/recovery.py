@@ -65,7 +65,7 @@ class Recovery:
         record = read_batch(self._root)
         if record is None or record.number <= progress.batch:
             return progress
-        target = record.progress or replace(progress, batch=record.number)
+        target = record.progress or replace(progress, batch=record.number, is_recovering=False)
         why = "a dispatch was cut off in a batch"
         if record.progress is not None:
             why = "a recovery was cut off"
@@ -148,7 +148,7 @@ class Recovery:
 
     def _cut(self, why: str, from_offset: int, record: BatchRecord, target: Progress) -> Progress:
         began = time.monotonic()
-        lowered = replace(target, batch=record.number - 1)
+        lowered = replace(target, batch=record.number - 1, is_recovering=True)
         write_progress(self._root, lowered, self._disk)
         truncation = Truncation(self._root, self._config, self._disk)
         for number, mark in enumerate(record.queues):

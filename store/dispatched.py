@@ -14,6 +14,7 @@ index_file           name of the newest index file that counts, "" without one
 index_count          entries in that file that count
 index_first          name of the oldest index file that counts, "" without one
 index_files          how many index files count
+is_recovering        what lies behind is being cut off, slots of the index change
 last_record          offset, size, store_timestamp, body_crc of the last record, or null
 ===================  =========================================================================
 """
@@ -59,6 +60,7 @@ class Dispatched:
     index_count: int
     index_first: str
     index_files: int
+    is_recovering: bool
     last_record: Fingerprint | None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from store import java
 from store.config import StoreConfig, load_config
@@ -41,20 +41,31 @@ from store.time_search import Boundary, find_offset
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_PAUSES = 0.0, 0.02, 0.1  # seconds
 _WAITED_FOR = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
 
-def _looks_twice(read: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Repeat a read during which a file went: a broker deletes what has expired."""
+def _looks_again(
+    read: Callable[Concatenate[MessageStore, _P], _T],
+) -> Callable[Concatenate[MessageStore, _P], _T]:
+    """Repeat a read under which files changed: they expired, or a recovery cut them."""
 
     @wraps(read)
-    def reading(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return read(*args, **kwargs)
-        except StoreIOError as e:
-            if e.errno != errno.ENOENT:
-                raise
-        return read(*args, **kwargs)
+    def reading(self: MessageStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        for pause in _PAUSES:
+            before = self._dispatched
+            try:
+                return read(self, *args, **kwargs)
+            except StoreIOError as e:
+                if e.errno != errno.ENOENT:
+                    raise
+            except DamageError:
+                self._refresh()
+                now = self._dispatched
+                if now is before and not (now is not None and now.is_recovering):
+                    raise
+                time.sleep(pause)
+        return read(self, *args, **kwargs)
 
     return reading
 
@@ -148,7 +159,7 @@ class MessageStore:
         self._refresh()
         return None if self._dispatched is None else self._dispatched.reput_from_offset
 
-    @_looks_twice
+    @_looks_again
     def look_message_by_offset(self, commit_log_offset: int) -> Message | None:
         """Return the message whose record begins at a physical offset, None if none does."""
         self._refresh()
@@ -212,7 +223,7 @@ class MessageStore:
                     return result
                 held.wait(remaining)
 
-    @_looks_twice
+    @_looks_again
     def _get_message(
         self, topic: str, queue_id: int, offset: int, max_count: int, tag_filter: TagFilter
     ) -> GetMessageResult:
@@ -221,7 +232,7 @@ class MessageStore:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         return get_message(queue, self._log, offset, max_count, tag_filter)
 
-    @_looks_twice
+    @_looks_again
     def offset_in_queue_by_time(
         self,
         topic: str,
@@ -244,7 +255,7 @@ class MessageStore:
             span, timestamp_ms, boundary=Boundary(boundary), store_time=queue.store_time
         )
 
-    @_looks_twice
+    @_looks_again
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of the message at a queue offset, -1 if there is none."""
         queue = self._queue(topic, queue_id)
@@ -253,7 +264,7 @@ class MessageStore:
         message = queue.message(offset)
         return message.store_timestamp if message is not None else -1
 
-    @_looks_twice
+    @_looks_again
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
         """Return the store time of a queue's first message, -1 if it has none."""
         queue = self._queue(topic, queue_id)
@@ -264,7 +275,7 @@ class MessageStore:
 
     # --- the index -------------------------------------------------------------------------------
 
-    @_looks_twice
+    @_looks_again
     def query_message(  # noqa: PLR0913, PLR0917 - the signature is a contract
         self,
         topic: str,
@@ -282,13 +293,6 @@ class MessageStore:
         """
         self._refresh()
         query = Query(topic, key, begin_ms, end_ms, index_type)
-        before = self._dispatched
-        try:
-            return query_message(self._index, self._log, before, query, max_count)
-        except DamageError:
-            self._refresh()
-            if self._dispatched is before:
-                raise  # else the index was cut or expired meanwhile
         return query_message(self._index, self._log, self._dispatched, query, max_count)
 
     # ---------------------------------------------------------------------------------------------

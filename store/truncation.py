@@ -120,9 +120,9 @@ class Truncation:
         header = np.array(mark.header, np.int64)
         count = int(header[INDEX_COUNT])
         self.counts.index_entries += self._count_entries(path, count)
-        self._disk.zero(path, layout.index_entry_at(count, slot_num))
-        self._write_slots(path, count)
+        self._write_slots(path, count)  # first, so that no slot names an entry that is gone
         self._disk.write(path, 0, encode_header(header, self._config))
+        self._disk.zero(path, layout.index_entry_at(count, slot_num))
 
     def _write_slots(self, path: Path, count: int) -> None:
         """Build the slot table from the entries below ``count``; write the pages that differ.
