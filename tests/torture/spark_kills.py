@@ -1,4 +1,4 @@
-"""The real query, ``reput dispatch``, killed with SIGKILL again and again; files equal at the end."""
+"""The real query, ``reput dispatch``, killed with SIGKILL again and again: equal files at last."""
 
 from __future__ import annotations
 
