@@ -229,7 +229,10 @@ class Disk:
         with _told("write", path):
             if not handle.read(1):
                 self._write_all(handle.fileno(), memoryview(content), 0)
-                self._fsync(handle.fileno())  # its time is known by (``checkpoints.signs``)
+            # Always: its time is known by (``checkpoints.signs``), and who wrote it may have been
+            # killed before it came to that.
+            self._fsync(handle.fileno())
+        self._directories.add(path.parent)
 
     def _descriptor(self, path: Path) -> int:
         fd = self._open.get(path)

@@ -101,7 +101,7 @@ class BrokerLog:
         """
         end = self.shown
         self.records = [r for r in self.records if r.end <= end]
-        resume = self.end
+        self.shown = resume = self.end
         next_base = resume + FILE_SIZE - (resume - self.start) % FILE_SIZE
         if resume + BLANK_SIZE_MIN <= end and next_base in self._written:
             at = resume - self.start

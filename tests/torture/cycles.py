@@ -89,6 +89,8 @@ class Root:
         self.committed = self.in_flight = start
         self.is_cut = False  # the log has been, since the last start
         self.has_common = True  # the log still has a record that was dispatched
+        self.common_end = UNLIMITED  # where the records end that a cut log shows for now
+        self.is_overwritten = False  # what was dispatched has been, behind a process's back
 
     def run(self) -> None:
         """Let processes live and die until one has dispatched all."""
@@ -97,7 +99,8 @@ class Root:
             if self.live(self.draw_plan(), lazy=True):
                 break
         else:
-            self.log.show(self.log.end)
+            self.show(self.log.end)
+            self.is_cut = self.is_cut or self.is_overwritten
             assert self.live(Plan(), lazy=False)
         self.device.power_loss(chooser_for("all lost", self.random, 0))
         expected = self.reference.at(self.log, self.committed)
@@ -130,7 +133,13 @@ class Root:
             self.place = "open"
             root = self.open(disk)
             sink = DispatchSink(root, self.config)
-            is_done = self.dispatch(root, sink, lazy=lazy)
+            try:
+                is_done = self.dispatch(root, sink, lazy=lazy)
+            except DamageError:
+                if not self.is_overwritten:
+                    raise
+                self.figures.logs["seen while running"] += 1
+            self.is_cut = self.is_overwritten
             self.place = "close"
             if is_done or self.random.random() < 0.3:
                 sink.close()
@@ -150,10 +159,11 @@ class Root:
         root = self.open_or_begin(disk)
         progress = root.progress
         self.check_offset(progress)
-        expected = self.reference.at(self.log, progress.reput_from_offset)
-        assert_same_state(self.output, progress, expected)
+        offset = progress.reput_from_offset
+        expected = self.reference.at(self.log, min(offset, self.common_end))
+        assert_same_state(self.output, progress, expected.moved_to(offset))
         self.committed = self.in_flight = progress.reput_from_offset
-        self.is_cut, self.has_common = False, True
+        self.is_cut, self.has_common, self.is_overwritten = False, True, False
         return root
 
     def open_or_begin(self, disk: SimulatedDisk) -> DispatchRoot:
@@ -191,7 +201,7 @@ class Root:
             begin = root.progress.reput_from_offset
             plan = planner.plan(begin, max_bytes=random.choice([1, 700, 5000, UNLIMITED]))
             if not plan.ranges and self.log.shown == self.log.end:
-                return True
+                return not self.is_overwritten
             stretches = [s for part in plan.ranges for s in scanner.read(part)]
             for batch in cut_stretches(stretches, repeat(random.choice([1, 2, 5, 50]))):
                 self.place = "batch"
@@ -206,7 +216,14 @@ class Root:
         end = self.random.choice([r.end for r in self.log.records if r.end > self.log.shown])
         if self.random.random() < 0.2:
             end = min(self.log.end, end + self.random.randint(1, 300))
-        self.log.show(end, ahead=self.random.random() < 0.2)
+        self.show(end, ahead=self.random.random() < 0.2)
+
+    def show(self, end: int, *, ahead: bool = False) -> None:
+        """Let the log's files hold what the broker has written."""
+        self.log.show(end, ahead=ahead)
+        if self.committed > self.common_end:
+            self.is_overwritten = True  # a blank, or a record that was dispatched
+        self.common_end = UNLIMITED
 
     def after_end(self, *, is_closed: bool) -> None:
         """Let power go or stay on; the log may come back shorter."""
@@ -239,6 +256,7 @@ class Root:
         self.figures.logs["goes on otherwise"] += 1
         log.cut()
         self.reference.forget_from(log.end)
+        self.common_end = min(self.common_end, log.end)
         log.grow(random.randint(3, 20))
 
 

@@ -242,7 +242,8 @@ class Device:
 
 def _lose_data(file: _File, chooser: Chooser) -> None:
     """Bring each sector and the size of a file back to one of its versions."""
-    size = os.fstat(file.descriptor).st_size
+    status = os.fstat(file.descriptor)
+    size = status.st_size
     if file.sizes:
         kept = chooser.kept("size", [number for number, _ in file.sizes])
         size = file.sizes[kept][1] if kept < len(file.sizes) else size
@@ -253,3 +254,4 @@ def _lose_data(file: _File, chooser: Chooser) -> None:
         if kept < len(versions):
             os.pwrite(file.descriptor, versions[kept][1], sector * SECTOR)
     os.ftruncate(file.descriptor, size)
+    os.utime(file.descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))

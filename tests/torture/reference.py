@@ -35,6 +35,10 @@ class State:
     progress: Progress
     checkpoint: StoreCheckpoint | None
 
+    def moved_to(self, offset: int) -> State:
+        """Return the state from which dispatch goes on at ``offset``, behind a blank."""
+        return replace(self, progress=replace(self.progress, reput_from_offset=offset))
+
 
 class Reference:
     """Builds the states of prefixes, in ascending order where that is asked."""
@@ -63,8 +67,7 @@ class Reference:
             root = self._root.path
             state = State(built_tree(root), self._root.progress, read_checkpoint(root))
             self._states[end] = state
-        state = self._states[end]
-        return replace(state, progress=replace(state.progress, reput_from_offset=offset))
+        return self._states[end].moved_to(offset)
 
     def close(self) -> None:
         """Let go of the root in work."""
