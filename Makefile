@@ -13,11 +13,11 @@ ifeq ($(origin PYTHON),command line)
 .PHONY: $(stamp)
 endif
 
-.PHONY: help setup demo test test-fast check bench format lock clean
+.PHONY: help setup demo test test-fast check torture bench format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo '  ARGS="…" is passed on by test, test-fast, demo and bench; PYTHON=… chooses the interpreter of setup'
+	@echo '  ARGS="…" is passed on by test, test-fast, torture, demo and bench; PYTHON=… chooses the interpreter of setup'
 
 setup: $(stamp) ## make .venv from requirements.lock, and see that Java is there
 
@@ -40,6 +40,9 @@ check: $(stamp) ## lint, types, import rules, then test
 	$(bin)/mypy
 	$(bin)/lint-imports --no-logo
 	@$(MAKE) --no-print-directory test
+
+torture: $(stamp) ## crash proof: kill, power loss and failing calls, for some minutes
+	$(bin)/python -m tests.torture $(ARGS)
 
 bench: $(stamp) ## measure
 	$(bin)/python -m bench $(ARGS)

@@ -52,6 +52,11 @@ class EachInTurn:
         self._at += 1
         return choice
 
+    @property
+    def choices(self) -> list[int]:
+        """This run's choices so far."""
+        return [choice for choice, _ in self._made[: self._at]]
+
     def next(self) -> bool:
         """Step to the next combination; False if there is none."""
         self._at = 0

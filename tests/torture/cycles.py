@@ -40,6 +40,7 @@ class Figures:
     """What was tried."""
 
     roots: int = 0
+    recoveries: int = 0  # that cut something off
     ends: Counter[str] = field(default_factory=Counter)  # of processes
     calls: Counter[str] = field(default_factory=Counter)  # in which they ended
     places: Counter[str] = field(default_factory=Counter)  # where the dispatch was then
@@ -158,6 +159,7 @@ class Root:
         """Open the root, which recovers, and look whether it is what progress says."""
         root = self.open_or_begin(disk)
         progress = root.progress
+        self.figures.recoveries += len(root.recovered)
         self.check_offset(progress)
         offset = progress.reput_from_offset
         expected = self.reference.at(self.log, min(offset, self.common_end))

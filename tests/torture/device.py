@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 SECTOR = 512
+_MEMORY = Path("/dev/shm")
 
 
 class Chooser(Protocol):
@@ -57,6 +59,13 @@ class _Entry:
     @property
     def names(self) -> tuple[Path, ...]:
         return (self.path,) if self.target is None else (self.path, self.target)
+
+
+def make_directory(parent: Path | None = None) -> Path:
+    """Make a directory for a device, in memory if there is a file system in memory."""
+    if parent is None and os.access(_MEMORY, os.W_OK):
+        parent = _MEMORY
+    return Path(tempfile.mkdtemp(prefix="reput-torture-", dir=parent)).resolve()
 
 
 class Device:
@@ -132,6 +141,7 @@ class Device:
         """Rename a file in its directory."""
         assert source.parent == target.parent
         backup = self._back_up(target) if target.exists() else None
+        target.unlink(missing_ok=True)  # ext4 writes out a file that replaces another
         source.rename(target)
         self._note("rename", source, target=target, backup=backup)
 

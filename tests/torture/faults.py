@@ -44,7 +44,7 @@ class Fault:
     aftermath: str
 
 
-def each_fault(whole: bool) -> Iterator[Sequence[Fault]]:
+def each_fault(*, whole: bool) -> Iterator[Sequence[Fault]]:
     """Yield, for each call in turn, the faults to try: all kinds, or one after the other."""
     kinds = list(product(ERRORS, AFTERMATHS))
     for at in count(1):
@@ -86,7 +86,7 @@ def check_error(error: StoreIOError, disk: SimulatedDisk, fault: Fault) -> None:
 
 def try_all(stage: Stage, figures: Figures, *, whole: bool) -> None:
     """Let each call of a run fail in turn, from where the stage's trials begin."""
-    for faults in each_fault(whole):
+    for faults in each_fault(whole=whole):
         for fault in faults:
             with stage.trial() as device:
                 try:
@@ -112,7 +112,7 @@ def crash_points(stage: Stage) -> list[int]:
         disk = SimulatedDisk(device)
         stage.dispatch(disk, device, SIZES)
         disk.end()
-        total = disk.calls.total()
+        total = len(disk.calls)
     return list(range(total // 3, total, max(1, total // 4)))
 
 
@@ -124,15 +124,15 @@ def cut_off(stage: Stage, point: int) -> None:
         stage.keep(device)
 
 
-def run(directory: Path, *, whole: bool = True, names: Sequence[str] = tuple(CONFIGS)) -> Figures:
+def run(directory: Path, *, names: Sequence[str] = tuple(CONFIGS), whole: bool = True) -> Figures:
     """Try all; ``whole``: all kinds of faults at each call, and in recoveries as well."""
     figures = Figures()
     for name in names:
-        with closing(Stage(directory / name, CONFIGS[name], MESSAGES)) as stage:
+        with closing(Stage(directory / name, CONFIGS[name], MESSAGES if whole else 3)) as stage:
             interrupt(stage)
             try_all(stage, figures, whole=whole)
             points = crash_points(stage)
-        for n, point in enumerate(points):
+        for n, point in enumerate(points if whole else ()):
             with closing(Stage(directory / f"{name} {n}", CONFIGS[name], MESSAGES)) as stage:
                 cut_off(stage, point)
                 try_all(stage, figures, whole=whole)

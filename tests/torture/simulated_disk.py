@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ class SimulatedDisk(Disk):
 
     def __init__(self, device: Device, plan: Plan = Plan()) -> None:
         super().__init__()
-        self.calls: Counter[str] = Counter()
+        self.calls: list[str] = []
         self.died_in = ""  # the call in which the process ended
         self.failed: Path | None = None  # what the call that failed was on
         self.failed_call = ""
@@ -75,8 +74,8 @@ class SimulatedDisk(Disk):
         """Count a call, and end or fail here if that is the plan."""
         if self._is_dead:
             raise PowerLost(call)
-        self.calls[call] += 1
-        count = self.calls.total()
+        self.calls.append(call)
+        count = len(self.calls)
         if count == self._plan.dies_at:
             self._is_dead, self.died_in = True, call
             raise PowerLost(call)
@@ -96,7 +95,7 @@ class SimulatedDisk(Disk):
         try:
             self._begin("pwrite", fd)
         except PowerLost:
-            if self.calls.total() == self._plan.dies_at and self._plan.shorten is not None:
+            if len(self.calls) == self._plan.dies_at and self._plan.shorten is not None:
                 self._write_some(fd, data, offset)  # it ended inside the call
                 self._plan = Plan()
             raise

@@ -56,6 +56,7 @@ class Stage:
                 self.log.append(message)
         self.log.show(self.log.end)
         self.reference = Reference(directory / "reference", config)
+        self.kept_end = 0  # how far the log was dispatched on what trials begin with
         self._directory = directory
         self._base = directory / "base"
 
@@ -76,6 +77,7 @@ class Stage:
 
     def keep(self, device: Device) -> None:
         """Let all later trials begin with what is on a device now."""
+        shutil.rmtree(self._base, ignore_errors=True)
         shutil.copytree(device.root, self._base)
 
     def open(self, disk: SimulatedDisk, device: Device) -> DispatchRoot:

@@ -218,7 +218,7 @@ def test_the_ends_of_the_range(tmp_path: Path) -> None:
 
 def test_a_dead_disk_changes_nothing_more(tmp_path: Path) -> None:
     device = Device(tmp_path)
-    with process(device, Plan(dies_at=5)) as disk:
+    with process(device, Plan(dies_at=6)) as disk:
         handle = disk.lock(device.root / "lock", b"lock")
         disk.create(device.root / "f", 10)
         try:

@@ -1,0 +1,77 @@
+"""Run the crash proof in its long form and print figures (``make torture``)."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.torture import cycles, enumeration, faults
+from tests.torture.device import make_directory
+
+Figures = dict[str, object]
+Options = argparse.Namespace
+
+
+def run_cycles(directory: Path, options: Options) -> Figures:
+    """Kill and resume."""
+    figures = cycles.run(directory, options.seed, options.cycles)
+    return {"cycles": figures.cycles, **vars(figures)}
+
+
+def run_faults(directory: Path, _options: Options) -> Figures:
+    """Fail each call."""
+    figures = faults.run(directory)
+    return {"tried": figures.faults.total(), **vars(figures)}
+
+
+def run_enumeration(directory: Path, _options: Options) -> Figures:
+    """Go through all states."""
+    figures = enumeration.run(directory)
+    return {"states": figures.states, **vars(figures)}
+
+
+PARTS: dict[str, Callable[[Path, Options], Figures]] = {
+    "cycles": run_cycles,
+    "faults": run_faults,
+    "enumeration": run_enumeration,
+}
+
+
+def show(name: str, figures: Figures) -> None:
+    """Print figures, a line each; counts of kinds on one line, the most first."""
+    for key, value in figures.items():
+        if isinstance(value, dict):
+            counts = sorted(value.items(), key=lambda item: -item[1])
+            value = ", ".join(f"{kind} {count:,}" for kind, count in counts)  # noqa: PLW2901
+        sys.stdout.write(
+            f"{name + ' ' + key:24} {value:,}\n"
+            if isinstance(value, int)
+            else f"{name + ' ' + key:24} {value}\n"
+        )
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Run the parts asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the cycles")
+    parser.add_argument("--cycles", type=int, default=10_000)
+    parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
+    parser.add_argument("--directory", type=Path, help="where to work (default: in memory)")
+    options = parser.parse_args()
+    sys.stdout.write(f"{'seed':24} {options.seed}\n")
+    directory = make_directory(options.directory)
+    for name in options.part or PARTS:
+        began = time.monotonic()
+        figures = PARTS[name](directory / name, options)
+        show(name, figures | {"seconds": round(time.monotonic() - began)})
+        shutil.rmtree(directory / name)
+    directory.rmdir()  # kept, and named by the error, if something went wrong
+
+
+if __name__ == "__main__":
+    main()
