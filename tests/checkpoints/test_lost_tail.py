@@ -10,9 +10,12 @@ from random import Random
 
 import pytest
 
+from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
+from store.errors import DamageError
 from tests.dispatching import (
     Content,
+    HastyDisk,
     assert_same_content,
     built_tree,
     dispatch_all,
@@ -217,3 +220,33 @@ def test_a_root_follows_a_log_cut_and_written_on_since(
         stage.reset()
         stage.write(files if erased else written_over(files, stage.files), has_abort=not erased)
         stage.assert_follows(others)
+
+
+@pytest.mark.xfail(strict=True, reason="only the record dispatched last is compared, not its place")
+def test_the_last_record_may_be_left_over_behind_a_shorter_log(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "all")
+    others = [*stage.messages[:-3], *OTHER]
+    files = written_over(stage.build(others), stage.files)
+    stage.reset()
+    stage.write(files, has_abort=False)  # a clean dispatch stops behind the others
+    with pytest.raises(DamageError) as caught:
+        dispatch_all(stage.store, stage.output, stage.config)
+    assert caught.value.offset == dispatch(files, to_model_config(stage.config)).end
+    assert_same_content(built_tree(stage.output), stage.expected(others))
+
+
+@pytest.mark.xfail(strict=True, reason="milestones are thinned by numbers that roll-backs use up")
+def test_a_root_goes_back_no_farther_than_to_the_batch_before(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "all")
+    begin = stage.records[-1].commit_log_offset
+    cut = zeroed(stage.files, begin)
+    targets = []
+    for _ in range(5):
+        stage.write(cut, has_abort=True)
+        root = DispatchRoot.open(stage.output, stage.store, stage.config, disk=HastyDisk())
+        targets += [r.to_offset for r in root.recovered]
+        root.close(clean=True)
+        dispatch_all(stage.store, stage.output, stage.config)
+        stage.write(stage.files, has_abort=True)
+        dispatch_all(stage.store, stage.output, stage.config)
+    assert targets == [begin] * 4  # the first time there is nothing yet
