@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench import kernels, latency, reads, streaming_query
+from bench import kernels, latency, reads, recovery, streaming_query
 from bench.broker import Broker
 from bench.log import write_bench_log
 
@@ -24,6 +24,7 @@ BENCHES: dict[str, Callable[[Path, Path], dict[str, float]]] = {
     "streaming": streaming_query.run,
     "latency": latency.run,
     "reads": reads.run,
+    "recovery": recovery.run,
 }
 NO_BROKER = "reads by RocketMQ's own store: not run; --broker-lib names the lib folder of a release"
 

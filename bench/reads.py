@@ -67,7 +67,7 @@ def _open_many(work: Path) -> dict[str, float]:
     many = [NewMessage(f"Topic{n // 8}", n % 8, body) for n in range(OPEN_QUEUES)]
     with CommitLogWriter(work / "store", StoreConfig()) as writer:
         writer.append_many(many, OPEN_QUEUES * 10)
-    _dispatch(work / "store", work / "out")
+    dispatch(work / "store", work / "out")
     opened = listed = float("inf")
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -85,7 +85,7 @@ def _open_many(work: Path) -> dict[str, float]:
 
 
 def _get_messages(store: Path, output: Path, broker: Broker | None) -> dict[str, float]:
-    _dispatch(store, output)
+    dispatch(store, output)
     topic = templates()[0].topic
     with MessageStore.open(store, output) as s:
         batches = s.max_offset_in_queue(topic, 0) // 32
@@ -121,7 +121,7 @@ def _find_times(root: Path, broker: Broker | None) -> dict[str, float]:
         while written < TIME_MESSAGES:
             writer.append_many([body], 1000, first=written)
             written += 1000
-    _dispatch(root, root, config)
+    dispatch(root, root, config)
     times = [1_700_000_000_000 + Random(n).randrange(TIME_MESSAGES // 10) for n in range(2000)]
     with MessageStore.open(root) as s:
         count = s.max_offset_in_queue("T", 0)
@@ -140,7 +140,7 @@ def _find_keys(root: Path, broker: Broker | None) -> dict[str, float]:
     template = NewMessage("K", 0, b"x" * 10, make_properties(keys=keys))
     with CommitLogWriter(root, StoreConfig()) as writer:
         writer.append_many([template], KEY_MESSAGES)
-    _dispatch(root, root)
+    dispatch(root, root)
     random = Random(1)
     asked = [
         f"key{random.randrange(KEYS_PER_MESSAGE)}-{random.randrange(KEY_MESSAGES):08d}"
@@ -163,7 +163,7 @@ def _check_answers(found: dict[str, BrokerFigure], expected: int) -> None:
         raise RuntimeError(f"RocketMQ's store answered {answers}, here it is {expected}")
 
 
-def _dispatch(store: Path, output: Path, config: StoreConfig | None = None) -> None:
+def dispatch(store: Path, output: Path, config: StoreConfig | None = None) -> None:
     """Dispatch a log as the streaming query does, in this process."""
     config = config or StoreConfig()
     root = DispatchRoot.open(output, store, config)

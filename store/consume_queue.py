@@ -41,14 +41,13 @@ class ConsumeQueue:
     def tail(self) -> QueueTail | None:
         """Return the queue's end, None if it holds no unit."""
         for file in reversed(self.files):
-            units = units_in(file)
-            count = count_units(units)
-            if count:
-                last = units[count - 1]
+            units = written_units(file)
+            if len(units):
+                last = units[-1]
                 size = int(last["size"])
                 known = -1 if size == PRE_BLANK_SIZE else int(last["commit_log_offset"]) + size
                 allocated = self.files[-1].base + self.file_size
-                return QueueTail(file.base + count * CQ_UNIT_SIZE, allocated, known)
+                return QueueTail(file.base + len(units) * CQ_UNIT_SIZE, allocated, known)
         return None
 
     def max_offset(self) -> int:
@@ -88,9 +87,8 @@ class ConsumeQueue:
         file = self._queue.find(at)
         if file is None or offset < 0:
             return None
-        units = units_in(file)
-        begin, end = (at - file.base) // CQ_UNIT_SIZE, count_units(units)
-        return units[begin:end] if begin < end else None
+        units = written_units(file)[(at - file.base) // CQ_UNIT_SIZE :]
+        return units if len(units) else None
 
     def roll_next_file(self, offset: int) -> int:
         """Return the first queue offset of the next file."""
@@ -109,6 +107,13 @@ def units_in(file: MappedFile) -> NDArray[np.void]:
     """Return a file's bytes as units (whole ones)."""
     view = file.view()
     return view[: len(view) // CQ_UNIT_SIZE * CQ_UNIT_SIZE].view(CQ_UNIT)
+
+
+def written_units(file: MappedFile) -> NDArray[np.void]:
+    """Return the units written in a file."""
+    units = units_in(file)
+    with file.reading_here_and_there():
+        return units[: count_units(units)]
 
 
 def count_units(units: NDArray[np.void]) -> int:

@@ -74,7 +74,9 @@ class ConsumeQueueExtWriter:
             return 0
         last = files[-1]
         units = last.view()[: self._per_file * EXT_UNIT_SIZE].view(EXT_UNIT)
-        return last.base // self._file_size * self._per_file + written_prefix(units["size"])
+        with last.reading_here_and_there():
+            count = written_prefix(units["size"])
+        return last.base // self._file_size * self._per_file + count
 
     def put(
         self,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from store.commit_log import CommitLog
 from store.config import StoreConfig
-from store.consume_queue import ConsumeQueue, count_units, units_in
+from store.consume_queue import ConsumeQueue, units_in, written_units
 from store.consume_queue_ext import ExtFiles
 from store.dispatched import Fingerprint
 from store.index_service import entries_of, index_files, map_index_file, read_header
@@ -61,10 +61,9 @@ def find_queue_marks(
 def _goes_beyond(queue: ConsumeQueue, offset: int) -> bool:
     """Tell whether a queue's last unit lies at ``offset`` or behind."""
     for file in reversed(queue.files):
-        units = units_in(file)
-        count = count_units(units)
-        if count:
-            return int(units[count - 1]["commit_log_offset"]) >= offset
+        units = written_units(file)
+        if len(units):
+            return int(units[-1]["commit_log_offset"]) >= offset
     return False
 
 
@@ -72,8 +71,7 @@ def _queue_mark(
     key: tuple[str, int], queue: ConsumeQueue, config: StoreConfig, offset: int
 ) -> QueueMark:
     for file in reversed(queue.files):
-        units = units_in(file)
-        units = units[: count_units(units)]
+        units = written_units(file)
         kept = int(np.searchsorted(units["commit_log_offset"], offset))
         if kept and (units["size"][:kept] != PRE_BLANK_SIZE).any():
             end = file.base + kept * CQ_UNIT_SIZE

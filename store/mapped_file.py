@@ -70,6 +70,23 @@ class MappedFile:
                     oldest.drop()
         return self._map
 
+    @contextlib.contextmanager
+    def reading_here_and_there(self) -> Iterator[None]:
+        """Let reads through the map fetch the pages they touch alone, not those around them.
+
+        Those of a hole are made of nothing, and fill the page cache all the same: a search in a
+        file of 6 MB leaves 5 MB there, and thousands of queues push out all else.
+        """
+        if self.length == 0:
+            yield
+            return
+        opened = self.map()
+        opened.madvise(mmap.MADV_RANDOM)
+        try:
+            yield
+        finally:
+            opened.madvise(mmap.MADV_NORMAL)
+
     def drop(self) -> None:
         """Drop the map; it goes when nobody looks at it any more."""
         self._map = self._view = None
