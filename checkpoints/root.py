@@ -248,6 +248,11 @@ class DispatchRoot:
         self.progress = progress
         self._write_checkpoint(checkpoint)
 
+    def count_index_from(self, first: str, files: int) -> None:
+        """Let, durably, only the index files from the one named ``first`` on count."""
+        self.progress = replace(self.progress, index_first=first, index_files=files)
+        write_progress(self.path, self.progress, self.disk)
+
     def close(self, *, clean: bool) -> None:
         """Give the root back; ``clean`` removes ``abort``."""
         try:

@@ -71,6 +71,12 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
     fail_on_data_loss: Annotated[
         str, typer.Option(metavar="BOOL", help="false: go on behind damage and record what is lost")
     ] = "true",
+    keep_expired: Annotated[
+        bool,
+        typer.Option(
+            "--keep-expired", help="keep queue and index files whose messages the log has lost"
+        ),
+    ] = False,
     master: Annotated[str | None, typer.Option(help="Spark master URL [default: local[*]]")] = None,
     as_json: Json = False,
 ) -> None:
@@ -90,6 +96,7 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         trigger_interval=trigger_interval,
         max_bytes_per_trigger=_size("--max-bytes-per-trigger", max_bytes_per_trigger),
         fail_on_data_loss=_flag("--fail-on-data-loss", fail_on_data_loss),
+        keep_expired=keep_expired,
         on_progress=reporter.report,
     )
     with recovery_progress(is_shown=reporter.is_live) as report:
@@ -243,6 +250,9 @@ class Reporter:
             seconds=round(seconds, 3),
             reput_from_offset=progress.reput_from_offset,
         )
+        if counts.expired_files:
+            text = f"deleted {counts.expired_files:,} queue and index files that had expired"
+            self._say("expired", text, files=counts.expired_files)
         for queue, drops in progress.drops.items():
             self._say(
                 "rules",
