@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from uuid import uuid4
 
 from store.disk import Disk
 
@@ -32,15 +33,19 @@ def path_of(fd: int) -> Path:
 
 
 class CrashingDisk(Disk):
-    """Does ``calls`` primitive calls, then kills its process: no call does anything more."""
+    """Does ``calls`` primitive calls, then kills its process: no call does anything more.
+
+    ``graveyard``, on the same file system, is where it keeps what may come back.
+    """
 
     sync_threads = 1
 
-    def __init__(self, calls: int) -> None:
+    def __init__(self, calls: int, graveyard: Path) -> None:
         super().__init__()
         self.calls = calls
         self.changes: list[Change] = []
         self._is_dead = False
+        self._graveyard = graveyard
 
     def lose(self, random: Random, kept: float) -> None:
         """Lose a part of what was not synced; of each change with these odds nothing."""
@@ -49,6 +54,13 @@ class CrashingDisk(Disk):
                 with suppress(OSError):  # what it changed is lost too
                     change.undo()
         self.changes.clear()
+
+    def _kept(self, path: Path) -> Path:
+        """Give a file another name, under which it is there when it is gone from this one."""
+        self._graveyard.mkdir(exist_ok=True)
+        kept = self._graveyard / uuid4().hex
+        os.link(path, kept)
+        return kept
 
     def _live(self) -> None:
         if self._is_dead or self.calls == 0:
@@ -88,12 +100,12 @@ class CrashingDisk(Disk):
 
     def _rename(self, source: Path, target: Path) -> None:
         self._live()
-        before = target.read_bytes() if target.is_file() else None
+        before = self._kept(target) if target.is_file() else None
 
         def undo() -> None:
             target.rename(source)
             if before is not None:
-                target.write_bytes(before)
+                os.link(before, target)
 
         parents = {source.parent.resolve(), target.parent.resolve()}
         super()._rename(source, target)
@@ -103,9 +115,9 @@ class CrashingDisk(Disk):
 
     def _unlink(self, path: Path) -> None:
         self._live()
-        before = path.read_bytes()
+        before = self._kept(path)
         super()._unlink(path)
-        self.changes.append(Change({path.parent.resolve()}, lambda: path.write_bytes(before)))
+        self.changes.append(Change({path.parent.resolve()}, lambda: os.link(before, path)))
 
     def _mkdir(self, path: Path) -> None:
         self._live()

@@ -237,7 +237,7 @@ def cut_off_roots(aged: tuple[Path, Path], config: StoreConfig, step: int) -> It
     for calls in range(0, 10_000, step):
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(output, copy)
-        disk = CrashingDisk(calls)
+        disk = CrashingDisk(calls, output.with_name("graves"))
         if not is_killed(copy, store, config, disk):
             assert calls > 10
             return
