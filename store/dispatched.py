@@ -16,6 +16,8 @@ index_first          name of the oldest index file that counts, "" without one
 index_files          how many index files count
 is_recovering        what lies behind is being cut off, slots of the index change
 last_record          offset, size, store_timestamp, body_crc of the last record, or null
+drops                by "topic/queue" what a broker's rules did to its messages: how many were
+                     dropped ("repeated"), and how many lie lower than they say ("gaps")
 ===================  =========================================================================
 """
 
@@ -33,6 +35,7 @@ from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 from store.layout import ABORT_FILE
 
 PROGRESS = Path("reput", "progress")
+SWAP = Path("reput", "swap")  # is there while rebuilt queues take the places of the old ones
 FORMAT_VERSION = 2
 _PIECE = 1 << 16
 _Built = TypeVar("_Built")
@@ -62,6 +65,7 @@ class Dispatched:
     index_files: int
     is_recovering: bool
     last_record: Fingerprint | None
+    drops: dict[str, dict[str, int]]
 
 
 class ProgressReader:

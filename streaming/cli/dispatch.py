@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from checkpoints.progress import queue_key
 from store.errors import ConfigError
 from streaming.cli.options import (
     BrokerConf,
@@ -29,6 +30,7 @@ from streaming.cli.options import (
     parse_time,
 )
 from streaming.cli.recover import recovered_json, recovered_words, recovery_progress
+from streaming.cli.show import drops_line
 from streaming.options import parse_bytes
 
 if TYPE_CHECKING:
@@ -254,13 +256,9 @@ class Reporter:
             text = f"deleted {counts.expired_files:,} queue and index files that had expired"
             self._say("expired", text, files=counts.expired_files)
         for queue, drops in progress.drops.items():
-            self._say(
-                "rules",
-                f"{queue}: a broker's own rules dropped {drops['repeated']} messages (queue offset "
-                f"repeated) and placed {drops['gaps']} lower than their queue offset says",
-                queue=queue,
-                **drops,
-            )
+            topic, queue_id = queue_key(queue)
+            text = drops_line(topic, queue_id, (drops["repeated"], drops["gaps"]))
+            self._say("rules", text, queue=queue, **drops)
         for lost in progress.lost:
             text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"
             self._say("lost", text, **asdict(lost))
