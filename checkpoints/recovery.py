@@ -26,7 +26,7 @@ from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatched import Fingerprint
 from store.errors import DamageError
-from store.find_marks import find_index_mark, find_queue_marks
+from store.find_marks import find_index_mark, find_queue_marks, without_expired
 from store.index_service import index_files
 from store.kernels.index import INDEX_COUNT
 from store.layout import INDEX_DIR
@@ -76,6 +76,7 @@ class Recovery:
 
         Raises DamageError if the log holds nothing that is known to have been dispatched.
         """
+        self._remove_uncounted_index(progress)
         why = change_of(self._log, progress.last_record)
         if not why and progress.reput_from_offset > max(planner.end(), self._log.min_offset()):
             why = f"the log ends at offset {planner.end()}"
@@ -90,6 +91,12 @@ class Recovery:
         record = BatchRecord(target.batch, marks, index, target)
         write_batch(self._root, record, self._disk)
         return self._cut(why, progress.reput_from_offset, record, target)
+
+    def _remove_uncounted_index(self, progress: Progress) -> None:
+        """Delete the index files that had expired when a crash came between."""
+        for path in index_files(self._root / INDEX_DIR):
+            if path.name < progress.index_first:
+                self._disk.remove(path)
 
     def _last_common(self, progress: Progress, end: int) -> Milestone | None:
         """Return the newest milestone whose last record the log still has, in its chain."""
@@ -114,7 +121,8 @@ class Recovery:
         )
 
     def _queue_marks(self, progress: Progress, milestone: Milestone) -> tuple[QueueMark, ...]:
-        known = {mark.key: mark for mark in milestone.marks}
+        noted = [without_expired(self._root, self._config, mark) for mark in milestone.marks]
+        known = {mark.key: mark for mark in noted}
         dropped = [queue_key(name) for name, d in progress.drops.items() if d["repeated"]]
         found = find_queue_marks(self._root, self._config, milestone.reput_from_offset, dropped)
         return tuple(({mark.key: mark for mark in found} | known).values())

@@ -36,11 +36,12 @@ from checkpoints.progress import (
 )
 from checkpoints.recovery import Recovered, Recovery
 from checkpoints.signs import ANY_ABORT, checksum, find_broker, read_signs
+from checkpoints.swap import finish_swap
 from store import layout
 from store.commit_log import CommitLog
 from store.config import StoreConfig, other_setting
 from store.disk import Disk
-from store.dispatched import Fingerprint
+from store.dispatched import SWAP, Fingerprint
 from store.errors import ConfigError
 from store.index_service import IndexState
 from store.log_plan import LogPlanner
@@ -119,6 +120,7 @@ class DispatchRoot:
             if progress.batch == 0 and progress.is_untouched and read_batch(self.path) is None:
                 progress = replace(progress, shape=config.shape())  # nothing depends on it yet
             _check_same(progress, store_root, config, self.path)
+        progress = finish_swap(self.path, progress, self.disk)
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         recovery = Recovery(self.path, self.log, self.disk, report)
         why = self._find_other(progress)
@@ -247,6 +249,15 @@ class DispatchRoot:
         write_progress(self.path, progress, self.disk)
         self.progress = progress
         self._write_checkpoint(checkpoint)
+
+    def count_index_from(self, first: str, files: int) -> None:
+        """Let, durably, only the index files from the one named ``first`` on count."""
+        self.progress = replace(self.progress, index_first=first, index_files=files)
+        write_progress(self.path, self.progress, self.disk)
+
+    def is_in_swap(self) -> bool:
+        """Tell whether rebuilt queues are on the way to their places: the next start goes on."""
+        return (self.path / SWAP).exists()
 
     def close(self, *, clean: bool) -> None:
         """Give the root back; ``clean`` removes ``abort``."""

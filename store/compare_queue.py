@@ -249,7 +249,9 @@ class QueueComparison(Disk):
             units, base = view.view(CQ_UNIT), int(path.name)
             if queue is None or queue.start < 0:
                 head = covered = self._count_older(units)
-                is_known, limit = head > 0, end
+                # A file is begun also for a message that a broker's rules then drop.
+                is_begun = self._terms.is_aged and goes_on and path != files[0]
+                is_known, limit = head > 0 or is_begun, end
             else:
                 start, stop = (max(at + queue.shift - base, 0) for at in (queue.start, queue.end))
                 head = min(start // CQ_UNIT_SIZE, len(units))

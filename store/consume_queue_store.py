@@ -7,7 +7,7 @@ changes nothing. A queue's state is read from its files when it is first touched
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,13 +83,20 @@ class QueueEnds:
 
 
 class ConsumeQueueStore:
-    """The consume queues of one root, for appending."""
+    """The consume queues of one root, for appending; ``only`` tells which, None: all."""
 
-    def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
+    def __init__(
+        self,
+        root: Path,
+        config: StoreConfig,
+        disk: Disk,
+        only: Callable[[QueueKey], bool] | None = None,
+    ) -> None:
         self.directory = root / CONSUME_QUEUE_DIR
         self.drops: dict[QueueKey, QueueDrops] = {}
         self._file_size = config.mapped_file_size_consume_queue
         self._disk = disk
+        self._only = only
         self._state = _State()
         self._ext = (
             ConsumeQueueExtWriter(root, config, disk) if config.enable_consume_queue_ext else None
@@ -101,6 +108,8 @@ class ConsumeQueueStore:
         Raises DamageError for a topic that cannot be a directory, StoreIOError.
         """
         units, keys, store_timestamp = units_of(requests)
+        if self._only is not None:
+            units, keys, store_timestamp = _select(units, keys, store_timestamp, self._only)
         if not len(units.queue):
             return
         numbers = np.array([self._number(key, requests) for key in keys], np.int64)
@@ -257,3 +266,25 @@ def units_of(requests: DispatchRequests) -> tuple[Units, list[QueueKey], NDArray
         is_main=is_main,
     )
     return units, list(keys), requests.store_timestamp[rows]
+
+
+def _select(
+    units: Units,
+    keys: list[QueueKey],
+    store_timestamp: NDArray[np.int64],
+    only: Callable[[QueueKey], bool],
+) -> tuple[Units, list[QueueKey], NDArray[np.int64]]:
+    """Return what ``units_of`` does, of some queues only."""
+    is_wanted = np.array([only(key) for key in keys], np.bool_)
+    renumber = (np.cumsum(is_wanted) - 1).astype(np.int32)
+    chosen = np.flatnonzero(is_wanted[units.queue])
+    selected = Units(
+        queue=renumber[units.queue[chosen]],
+        commit_log_offset=units.commit_log_offset[chosen],
+        size=units.size[chosen],
+        tags_code=units.tags_code[chosen],
+        queue_offset=units.queue_offset[chosen],
+        is_main=units.is_main[chosen],
+    )
+    wanted = [key for key, is_one in zip(keys, is_wanted, strict=True) if is_one]
+    return selected, wanted, store_timestamp[chosen]

@@ -1,4 +1,4 @@
-"""Deriving dispatch requests from a log again, batch by batch, to compare a root with them."""
+"""Deriving dispatch requests from a log again, batch by batch: to compare with them, to rebuild."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Derivation:
                     stretch.path,
                     stretch.begin,
                     stretch.reason,
-                    "queues and index cannot be verified from there on; restore the file from a "
+                    "queues and index cannot be derived from there on; restore the file from a "
                     "replica or a backup",
                 )
             batch.append(stretch)

@@ -120,6 +120,17 @@ class Disk:
         if directory.is_dir():
             self._directories.add(directory)
 
+    def move(self, source: Path, target: Path) -> None:
+        """Rename a file or directory to a name not taken; durable after ``sync``.
+
+        What was written below it must be synced already.
+        """
+        with _told("rename", source):
+            self._make_directories(target.parent)
+            self._forget_below(source)
+            self._rename(source, target)
+        self._directories |= {source.parent, target.parent}
+
     def remove(self, path: Path) -> None:
         """Delete a file if it is there; durable after ``sync``.
 

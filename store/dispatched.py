@@ -16,13 +16,17 @@ index_first          name of the oldest index file that counts, "" without one
 index_files          how many index files count
 is_recovering        what lies behind is being cut off, slots of the index change
 last_record          offset, size, store_timestamp, body_crc of the last record, or null
+drops                by "topic/queue" what a broker's rules did to its messages: how many were
+                     dropped ("repeated"), and how many lie lower than they say ("gaps")
 ===================  =========================================================================
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -33,7 +37,9 @@ from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 from store.layout import ABORT_FILE
 
 PROGRESS = Path("reput", "progress")
+SWAP = Path("reput", "swap")  # is there while rebuilt queues take the places of the old ones
 FORMAT_VERSION = 2
+_SWAP_SECONDS, _SWAP_LOOK_SECONDS = 2.0, 0.005
 _PIECE = 1 << 16
 _Built = TypeVar("_Built")
 
@@ -62,6 +68,7 @@ class Dispatched:
     index_files: int
     is_recovering: bool
     last_record: Fingerprint | None
+    drops: dict[str, dict[str, int]]
 
 
 class ProgressReader:
@@ -69,6 +76,7 @@ class ProgressReader:
 
     def __init__(self, output: Path) -> None:
         self._path = output / PROGRESS
+        self._swap = output / SWAP
         self._abort = output / ABORT_FILE
         self._data: bytes | None = None
         self._dispatched: Dispatched | None = None
@@ -80,6 +88,20 @@ class ProgressReader:
             found = None if data is None else decode_dispatched(data, self._path)
             self._data, self._dispatched = data, found
         return self._dispatched
+
+    def await_swap(self) -> bool:
+        """Wait while rebuilt queues take the places of the old ones; tell whether any did.
+
+        Some queues are nowhere then. Raises StoreIOError if that does not end.
+        """
+        deadline, has_waited = time.monotonic() + _SWAP_SECONDS, False
+        while self._swap.exists():
+            if time.monotonic() > deadline:
+                reason = "reput rebuild is at work on it, or was killed: start it again then"
+                raise StoreIOError("read", self._swap, OSError(errno.EBUSY, reason))
+            time.sleep(_SWAP_LOOK_SECONDS)
+            has_waited = True
+        return has_waited
 
     def is_at_rest(self) -> bool:
         """Tell whether nobody has been at work on the root since the last ``read``."""

@@ -8,6 +8,7 @@ unit put for a message that has no unit) the caller must know.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from store.consume_queue import ConsumeQueue, units_in, written_units
 from store.consume_queue_ext import ExtFiles
 from store.dispatched import Fingerprint
 from store.index_service import entries_of, index_files, map_index_file, read_header
+from store.kernels.consume_queue import NO_QUEUE_YET
 from store.kernels.index import (
     BEGIN_PHY,
     BEGIN_TIMESTAMP,
@@ -31,6 +33,7 @@ from store.kernels.index import (
 from store.kernels.record import read_i32
 from store.layout import (
     CONSUME_QUEUE_DIR,
+    CONSUME_QUEUE_EXT_DIR,
     CQ_UNIT_SIZE,
     EXT_ADDRESS_MAX,
     INDEX_DIR,
@@ -39,6 +42,7 @@ from store.layout import (
     MAGIC_BLANK,
     PRE_BLANK_SIZE,
 )
+from store.mapped_file import MappedFileQueue
 from store.marks import INDEX_HEADER_FIELDS, IndexMark, QueueMark, list_queues
 
 RecordAt = Callable[[int], Fingerprint | None]
@@ -75,9 +79,9 @@ def _queue_mark(
         kept = int(np.searchsorted(units["commit_log_offset"], offset))
         if kept and (units["size"][:kept] != PRE_BLANK_SIZE).any():
             end = file.base + kept * CQ_UNIT_SIZE
-            ext_count = count_ext_units(queue, config, end)
+            ext_count = count_ext_units(queue, config, end) or _ext_count_before(queue, config)
             return QueueMark(*key, end, file.base + queue.file_size, ext_count)
-    return QueueMark(*key)
+    return QueueMark(*key, ext_count=_ext_count_before(queue, config))
 
 
 def count_ext_units(queue: ConsumeQueue, config: StoreConfig, end: int) -> int:
@@ -85,11 +89,52 @@ def count_ext_units(queue: ConsumeQueue, config: StoreConfig, end: int) -> int:
     if not config.enable_consume_queue_ext:
         return 0
     for file in reversed(queue.files):
-        units = units_in(file)[: max(end - file.base, 0) // CQ_UNIT_SIZE]
-        addresses = units["tags_code"][units["tags_code"] <= EXT_ADDRESS_MAX]
+        addresses = _ext_addresses(units_in(file)[: max(end - file.base, 0) // CQ_UNIT_SIZE])
         if len(addresses):
             return ExtFiles(config).count_to(int(addresses[-1]))
     return 0
+
+
+def _ext_count_before(queue: ConsumeQueue, config: StoreConfig) -> int:
+    """Count the ext units put before an offset where no unit below it names one.
+
+    None, unless older files of the queue have expired: then all before the first that is named.
+    """
+    if not config.enable_consume_queue_ext or not queue.files or not queue.files[0].base:
+        return 0
+    for file in queue.files:
+        units = units_in(file)
+        ext = _ext_addresses(units[: count_units(units)])
+        if len(ext):
+            return ExtFiles(config).count_to(int(ext[0])) - 1
+    return 0
+
+
+def _ext_addresses(units: NDArray[np.void]) -> NDArray[np.int64]:
+    addresses: NDArray[np.int64] = units["tags_code"][units["tags_code"] <= EXT_ADDRESS_MAX]
+    return addresses
+
+
+def without_expired(root: Path, config: StoreConfig, mark: QueueMark) -> QueueMark:
+    """Return a mark noted long ago as it is now that older files may have expired.
+
+    Of a queue, or of its ext units, of which no file is left that the mark speaks of, nothing is.
+    """
+    queue = Path(mark.topic, str(mark.queue_id))
+    begin = _first_base(root / CONSUME_QUEUE_DIR / queue, config.mapped_file_size_consume_queue)
+    if begin >= mark.allocated > 0:
+        mark = replace(mark, end=NO_QUEUE_YET, allocated=NO_QUEUE_YET)
+    if config.enable_consume_queue_ext:
+        files = ExtFiles(config)
+        begin = _first_base(root / CONSUME_QUEUE_EXT_DIR / queue, files.file_size)
+        if begin >= files.span(mark.ext_count)[1] > 0:
+            mark = replace(mark, ext_count=0)
+    return mark
+
+
+def _first_base(directory: Path, file_size: int) -> int:
+    files = MappedFileQueue([directory], file_size).files
+    return files[0].base if files else 0
 
 
 def find_index_mark(
@@ -112,7 +157,12 @@ def find_index_mark(
         return IndexMark(files[number].name, tuple(header.tolist()))
     if not files:
         return IndexMark()
-    return IndexMark(files[0].name, tuple(_empty_header(None).tolist()))
+    header = _empty_header(None)
+    first = entries_of(views[0], config)["time_diff_seconds"][:1]
+    if first.any():  # it followed on one that has expired: when that ended is known to the second
+        began = read_header(views[0])[BEGIN_TIMESTAMP] - 1000 * int(first[0])
+        header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = began
+    return IndexMark(files[0].name, tuple(header.tolist()))
 
 
 def _has_record(log: CommitLog, last: Fingerprint | None, offset: int) -> bool:

@@ -87,6 +87,10 @@ class IndexService:
         names = self._names
         return IndexState(names[0], names[-1], len(names), count, self.last_full_timestamp)
 
+    def forget_before(self, first: str) -> None:
+        """Know that the files older than the one named ``first`` have expired."""
+        self._names = [name for name in self._names if name >= first]
+
     def build_index(self, requests: DispatchRequests) -> None:
         """Put the keys of these requests, in log order (``IndexService.buildIndex``)."""
         if not len(requests):

@@ -10,6 +10,7 @@ changes in ticks, so one that changed a moment ago is listed again, whatever its
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
@@ -62,7 +63,7 @@ class MappedFile:
     def map(self) -> mmap.mmap:
         """Return the map of a file that is not empty. Slices of it are copies."""
         if self._map is None:
-            self._map = _open_map(self.path)
+            self._map = _open_map(self.path, self.inode)
             _MAPPED.append(ref(self))
             while len(_MAPPED) > _MAPS_MAX:
                 oldest = _MAPPED.popleft()()
@@ -112,9 +113,12 @@ def map_file(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(_open_map(path), np.uint8)
 
 
-def _open_map(path: Path) -> mmap.mmap:
+def _open_map(path: Path, inode: int = 0) -> mmap.mmap:
+    """Map a file; ``inode``, if given, is the one that it must still have."""
     try:
         with path.open("rb", buffering=0) as f:
+            if inode and os.fstat(f.fileno()).st_ino != inode:
+                raise FileNotFoundError(errno.ENOENT, "another file has this name now")
             return mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
     except (OSError, ValueError) as e:  # ValueError: it has become empty
         error = e if isinstance(e, OSError) else OSError(str(e))

@@ -172,11 +172,13 @@ class MessageStore:
         self._refresh()
         return sorted(topic for topic in _list_topics(self._queue_root()) if self._queue_ids(topic))
 
+    @_looks_again
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, in order; a damaged one is one too."""
         self._refresh()
         return self._queue_ids(topic)
 
+    @_looks_again
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the first message still in the log; 0 without a queue.
 
@@ -185,6 +187,7 @@ class MessageStore:
         queue = self._queue(topic, queue_id)
         return queue.span.min if queue is not None else 0
 
+    @_looks_again
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset the next message will have; 0 without a queue."""
         queue = self._queue(topic, queue_id)
@@ -323,17 +326,25 @@ class MessageStore:
         if queue is None:
             if not can_name_directory(topic):
                 return None
-            if not queue_directory(self._queue_root(), topic, queue_id).is_dir():
-                return None
+            directory = queue_directory(self._queue_root(), topic, queue_id)
+            if not directory.is_dir():
+                self._progress.await_swap()
+                if not directory.is_dir():
+                    return None
             queue = QueueReader(self.output, (topic, queue_id), self._log)
             self._queues[topic, queue_id] = queue
         queue.refresh(self._dispatch)
+        if not queue.has_files:
+            self._progress.await_swap()
+            queue.refresh(self._dispatch)
         return queue
 
     def _queue_ids(self, topic: str) -> list[int]:
         if not can_name_directory(topic):
             return []
         names = _list_directories(self._queue_root() / topic)
+        if self._progress.await_swap():
+            names = _list_directories(self._queue_root() / topic)
         ids = sorted({i for i in map(java.parse_int, names) if i is not None and str(i) in names})
         if self._dispatched is None:
             return ids

@@ -48,8 +48,16 @@ class QueueReader:
 
         ``dispatch`` is how far the root is, None on a broker's.
         """
+        listing = self._files.listing
         self._files.refresh()
+        if self._files.listing != listing:
+            self._ext = None  # the queue may have been replaced, its ext files with it
         self.span = self._bounds.find(dispatch)
+
+    @property
+    def has_files(self) -> bool:
+        """Tell whether there was any file at the last ``refresh``."""
+        return self._files.begin < self._files.allocated
 
     def units(self, offset: int, count: int) -> Units:
         """Return up to ``count`` units from ``offset`` in the span on, to the end of that file.
@@ -89,6 +97,7 @@ class QueueReader:
         if self._ext is None or self._ext.find(at) is None:
             size = self._log.config.mapped_file_size_consume_queue_ext
             self._ext = MappedFileQueue([self._ext_directory], size)
+            self._files.check_same()  # else these are not the ext files of the units read
         file = self._ext.find(at)
         if file is None or at - file.base + EXT_UNIT_SIZE > file.length:
             return None

@@ -20,18 +20,22 @@ from store.broker_config_files import (
     read_delay_offsets,
     read_topic_configs,
 )
+from store.dispatched import read_dispatched
 from store.errors import DamageError
 from store.layout import SCHEDULE_TOPIC
 from store.message_store import MessageStore
 
 _NONE = -1  # a broker's "no time"
+_Drops = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """A queue: offsets from ``min`` to ``max``, exclusive, have a message; times are ms or -1.
 
-    Of a damaged queue ``damage`` tells what is wrong, and the rest means nothing.
+    A broker's own rules dropped ``repeated`` messages and placed ``gaps`` lower than their queue
+    offsets say; None where that is not known. Of a damaged queue ``damage`` tells what is wrong,
+    and the rest means nothing.
     """
 
     topic: str
@@ -40,6 +44,8 @@ class QueueState:
     max_offset: int = 0
     earliest_timestamp: int = _NONE
     latest_timestamp: int = _NONE
+    repeated: int | None = None
+    gaps: int | None = None
     damage: DamageError | None = field(default=None, compare=False)
 
 
@@ -90,8 +96,10 @@ def describe_topics(store: MessageStore) -> Overview:
     consumers = read_consumer_offsets(root, enable_lmq=store.config.enable_lmq)
     delays = read_delay_offsets(root)
     known = configs.content or {}
+    dispatched = read_dispatched(store.output)
+    drops = None if dispatched is None else dispatched.drops
     topics = tuple(
-        TopicState(topic, known.get(topic), _queues(store, topic))
+        TopicState(topic, known.get(topic), _queues(store, topic, drops))
         for topic in sorted({*store.topics(), *known})
     )
     queues = {(q.topic, q.queue_id): q for t in topics for q in t.queues}
@@ -103,8 +111,14 @@ def describe_topics(store: MessageStore) -> Overview:
     return Overview(topics, groups, levels, (configs, consumers, delays))
 
 
-def _queues(store: MessageStore, topic: str) -> tuple[QueueState, ...]:
-    return tuple(_queue_state(store, topic, queue_id) for queue_id in store.queue_ids(topic))
+def _queues(store: MessageStore, topic: str, drops: _Drops | None) -> tuple[QueueState, ...]:
+    queues = (_queue_state(store, topic, queue_id) for queue_id in store.queue_ids(topic))
+    if drops is None:
+        return tuple(queues)
+    return tuple(
+        replace(q, repeated=found.get("repeated", 0), gaps=found.get("gaps", 0))
+        for q, found in ((q, drops.get(f"{topic}/{q.queue_id}", {})) for q in queues)
+    )
 
 
 def _queue_state(store: MessageStore, topic: str, queue_id: int) -> QueueState:

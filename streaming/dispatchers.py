@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from checkpoints.progress import LostRange, queue_key
+from checkpoints.retention import Retention
 from checkpoints.root import BatchEnd, DispatchRoot
 from store.config import StoreConfig
 from store.consume_queue_store import ConsumeQueueStore
@@ -70,6 +71,7 @@ class SinkCounts:
     reput_from_offset: int = 0
     last_store_timestamp: int = 0
     apply_seconds: float = 0.0
+    expired_files: int = 0  # deleted, because the log begins behind what they are about
 
 
 ArrivalListener = Callable[[DispatchRequests], None]
@@ -92,16 +94,22 @@ class DispatchSink:
         config: StoreConfig,
         *,
         fail_on_data_loss: bool = True,
+        keep_expired: bool = False,
         listeners: Sequence[ArrivalListener] = (),
     ) -> None:
         self.error: StoreError | None = None
-        self.counts = SinkCounts(reput_from_offset=root.progress.reput_from_offset)
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss
         self._listeners = (*listeners, notify_message_arriving(root.path))
         self._lock = threading.Lock()
         self._closed = False
         self._is_settled = True  # all that was applied is named by progress
+        self._retention = Retention(root, config, keep_expired=keep_expired)
+        self._retention.follow_log()
+        self.counts = SinkCounts(
+            reput_from_offset=root.progress.reput_from_offset,
+            expired_files=self._retention.files,
+        )
         self._queues = ConsumeQueueStore(root.path, config, root.disk)
         self._index = (
             IndexService(root.path, config, root.disk) if config.message_index_enable else None
@@ -159,6 +167,7 @@ class DispatchSink:
         if end > at:
             self._commit(requests, lost, end)
             self._is_settled = True
+            self._retention.follow_log(self._index)
             self.counts = replace(
                 self.counts,
                 batches=self.counts.batches + 1,
@@ -167,6 +176,7 @@ class DispatchSink:
                 reput_from_offset=end,
                 last_store_timestamp=_last_timestamp(requests, self.counts),
                 apply_seconds=self.counts.apply_seconds + time.monotonic() - began,
+                expired_files=self._retention.files,
             )
             for part in requests:
                 for listener in self._listeners:

@@ -43,6 +43,7 @@ class DispatchOptions:
     trigger_interval: str = "0s"
     max_bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
+    keep_expired: bool = False  # queue and index files that the log's minimum has passed
     listeners: Sequence[ArrivalListener] = ()
     on_progress: Callable[[DispatchProgress], None] | None = None
     on_recovery: Report | None = None
@@ -76,11 +77,13 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
     trigger_interval: str = "0s",
     max_bytes_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
+    keep_expired: bool = False,
 ) -> StreamingQuery:
     """Start dispatching the commit log of ``store_root`` into ``output``; return the query.
 
     ``from_offset`` or ``from_time`` (epoch ms) begins a new OUTPUT there; on an existing one it
-    replays from there, which changes nothing, and is refused beyond its progress.
+    replays from there, which changes nothing, and is refused beyond its progress. Queue and index
+    files whose messages have all expired from the log are deleted, unless ``keep_expired``.
 
     The root is given back when the query ends. Raises ConfigError, DamageError, RootInUseError,
     UnsupportedFormatError and StoreIOError before anything is written; damage met later ends the
@@ -95,6 +98,7 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
         trigger_interval=trigger_interval,
         max_bytes_per_trigger=max_bytes_per_trigger,
         fail_on_data_loss=fail_on_data_loss,
+        keep_expired=keep_expired,
     )
     return begin_dispatch(spark, Path(store_root), Path(output), options).query
 
@@ -154,6 +158,7 @@ def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -
             root,
             config,
             fail_on_data_loss=options.fail_on_data_loss,
+            keep_expired=options.keep_expired,
             listeners=options.listeners,
         )
     except BaseException:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from checkpoints.progress import Progress
 from checkpoints.root import DispatchRoot
@@ -67,6 +68,7 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
     reopen: bool = False,
     twice: bool = False,
     fail_on_data_loss: bool = True,
+    keep_expired: bool = False,
     disk: Callable[[], Disk] = HastyDisk,
 ) -> Progress:
     """Dispatch all that is there and return the progress made.
@@ -77,7 +79,8 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
     """
     sizes = iter(itertools.repeat(1) if one_by_one else cuts if cuts is not None else ())
     root = DispatchRoot.open(output, store_root, config, disk=disk())
-    sink = DispatchSink(root, config, fail_on_data_loss=fail_on_data_loss)
+    how: dict[str, Any] = {"fail_on_data_loss": fail_on_data_loss, "keep_expired": keep_expired}
+    sink = DispatchSink(root, config, **how)
     planner = LogPlanner(root.log, lambda: root.is_log_clean(store_root), range_bytes=range_bytes)
     scanner = Scanner(config, chunk_bytes)
     last: Batch = []
@@ -96,7 +99,7 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
                 if reopen:
                     sink.close()
                     root = DispatchRoot.open(output, store_root, config, disk=disk())
-                    sink = DispatchSink(root, config, fail_on_data_loss=fail_on_data_loss)
+                    sink = DispatchSink(root, config, **how)
                 if twice:
                     sink.apply([*last, *batch])
                     last = batch

@@ -51,7 +51,9 @@ _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
     (StoreIOError, _EXIT_IO),
 )
 # The order of the commands in the help.
-_MODULES = ("dispatch", "verify", "recover", "topics", "read", "dump", "demo")
+_MODULES = (
+    "dispatch", "verify", "recover", "rebuild", "topics", "read", "dump", "demo",
+)  # fmt: skip
 
 
 def main() -> None:

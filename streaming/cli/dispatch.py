@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from checkpoints.progress import queue_key
 from store.errors import ConfigError
 from streaming.cli.options import (
     BrokerConf,
@@ -29,6 +30,7 @@ from streaming.cli.options import (
     parse_time,
 )
 from streaming.cli.recover import recovered_json, recovered_words, recovery_progress
+from streaming.cli.show import drops_line
 from streaming.options import parse_bytes
 
 if TYPE_CHECKING:
@@ -71,6 +73,12 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
     fail_on_data_loss: Annotated[
         str, typer.Option(metavar="BOOL", help="false: go on behind damage and record what is lost")
     ] = "true",
+    keep_expired: Annotated[
+        bool,
+        typer.Option(
+            "--keep-expired", help="keep queue and index files whose messages the log has lost"
+        ),
+    ] = False,
     master: Annotated[str | None, typer.Option(help="Spark master URL [default: local[*]]")] = None,
     as_json: Json = False,
 ) -> None:
@@ -90,6 +98,7 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         trigger_interval=trigger_interval,
         max_bytes_per_trigger=_size("--max-bytes-per-trigger", max_bytes_per_trigger),
         fail_on_data_loss=_flag("--fail-on-data-loss", fail_on_data_loss),
+        keep_expired=keep_expired,
         on_progress=reporter.report,
     )
     with recovery_progress(is_shown=reporter.is_live) as report:
@@ -243,14 +252,13 @@ class Reporter:
             seconds=round(seconds, 3),
             reput_from_offset=progress.reput_from_offset,
         )
+        if counts.expired_files:
+            text = f"deleted {counts.expired_files:,} queue and index files that had expired"
+            self._say("expired", text, files=counts.expired_files)
         for queue, drops in progress.drops.items():
-            self._say(
-                "rules",
-                f"{queue}: a broker's own rules dropped {drops['repeated']} messages (queue offset "
-                f"repeated) and placed {drops['gaps']} lower than their queue offset says",
-                queue=queue,
-                **drops,
-            )
+            topic, queue_id = queue_key(queue)
+            text = drops_line(topic, queue_id, (drops["repeated"], drops["gaps"]))
+            self._say("rules", text, queue=queue, **drops)
         for lost in progress.lost:
             text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"
             self._say("lost", text, **asdict(lost))

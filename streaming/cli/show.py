@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from store.record import Message, offset_msg_id
+
+Report = Callable[[int, int], None]  # bytes of log done, bytes in all
 
 _CELL_MAX = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -144,6 +147,14 @@ def duration_text(milliseconds: int) -> str:
     return f"{milliseconds / 1000:.3f}s"
 
 
+def drops_line(topic: str, queue_id: int, drops: tuple[int, int]) -> str:
+    """Say what a broker's own rules did to a queue's messages: dropped, and misplaced, so many."""
+    return (
+        f"{topic}/{queue_id}: a broker's own rules dropped {drops[0]} messages (queue offset "
+        f"repeated) and placed {drops[1]} lower than their queue offset says"
+    )
+
+
 def body_text(body: bytes) -> str | None:
     """Return a body as text, None if it is none: not UTF-8, or with zero bytes."""
     try:
@@ -181,6 +192,20 @@ def body_cell(body: bytes) -> str:
     if text is None:
         text = escaped_text(body)
     return text if text is not None else "0x" + body[:_CELL_MAX].hex()
+
+
+@contextmanager
+def progress_bar(what: str, *, is_shown: bool) -> Iterator[Report | None]:
+    """Show a bar of the log read, if a person looks on."""
+    if not is_shown:
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    columns = what, BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print_pairs(console: Console, pairs: Mapping[str, Any]) -> None:

@@ -13,7 +13,15 @@ from store.errors import DamageError
 from store.topics_overview import Lag, Overview, QueueState, TopicState, describe_topics
 from streaming.cli import EXIT_DAMAGE
 from streaming.cli.options import BrokerConf, BrokerVersion, Json, Output, Store, opened_store
-from streaming.cli.show import duration_text, print_json, print_table, printable, say, time_text
+from streaming.cli.show import (
+    drops_line,
+    duration_text,
+    print_json,
+    print_table,
+    printable,
+    say,
+    time_text,
+)
 
 _QUEUE_COLUMNS = (
     "topic", "=perm", ">read", ">write", ">queue", ">min", ">max", "=earliest", "=latest",
@@ -48,6 +56,8 @@ def topics(
                 print_json(row)
         else:
             _print_topics(overview)
+            for line in _rules(overview):
+                typer.echo(printable(line))
             for line in _problems(overview.files):
                 say(printable(line))
         for damage in damages:
@@ -68,6 +78,13 @@ def _print_topics(overview: Overview) -> None:
     if overview.delay_levels:
         levels = ((str(level), *_lag_cells(lag)) for level, lag in overview.delay_levels)
         print_table((">level", *_LAG_COLUMNS), levels, "delay levels, delivered up to")
+
+
+def _rules(overview: Overview) -> Iterator[str]:
+    """Say what a broker's own rules did to messages."""
+    for queue in (queue for topic in overview.topics for queue in topic.queues):
+        if queue.repeated or queue.gaps:
+            yield drops_line(queue.topic, queue.queue_id, (queue.repeated or 0, queue.gaps or 0))
 
 
 def _topic_rows(topic: TopicState) -> Iterator[list[str]]:
@@ -150,6 +167,8 @@ def _queue_json(queue: QueueState) -> dict[str, Any]:
         "max_offset": queue.max_offset,
         "earliest_timestamp": queue.earliest_timestamp,
         "latest_timestamp": queue.latest_timestamp,
+        "repeated": queue.repeated,
+        "gaps": queue.gaps,
     }
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from streaming.cli import EXIT_NO
 from streaming.cli.options import (
@@ -21,11 +18,11 @@ from streaming.cli.options import (
     Store,
     describe_settings,
 )
-from streaming.cli.show import print_json, printable, say
+from streaming.cli.show import print_json, printable, progress_bar, say
 
 if TYPE_CHECKING:
     from store.compare import Counts
-    from streaming.verification import Report, Verification
+    from streaming.verification import Verification
 
 _SHOWN_MAX = 20
 _COUNTED = {
@@ -67,7 +64,7 @@ def verify_store(
     config = resolve_config(store, root, broker_conf, broker_version)
     if not as_json:
         say(describe_settings(config))
-    with _progress(is_shown=sys.stderr.isatty() and not as_json) as report:
+    with progress_bar("verifying", is_shown=sys.stderr.isatty() and not as_json) as report:
         result = verify(store, root, config, report)
     if as_json:
         print_json(result_json(result))
@@ -142,15 +139,3 @@ def _counted(counts: Counts) -> Iterator[str]:
         count = getattr(counts, name)
         if count:
             yield f"counted, not compared: {count:,} {words}"
-
-
-@contextmanager
-def _progress(*, is_shown: bool) -> Iterator[Report | None]:
-    """Show a bar of the log read, if a person looks on."""
-    if not is_shown:
-        yield None
-        return
-    columns = "verifying", BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,112 @@
+"""The swap of rebuilt queues for the old ones, whole or not at all wherever it is cut off.
+
+Rebuilt queues lie below ``OUTPUT/reput/rebuild/new``, as in a root. The record ``reput/swap`` is
+durable before the first of them is moved, and there until all are in their places: whoever opens
+the root finishes what it names. The old files go to ``reput/rebuild/old`` and are deleted last.
+
+A queue's directory is what a reader looks at first. So it is away before the queue's ext files are
+exchanged, and in its place after that: a reader that does not find it looks for the record, and
+waits (``MessageStore``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from checkpoints.progress import REPUT_DIR, Progress, progress_of, write_progress
+from checkpoints.signs import find_broker
+from store.disk import Disk
+from store.dispatched import SWAP, decode_values, encode_values, read_progress_file
+from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
+
+REBUILD_DIR = REPUT_DIR / "rebuild"
+NEW_DIR, OLD_DIR = REBUILD_DIR / "new", REBUILD_DIR / "old"
+
+
+@dataclass(frozen=True, slots=True)
+class SwapRecord:
+    """Which queues are swapped; ``progress`` holds milestones and drops that hold then.
+
+    None: they stay as they are.
+    """
+
+    queues: tuple[tuple[str, int], ...]
+    progress: Progress | None = None
+
+
+def write_swap(root: Path, record: SwapRecord, disk: Disk) -> None:
+    """Write, durably, what is swapped from now on."""
+    values = {
+        "queues": [list(key) for key in record.queues],
+        "progress": dataclasses.asdict(record.progress) if record.progress is not None else None,
+    }
+    disk.replace(root / SWAP, encode_values(values))
+
+
+def read_swap(root: Path) -> SwapRecord | None:
+    """Return the swap under way, None if there is none.
+
+    Raises DamageError, UnsupportedFormatError, StoreIOError.
+    """
+    path = root / SWAP
+    data = read_progress_file(path)
+    return None if data is None else decode_values(data, path, _record_of)
+
+
+def _record_of(values: dict[str, Any]) -> SwapRecord:
+    progress = values["progress"]
+    return SwapRecord(
+        queues=tuple((str(topic), int(queue_id)) for topic, queue_id in values["queues"]),
+        progress=progress_of(progress) if progress is not None else None,
+    )
+
+
+def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress | None:
+    """Finish the swap under way, if any, and delete what is left of a rebuild.
+
+    Return progress then. Where a broker ran on the root since, the queues it found or made stay.
+    """
+    record = read_swap(root)
+    if record is not None:
+        is_ours = progress is not None and not find_broker(root, progress.signs)
+        for topic, queue_id in record.queues:
+            queue = Path(topic, str(queue_id))
+            if is_ours or not (root / CONSUME_QUEUE_DIR / queue).is_dir():
+                _swap(root, queue, disk)
+        target = record.progress
+        if is_ours and progress is not None and target is not None:
+            progress = replace(progress, milestones=target.milestones, drops=target.drops)
+            write_progress(root, progress, disk)
+        disk.remove(root / SWAP)
+        disk.sync()
+    if (root / REBUILD_DIR).is_dir():
+        disk.remove_tree(root / REBUILD_DIR)
+        disk.sync()
+    return progress
+
+
+def _swap(root: Path, queue: Path, disk: Disk) -> None:
+    """Put one queue and its ext files in their places; what is done is not done again."""
+    place, new = root / CONSUME_QUEUE_DIR / queue, root / NEW_DIR / CONSUME_QUEUE_DIR / queue
+    old = root / OLD_DIR / CONSUME_QUEUE_DIR / queue
+    if not new.is_dir():
+        return
+    _move_away(place, old, disk)
+    ext = Path(CONSUME_QUEUE_EXT_DIR, queue)
+    if (root / NEW_DIR / ext).is_dir():
+        _move_away(root / ext, root / OLD_DIR / ext, disk)
+        disk.move(root / NEW_DIR / ext, root / ext)
+        disk.sync()
+    for directory in (root / ext, (root / ext).parent):
+        disk.remove_directory(directory)  # if it is empty: the queue has no ext units any more
+    disk.move(new, place)
+    disk.sync()
+
+
+def _move_away(place: Path, old: Path, disk: Disk) -> None:
+    if place.is_dir():
+        disk.move(place, old)
+        disk.sync()

@@ -1,0 +1,361 @@
+"""OUTPUT follows the log: what has expired goes, by a broker's rules, and nothing else does."""
+
+import shutil
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from checkpoints.progress import read_progress
+from checkpoints.root import DispatchRoot
+from store import MessageStore
+from store.commit_log import CommitLog
+from store.config import StoreConfig
+from store.log_plan import LogPlanner
+from store.scan import Scanner
+from streaming.dispatchers import DispatchSink
+from streaming.verification import verify
+from tests.crashes import CrashingDisk, Killed
+from tests.dispatching import (
+    HastyDisk,
+    assert_same_content,
+    assert_same_store,
+    built_tree,
+    dispatch_all,
+    tree,
+)
+from tests.logs import Message, build_log, encode, write_log
+from tests.verify_stores import CONFIG, EXT_CONFIG, VARIANTS, write_store
+
+COUNT = 90
+EXT_ADDRESS_BASE, EXT_ADDRESS_MAX = -(2**63), -2147483649
+
+
+def sent(count: int = COUNT) -> list[Message]:
+    """Make messages of a queue, now and then one of another or to an LMQ; seven of an old one."""
+    offsets: dict[str, int] = {}
+    messages = []
+    for n in range(count):
+        topic = "Old" if n in range(0, 14, 2) else "Rare" if n % 9 == 4 else "T"
+        properties = [("TAGS", f"t{n % 3}"), ("KEYS", f"k{n} common")]
+        if n % 4 == 1:
+            properties += [
+                ("INNER_MULTI_DISPATCH", "%LMQ%a"),
+                ("INNER_MULTI_QUEUE_OFFSET", str(offsets.setdefault("%LMQ%a", 0))),
+            ]
+            offsets["%LMQ%a"] += 1
+        messages.append(
+            Message(
+                topic=topic,
+                queue_offset=offsets.setdefault(topic, 0),
+                body=b"0123456789" * 10,
+                store_timestamp=1_700_000_000_000 + n * 1500,
+                properties=properties,
+            )
+        )
+        offsets[topic] += 1
+    return messages
+
+
+def log_files(store: Path) -> list[Path]:
+    return sorted((store / "commitlog").iterdir())
+
+
+def remove_expired(root: Path, config: StoreConfig, min_offset: int) -> None:
+    """Delete by the rules as they are written down (format notes §5.7, §6, §12)."""
+    for directory in sorted({p.parent for p in (root / "consumequeue").glob("*/*/*")}):
+        files = sorted(directory.iterdir())
+        while len(files) > 1:
+            (last,) = struct.unpack(">q", files[0].read_bytes()[-20:-12])
+            if last >= min_offset:
+                break
+            files.pop(0).unlink()
+        units = struct.iter_unpack(">qiq", files[0].read_bytes())
+        live = [tags for offset, size, tags in units if size and offset >= min_offset]
+        ext = root / "consumequeue_ext" / directory.relative_to(root / "consumequeue")
+        if live and live[0] <= EXT_ADDRESS_MAX and ext.is_dir():
+            for path in ext.iterdir():
+                end = int(path.name) + config.mapped_file_size_consume_queue_ext
+                if end < live[0] - EXT_ADDRESS_BASE:
+                    path.unlink()
+    index = sorted((root / "index").iterdir())
+    for path in index[:-1]:
+        if struct.unpack(">q", path.read_bytes()[24:32])[0] >= min_offset:
+            break
+        path.unlink()
+
+
+@pytest.fixture(params=VARIANTS)
+def config(request: pytest.FixtureRequest) -> StoreConfig:
+    return VARIANTS[str(request.param)]
+
+
+def expected_root(parent: Path, config: StoreConfig, min_offset: int) -> Path:
+    """Build undisturbed from the whole log, then delete what has expired."""
+    store, root = write_store(parent / "whole", sent()), parent / "expected"
+    shutil.rmtree(root, ignore_errors=True)
+    dispatch_all(store, root, config)
+    remove_expired(root, config, min_offset)
+    return root
+
+
+def test_what_has_expired_goes_at_the_next_start(tmp_path: Path, config: StoreConfig) -> None:
+    store, output = write_store(tmp_path, sent()), tmp_path / "output"
+    dispatch_all(store, output, config)
+    whole = tree(output / "consumequeue")
+    while len(log_files(store)) > 1:
+        log_files(store)[0].unlink()
+        dispatch_all(store, output, config)
+        assert_same_store(output, expected_root(tmp_path, config, int(log_files(store)[0].name)))
+        result = verify(store, output, config)
+        assert result.differences == ()
+        progress = read_progress(output)
+        assert progress is not None
+        names = sorted(path.name for path in (output / "index").iterdir())
+        assert (progress.index_first, progress.index_files) == (names[0], len(names))
+    assert len(tree(output / "consumequeue")) < len(whole) / 2
+
+
+def dispatch_while_it_expires(
+    store: Path, output: Path, config: StoreConfig, *, keep_expired: bool = False
+) -> None:
+    """Dispatch batch by batch; after each the log loses the oldest file that it is done with."""
+    root = DispatchRoot.open(output, store, config, disk=HastyDisk())
+    with closing(DispatchSink(root, config, keep_expired=keep_expired)) as sink:
+        planner, scanner = LogPlanner(root.log, lambda: True), Scanner(config)
+        while ranges := planner.plan(root.progress.reput_from_offset, max_bytes=3000).ranges:
+            sink.apply([stretch for part in ranges for stretch in scanner.read(part)])
+            names = [int(path.name) for path in log_files(store)]
+            if len(names) > 1 and names[1] <= root.progress.reput_from_offset:
+                log_files(store)[0].unlink()
+
+
+def test_what_has_expired_goes_after_the_next_batch(tmp_path: Path, config: StoreConfig) -> None:
+    store, output = write_store(tmp_path, sent()), tmp_path / "output"
+    dispatch_while_it_expires(store, output, config)
+    dispatch_all(store, output, config)
+    assert_same_store(output, expected_root(tmp_path, config, int(log_files(store)[0].name)))
+    assert verify(store, output, config).differences == ()
+
+
+def test_keep_expired_keeps_everything(tmp_path: Path, config: StoreConfig) -> None:
+    store, output = write_store(tmp_path, sent()), tmp_path / "output"
+    dispatch_while_it_expires(store, output, config, keep_expired=True)
+    assert_same_store(output, expected_root(tmp_path, config, 0))
+    dispatch_all(store, output, config, keep_expired=True)
+    assert_same_store(output, expected_root(tmp_path, config, 0))
+    assert verify(store, output, config).differences == ()
+
+
+def test_a_queue_that_has_expired_keeps_its_end_and_goes_on_there(tmp_path: Path) -> None:
+    store, output = write_store(tmp_path, sent()), tmp_path / "output"
+    dispatch_all(store, output, CONFIG)
+    for path in log_files(store)[:-1]:
+        path.unlink()
+    dispatch_all(store, output, CONFIG)
+    with MessageStore.open(store, output) as reads:
+        assert reads.min_offset_in_queue("Old", 0) == reads.max_offset_in_queue("Old", 0) == 7
+    assert [p.name for p in (output / "consumequeue/Old/0").iterdir()] == [f"{100:020}"]
+    more = [*sent(), Message(topic="Old", queue_offset=7, body=b"7")]
+    (name, content), *_ = sorted(build_log(more, 4096).items(), reverse=True)
+    write_log({name: content}, store / "commitlog")
+    dispatch_all(store, output, CONFIG)
+    with MessageStore.open(store, output) as reads:
+        assert (reads.min_offset_in_queue("Old", 0), reads.max_offset_in_queue("Old", 0)) == (7, 8)
+        assert reads.get_message("Old", 0, 7).messages[0].body == b"7"
+
+
+def test_a_file_begun_for_a_message_that_was_dropped_is_not_all_that_stays(tmp_path: Path) -> None:
+    """A broker would keep the empty file alone and so its end; a queue is read by its units."""
+    first = [m for m in sent() if m.topic == "Old"][:5]
+    again = Message(topic="Old", queue_offset=2)
+    rest = [Message(queue_offset=n, body=b"b" * 200) for n in range(40)]
+    store, output = write_store(tmp_path, [*first, again, *rest]), tmp_path / "output"
+    dispatch_all(store, output, CONFIG)
+    log_files(store)[0].unlink()
+    dispatch_all(store, output, CONFIG)
+    assert len(list((output / "consumequeue/Old/0").iterdir())) == 2
+    assert verify(store, output, CONFIG).differences == ()
+    with MessageStore.open(store, output) as reads:
+        assert reads.max_offset_in_queue("Old", 0) == 5
+
+
+def test_an_open_store_goes_on(tmp_path: Path, config: StoreConfig) -> None:
+    store, output = write_store(tmp_path, sent()), tmp_path / "output"
+    dispatch_all(store, output, config)
+    with MessageStore.open(store, output) as reads:
+        ends = {q: reads.max_offset_in_queue(q, 0) for q in ("Old", "Rare", "T")}
+        while len(log_files(store)) > 1:
+            log_files(store)[0].unlink()
+            dispatch_all(store, output, config)
+            for topic, end in ends.items():
+                assert reads.max_offset_in_queue(topic, 0) == end
+                begin = reads.min_offset_in_queue(topic, 0)
+                found: list[int] = []
+                while begin + len(found) < end:
+                    read = reads.get_message(topic, 0, begin + len(found))
+                    found += [m.queue_offset for m in read.messages]
+                assert found == list(range(begin, end))
+            offset = reads.min_offset_in_queue("T", 0)
+            (first,) = reads.get_message("T", 0, offset, 1).messages
+            (key, _) = (first.keys or "").split()
+            assert [m.queue_offset for m in reads.query_message("T", key).messages] == [offset]
+            assert reads.query_message("Old", "k0").messages == ()
+
+
+# --- Cut off in it -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def aged(tmp_path: Path, config: StoreConfig) -> tuple[Path, Path]:
+    """Return a store, and a root of its whole log, of which half has expired since."""
+    store, output = write_store(tmp_path, sent()), tmp_path / "output"
+    dispatch_all(store, output, config)
+    for path in log_files(store)[:-2]:
+        path.unlink()
+    return store, output
+
+
+def assert_no_hole(output: Path, config: StoreConfig) -> None:
+    sizes = {
+        "consumequeue": config.mapped_file_size_consume_queue,
+        "consumequeue_ext": config.mapped_file_size_consume_queue_ext,
+    }
+    for kind, size in sizes.items():
+        for directory in {p.parent for p in (output / kind).glob("*/*/*")}:
+            bases = sorted(int(p.name) for p in directory.iterdir())
+            assert bases == list(range(bases[0], bases[-1] + 1, size)), directory
+
+
+def cut_off_roots(aged: tuple[Path, Path], config: StoreConfig, step: int) -> Iterator[Path]:
+    """Yield the root as a start that is killed at its first, second, … call leaves it."""
+    store, output = aged
+    copy = output.with_name("copy")
+    for calls in range(0, 10_000, step):
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(output, copy)
+        disk = CrashingDisk(calls, output.with_name("graves"))
+        if not is_killed(copy, store, config, disk):
+            assert calls > 10
+            return
+        disk.lose(Random(calls), kept=calls % 3 / 2)
+        yield copy
+
+
+def is_killed(output: Path, store: Path, config: StoreConfig, disk: CrashingDisk) -> bool:
+    """Start on a disk that may kill the process; tell whether it did."""
+    root = None
+    try:
+        root = DispatchRoot.open(output, store, config, disk=disk)
+        DispatchSink(root, config)
+    except Killed:
+        return True
+    finally:
+        if root is not None:
+            root._release()
+    return False
+
+
+def test_a_start_killed_at_any_call_leaves_no_hole_and_is_done_again(
+    tmp_path: Path, aged: tuple[Path, Path], config: StoreConfig
+) -> None:
+    store, _ = aged
+    expected = expected_root(tmp_path, config, int(log_files(store)[0].name))
+    step = 7 if config.mapped_file_size_consume_queue == 20 else 1  # there are many files
+    for root in cut_off_roots(aged, config, step):
+        assert_no_hole(root, config)
+        with MessageStore.open(store, root) as reads:
+            assert reads.max_offset_in_queue("Old", 0) == 7
+            assert reads.query_message("T", "common", 9).truncated
+        dispatch_all(store, root, config)
+        assert_same_store(root, expected)
+        assert verify(store, root, config).differences == ()
+
+
+def test_leftovers_go_also_where_expired_files_are_kept(tmp_path: Path) -> None:
+    store, output = write_store(tmp_path, sent()), tmp_path / "output"
+    dispatch_all(store, output, CONFIG)
+    oldest = min((output / "index").iterdir())
+    data = oldest.read_bytes()
+    for path in log_files(store)[:-2]:
+        path.unlink()
+    dispatch_all(store, output, CONFIG)
+    assert not oldest.exists()
+    oldest.write_bytes(data)
+    dispatch_all(store, output, CONFIG, keep_expired=True)
+    assert not oldest.exists()
+
+
+# --- Roll-back afterwards ----------------------------------------------------------------------
+
+
+def cut_log(store: Path, offset: int, last: Message) -> int:
+    """Write another message over the log from an offset on, as a broker does; return its end."""
+    log = CommitLog([store / "commitlog"], CONFIG)
+    file = log.find(offset)
+    assert file is not None
+    data = bytearray(file.path.read_bytes())
+    record = encode(last, offset)
+    at = offset - file.base
+    data[at:] = record + bytes(len(data) - at - len(record))
+    for path in log_files(store):
+        if int(path.name) > file.base:
+            path.unlink()
+    file.path.write_bytes(data)
+    return offset + len(record)
+
+
+def test_roll_back_works_on_an_aged_root(tmp_path: Path, config: StoreConfig) -> None:
+    store, output = write_store(tmp_path, sent()), tmp_path / "output"
+    dispatch_all(store, output, config, one_by_one=True)
+    for path in log_files(store)[:-2]:
+        path.unlink()
+    dispatch_all(store, output, config)
+    min_offset = int(log_files(store)[0].name)
+    progress = read_progress(output)
+    assert progress is not None
+    usable = [m for m in progress.milestones if m.last_record.offset >= min_offset]
+    assert len(usable) > 1
+    at = usable[1].last_record
+    end = cut_log(store, at.offset, Message(topic="New", body=b"other"))
+    made = dispatch_all(store, output, config)
+    assert made.reput_from_offset == end
+    whole = write_store(tmp_path / "again", sent())
+    cut_log(whole, at.offset, Message(topic="New", body=b"other"))
+    dispatch_all(whole, tmp_path / "rebuilt", config)
+    remove_expired(tmp_path / "rebuilt", config, min_offset)
+    assert verify(store, output, config).differences == ()
+    built, expected = built_tree(output), built_tree(tmp_path / "rebuilt")
+    # A queue of which no unit is left has no file then, as a broker's that it truncates (§5.6).
+    gone = {name for name in expected if name not in built}
+    assert_same_content(built, {n: c for n, c in expected.items() if n not in gone})
+    queues = {name.rpartition("/")[0] for name in gone if name.startswith("consumequeue/")}
+    assert not queues & {name.rpartition("/")[0] for name in built}
+
+
+def test_an_index_whose_newest_file_is_empty_is_equal_to_its_log(tmp_path: Path) -> None:
+    """The file was begun by the first message without keys that found the one before full."""
+    keyed = [Message(queue_offset=n, properties=[("KEYS", "a b")]) for n in range(6)]
+    plain = [Message(queue_offset=n, body=b"b" * 300) for n in range(6, 40)]
+    store, output = write_store(tmp_path, [*keyed, *plain]), tmp_path / "output"
+    dispatch_all(store, output, CONFIG)
+    assert len(list((output / "index").iterdir())) == 2
+    log_files(store)[0].unlink()
+    dispatch_all(store, output, CONFIG)
+    assert len(list((output / "index").iterdir())) == 1
+    assert verify(store, output, CONFIG).differences == ()
+
+
+def test_ext_files_are_kept_while_a_live_unit_refers_to_them(tmp_path: Path) -> None:
+    store, output = write_store(tmp_path, sent()), tmp_path / "output"
+    dispatch_all(store, output, EXT_CONFIG)
+    for path in log_files(store)[:-1]:
+        path.unlink()
+    dispatch_all(store, output, EXT_CONFIG)
+    with MessageStore.open(store, output) as reads:
+        begin = reads.min_offset_in_queue("T", 0)
+        found = reads.get_message("T", 0, begin, tags="t0 || t1 || t2").messages
+        assert [m.queue_offset for m in found][:1] == [begin]
