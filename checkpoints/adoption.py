@@ -99,7 +99,7 @@ class Adoption:
         if last is None:
             return adopted
         milestone = Milestone(
-            batch=0,
+            number=0,
             reput_from_offset=agreement.offset,
             last_record=last,
             messages=agreement.messages,

@@ -46,7 +46,7 @@ class Milestone:
     dropped by a broker's rules.
     """
 
-    batch: int
+    number: int  # counted from the root's begin, without those that were rolled back
     reput_from_offset: int
     last_record: Fingerprint
     messages: int
@@ -115,10 +115,10 @@ def thin(milestones: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
     kept: list[Milestone] = []
     marks = 0
     for milestone in reversed(milestones):
-        distance = milestones[-1].batch - milestone.batch
+        distance = milestones[-1].number - milestone.number
         step = 1 << max(distance.bit_length() - 2, 0)
         marks += len(milestone.marks)
-        if milestone.batch % step == 0 and (marks <= _MARKS_MAX or len(kept) <= 1):
+        if milestone.number % step == 0 and (marks <= _MARKS_MAX or len(kept) <= 1):
             kept.append(milestone)
     return tuple(reversed(kept))
 

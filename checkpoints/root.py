@@ -349,7 +349,7 @@ def _add_milestone(progress: Progress, marks: Iterable[QueueMark]) -> tuple[Mile
     known = {mark.key: mark for mark in before} | {mark.key: mark for mark in marks}
     dropped = {queue_key(name) for name, drops in progress.drops.items() if drops["repeated"]}
     milestone = Milestone(
-        batch=progress.batch,
+        number=progress.milestones[-1].number + 1 if progress.milestones else 0,
         reput_from_offset=progress.reput_from_offset,
         last_record=last,
         messages=progress.messages,

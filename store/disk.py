@@ -126,7 +126,7 @@ class Disk:
         What was written below it must be synced already.
         """
         with _told("rename", source):
-            self._make_directories(target.parent)
+            self._enter(target.parent)
             self._forget_below(source)
             self._rename(source, target)
         self._directories |= {source.parent, target.parent}

@@ -103,8 +103,7 @@ def _ext_count_before(queue: ConsumeQueue, config: StoreConfig) -> int:
     if not config.enable_consume_queue_ext or not queue.files or not queue.files[0].base:
         return 0
     for file in queue.files:
-        units = units_in(file)
-        ext = _ext_addresses(units[: count_units(units)])
+        ext = _ext_addresses(written_units(file))
         if len(ext):
             return ExtFiles(config).count_to(int(ext[0])) - 1
     return 0

@@ -46,7 +46,7 @@ PROGRESS = Progress(
     drops={"主题/0": {"repeated": 1, "gaps": 2}},
     milestones=(
         Milestone(
-            batch=2,
+            number=2,
             reput_from_offset=1100,
             last_record=Fingerprint(1024, 76, 1_600_000_000_000, 8),
             messages=1,
