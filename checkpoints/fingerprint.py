@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
 from store import layout
 from store.commit_log import CommitLog
 from store.dispatched import Fingerprint
 from store.errors import DamageError
-from store.kernels.record import OK, find_parts, read_i32, read_i64
+from store.kernels.log_walk import walk
+from store.kernels.record import BLANK, OK, check_record, find_parts, read_i32, read_i64
+from store.scan import scan_rules
 
+_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 _OTHER_LOG_HINT = "it was truncated or is another log; dispatch it into a new OUTPUT"
 
 
@@ -38,6 +45,53 @@ def change_of(log: CommitLog, last: Fingerprint | None) -> str:
     if read_fingerprint(log, last.offset) == last:
         return ""
     return "the log changed: it no longer holds the record dispatched last"
+
+
+def leads_to(log: CommitLog, last: Fingerprint | None, offset: int) -> bool:
+    """Tell whether nothing but a file's blank lies between the record dispatched last and an end.
+
+    A broker that starts again writes over the blank of its last file. A log whose files up to
+    there have expired proves nothing and passes.
+    """
+    if last is None or last.offset < log.min_offset():
+        return True
+    end = last.offset + last.size
+    file = log.find(end)
+    if end == offset or file is None or file.length != log.file_size:
+        return True
+    is_blank = read_i32(file.view(), end - file.base + layout.MAGIC_AT) == layout.MAGIC_BLANK
+    return bool(is_blank) and log.roll_next_file(end) == offset
+
+
+def find_other_record(
+    log: CommitLog, dispatched: Sequence[Fingerprint], was_dispatched: Callable[[int], bool]
+) -> int:
+    """Return where the chain of the log's last file leaves records that were dispatched, else -1.
+
+    A broker that starts after a crash writes over the end of its log. Records behind what it wrote
+    may still parse, that dispatched last among them. ``dispatched`` are some of those dispatched,
+    in log order. Where the chain breaks at a record that ``was_dispatched``, it is damage.
+    """
+    file, rules = log.last_file(), scan_rules(log.config)
+    if file is None or file.length != log.file_size:
+        return -1
+    view, at = file.view(), 0
+    fast = rules._replace(check_crc=False, check_property_crc=False)
+    for known in dispatched:
+        to = known.offset - file.base
+        if to < at:
+            continue
+        end = walk(view, (file.base, at, to), fast, False, _NO_CUTS)
+        if end.reason not in (OK, BLANK):
+            where = file.base + int(end.at)
+            return -1 if was_dispatched(where) else where
+        if end.reason == BLANK or end.at != to:
+            return file.base + max(int(end.last), 0)
+        is_sound = check_record(view, to, file.base, rules).reason == OK
+        if is_sound and read_fingerprint(log, known.offset) != known:
+            return known.offset
+        at = to
+    return -1
 
 
 def check_fingerprint(log: CommitLog, last: Fingerprint | None, hint: str = "") -> None:

@@ -19,19 +19,25 @@ from pathlib import Path
 
 from checkpoints.adoption import Adoption, Report
 from checkpoints.batch import BatchRecord, read_batch, write_batch
-from checkpoints.fingerprint import change_of, read_fingerprint
+from checkpoints.fingerprint import (
+    change_of,
+    find_other_record,
+    leads_to,
+    read_fingerprint,
+)
 from checkpoints.progress import Milestone, Progress, queue_key, write_progress
 from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatched import Fingerprint
 from store.errors import DamageError
-from store.find_marks import find_index_mark, find_queue_marks, without_expired
-from store.index_service import index_files
-from store.kernels.index import INDEX_COUNT
+from store.find_marks import find_index_mark, find_queue_marks, was_dispatched, without_expired
+from store.index_service import index_files, read_header
+from store.kernels.index import END_TIMESTAMP, INDEX_COUNT
 from store.layout import INDEX_DIR
 from store.log_plan import LogPlanner
 from store.log_position import is_boundary
+from store.mapped_file import map_file
 from store.marks import IndexMark, QueueMark
 from store.truncation import Truncated, Truncation
 
@@ -77,20 +83,35 @@ class Recovery:
         Raises DamageError if the log holds nothing that is known to have been dispatched.
         """
         self._remove_uncounted_index(progress)
-        why = change_of(self._log, progress.last_record)
-        if not why and progress.reput_from_offset > max(planner.end(), self._log.min_offset()):
-            why = f"the log ends at offset {planner.end()}"
+        why = self._find_change(progress, planner)
         if not why:
             return progress
         milestone = self._last_common(progress, planner.end())
         if milestone is None:
             raise self._other_log(progress, why)
         index = self._index_mark(milestone.reput_from_offset)
-        target = _progress_at(progress, milestone, index, index_files(self._root / INDEX_DIR))
+        files = index_files(self._root / INDEX_DIR)
+        target = _progress_at(progress, milestone, index, files)
         marks = self._queue_marks(progress, milestone)
         record = BatchRecord(target.batch, marks, index, target)
         write_batch(self._root, record, self._disk)
         return self._cut(why, progress.reput_from_offset, record, target)
+
+    def _find_change(self, progress: Progress, planner: LogPlanner) -> str:
+        """Say how the log is seen to be another one than was dispatched, "" if it is not."""
+        why = change_of(self._log, progress.last_record)
+        if why:
+            return why
+        if not leads_to(self._log, progress.last_record, progress.dispatched_to):
+            return "the log changed: other messages follow the record dispatched last"
+        if progress.reput_from_offset > max(planner.end(), self._log.min_offset()):
+            return f"the log ends at offset {planner.end()}"
+        ends = [m.last_record for m in progress.milestones]
+        at = find_other_record(self._log, ends, self._was_dispatched)
+        return f"the log changed: at offset {at} it has other messages" if at >= 0 else ""
+
+    def _was_dispatched(self, offset: int) -> bool:
+        return was_dispatched(self._root, self._config, offset)
 
     def _remove_uncounted_index(self, progress: Progress) -> None:
         """Delete the index files that had expired when a crash came between."""
@@ -104,7 +125,8 @@ class Recovery:
             at, last = milestone.reput_from_offset, milestone.last_record
             if at >= progress.reput_from_offset or at > end or last.offset < self._min():
                 continue
-            if read_fingerprint(self._log, last.offset) == last and is_boundary(self._log, at):
+            is_same = read_fingerprint(self._log, last.offset) == last
+            if is_same and is_boundary(self._log, at) and leads_to(self._log, last, at):
                 return milestone
         return None
 
@@ -191,8 +213,13 @@ def _progress_at(
         index_count=index.header[INDEX_COUNT] - 1 if index is not None and names else 0,
         index_first=names[0] if names else "",
         index_files=len(names),
-        index_msg_timestamp=milestone.index_msg_timestamp,
+        index_msg_timestamp=_last_full(files, len(names)),
         lost=tuple(lost for lost in progress.lost if lost.end <= at),
         drops=milestone.drops,
         milestones=tuple(m for m in progress.milestones if m.reput_from_offset <= at),
     )
+
+
+def _last_full(files: list[Path], count: int) -> int:
+    """Return when the newest but one of the first ``count`` index files ends, 0 without one."""
+    return int(read_header(map_file(files[count - 2]))[END_TIMESTAMP]) if count > 1 else 0

@@ -203,3 +203,26 @@ def _header(
     used = fill_slots(entries.view(np.uint8).reshape(-1)[: count * INDEX_ENTRY_SIZE], slots)
     header[SLOT_COUNT] = count if config.counts_every_entry_as_slot else used
     return header
+
+
+def was_dispatched(root: Path, config: StoreConfig, offset: int) -> bool:
+    """Tell whether a queue or the index of a root has a record that begins at ``offset``."""
+    for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
+        directory = root / CONSUME_QUEUE_DIR / topic / str(queue_id)
+        queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
+        for file in reversed(queue.files):
+            units = written_units(file)
+            units = units[units["size"] != PRE_BLANK_SIZE]
+            if len(units) and int(units[0]["commit_log_offset"]) <= offset:
+                if _holds(units["commit_log_offset"], offset):
+                    return True
+                break
+    if not config.message_index_enable:
+        return False
+    views = (map_index_file(path, config) for path in reversed(index_files(root / INDEX_DIR)))
+    return any(_holds(entries_of(view, config)["phy_offset"], offset) for view in views)
+
+
+def _holds(ascending: NDArray[np.int64], value: int) -> bool:
+    at = int(np.searchsorted(ascending, value))
+    return at < len(ascending) and int(ascending[at]) == value

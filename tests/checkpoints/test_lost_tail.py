@@ -222,7 +222,6 @@ def test_a_root_follows_a_log_cut_and_written_on_since(
         stage.assert_follows(others)
 
 
-@pytest.mark.xfail(strict=True, reason="only the record dispatched last is compared, not its place")
 def test_the_last_record_may_be_left_over_behind_a_shorter_log(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "all")
     others = [*stage.messages[:-3], *OTHER]
@@ -235,7 +234,6 @@ def test_the_last_record_may_be_left_over_behind_a_shorter_log(tmp_path: Path) -
     assert_same_content(built_tree(stage.output), stage.expected(others))
 
 
-@pytest.mark.xfail(strict=True, reason="milestones are thinned by numbers that roll-backs use up")
 def test_a_root_goes_back_no_farther_than_to_the_batch_before(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "all")
     begin = stage.records[-1].commit_log_offset
