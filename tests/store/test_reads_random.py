@@ -30,6 +30,7 @@ CONFIG = StoreConfig(
     enable_multi_dispatch=True,
     enable_lmq=True,
 )
+CLOSING = Sent(topic="Closing", properties=[("TAGS", "last")])  # a log's end must not be zeros
 VERSIONS = ["4.9.4", "5.1.4", "5.3.3", "5.5.0"]
 CONF = """
 mappedFileSizeCommitLog=8192
@@ -144,6 +145,7 @@ def check(directory: Path, messages: list[Sent | Batch], kind: Kind, random: Ran
     """Build a store of a kind from messages, and ask."""
     version, has_ext, is_brokers, expired, rises = kind
     config = replace(CONFIG, version=BrokerVersion.parse(version), enable_consume_queue_ext=has_ext)
+    messages = [*messages, CLOSING]
     files = build_log(rise(messages) if rises else messages, config.mapped_file_size_commit_log)
     root, output = directory / "store", directory / "out"
     write_log(files, root / "commitlog")
