@@ -12,6 +12,7 @@ waits (``MessageStore``).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,9 @@ def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress |
     record = read_swap(root)
     if record is not None:
         is_ours = progress is not None and not find_broker(root, progress.signs)
-        for topic, queue_id in record.queues:
-            queue = Path(topic, str(queue_id))
+        queues = [Path(topic, str(queue_id)) for topic, queue_id in record.queues]
+        _settle(root, queues, disk)
+        for queue in queues:
             if is_ours or not (root / CONSUME_QUEUE_DIR / queue).is_dir():
                 _swap(root, queue, disk)
         target = record.progress
@@ -86,6 +88,15 @@ def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress |
         disk.remove_tree(root / REBUILD_DIR)
         disk.sync()
     return progress
+
+
+def _settle(root: Path, queues: Iterable[Path], disk: Disk) -> None:
+    """Make durable what a process moved that was killed before it came to sync."""
+    for queue in queues:
+        for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
+            for parent in (root, root / NEW_DIR, root / OLD_DIR):
+                disk.settle((parent / kind / queue).parent)
+    disk.sync()
 
 
 def _swap(root: Path, queue: Path, disk: Disk) -> None:

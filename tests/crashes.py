@@ -47,6 +47,10 @@ class CrashingDisk(Disk):
         self._is_dead = False
         self._graveyard = graveyard
 
+    def follow(self, killed: "CrashingDisk") -> None:
+        """Be the disk of the next process: what the one killed did not sync may still be lost."""
+        self.changes = killed.changes
+
     def lose(self, random: Random, kept: float) -> None:
         """Lose a part of what was not synced; of each change with these odds nothing."""
         for change in reversed(self.changes):

@@ -91,6 +91,12 @@ def killed_roots(
         disk = CrashingDisk(calls, output.with_name("graves"))
         with pytest.raises(Killed):
             rebuild((store_root, copy), config, disk, topic)
+        if calls % 2:  # the power is lost later, when the next process is on its way
+            following = CrashingDisk(calls // 2 % 40, output.with_name("graves"))
+            following.follow(disk)
+            with pytest.raises(Killed):
+                rebuild((store_root, copy), config, following, topic)
+            disk = following
         disk.lose(Random(calls), kept=calls % 3 / 2)
         yield copy
 

@@ -18,7 +18,7 @@ from store.log_plan import LogPlanner
 from store.scan import Scanner
 from streaming.dispatchers import DispatchSink
 from streaming.verification import verify
-from tests.crashes import CrashingDisk, Killed
+from tests.crashes import Change, CrashingDisk, Killed
 from tests.dispatching import (
     HastyDisk,
     assert_same_content,
@@ -241,6 +241,11 @@ def cut_off_roots(aged: tuple[Path, Path], config: StoreConfig, step: int) -> It
         if not is_killed(copy, store, config, disk):
             assert calls > 10
             return
+        if calls % 2:  # the power is lost later, when the next process is on its way
+            following = CrashingDisk(calls // 2 % 60, output.with_name("graves"))
+            following.follow(disk)
+            is_killed(copy, store, config, following)
+            disk = following
         disk.lose(Random(calls), kept=calls % 3 / 2)
         yield copy
 
@@ -273,6 +278,40 @@ def test_a_start_killed_at_any_call_leaves_no_hole_and_is_done_again(
         dispatch_all(store, root, config)
         assert_same_store(root, expected)
         assert verify(store, root, config).differences == ()
+
+
+@pytest.mark.parametrize("config", [EXT_CONFIG], ids=["ext"])
+def test_what_a_killed_process_deleted_may_come_back_when_the_next_one_is_at_it(
+    aged: tuple[Path, Path], config: StoreConfig
+) -> None:
+    store, output = aged
+    killed, graves = output.with_name("killed"), output.with_name("graves")
+    copy = output.with_name("copy")
+    pending: list[Change] = []
+    calls = 0
+    while not any("consumequeue" in str(c.awaits) for c in pending):
+        shutil.rmtree(killed, ignore_errors=True)
+        shutil.copytree(output, killed)
+        disk, calls = CrashingDisk(calls, graves), calls + 1
+        assert is_killed(killed, store, config, disk)
+        pending = disk.changes
+    (path,) = {path for c in pending for path in c.awaits if "consumequeue" in str(path)}
+    oldest = min((output / path.relative_to(killed)).iterdir())
+    for calls in range(200):
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(killed, copy)
+        again = copy / path.relative_to(killed) / oldest.name
+        change = Change({again.parent.resolve()}, lambda to=again: shutil.copy(oldest, to))
+        disk = CrashingDisk(calls, graves)
+        disk.changes = [change]
+        was_killed = is_killed(copy, store, config, disk)
+        disk.changes = [c for c in disk.changes if c is change]
+        disk.lose(Random(0), kept=0)
+        assert_no_hole(copy, config)
+        if not was_killed:
+            assert not again.exists()
+            return
+    raise AssertionError
 
 
 def test_leftovers_go_also_where_expired_files_are_kept(tmp_path: Path) -> None:
