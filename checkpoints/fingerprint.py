@@ -40,6 +40,22 @@ def change_of(log: CommitLog, last: Fingerprint | None) -> str:
     return "the log changed: it no longer holds the record dispatched last"
 
 
+def leads_to(log: CommitLog, last: Fingerprint | None, offset: int) -> bool:
+    """Tell whether nothing but a file's blank lies between the record dispatched last and an end.
+
+    A broker that starts again writes over the blank of its last file. A log whose files up to
+    there have expired proves nothing and passes.
+    """
+    if last is None or last.offset < log.min_offset():
+        return True
+    end = last.offset + last.size
+    file = log.find(end)
+    if end == offset or file is None or file.length != log.file_size:
+        return True
+    is_blank = read_i32(file.view(), end - file.base + layout.MAGIC_AT) == layout.MAGIC_BLANK
+    return bool(is_blank) and log.roll_next_file(end) == offset
+
+
 def check_fingerprint(log: CommitLog, last: Fingerprint | None, hint: str = "") -> None:
     """Raise DamageError if the log now holds another record where ``last`` was dispatched."""
     why = change_of(log, last)

@@ -98,6 +98,12 @@ class Progress:
         """Tell whether nothing has been dispatched or skipped yet."""
         return self.reput_from_offset == self.begin_offset
 
+    @property
+    def dispatched_to(self) -> int:
+        """Where the last record dispatched leads to: the reput offset, or a range skipped since."""
+        last = self.last_record.offset if self.last_record is not None else -1
+        return min([r.begin for r in self.lost if r.begin > last] + [self.reput_from_offset])
+
 
 def queue_name(topic: str, queue_id: int) -> str:
     """Return a queue's name in a record."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from checkpoints.adoption import Adoption, Report
 from checkpoints.batch import BatchRecord, read_batch, write_batch
-from checkpoints.fingerprint import change_of, read_fingerprint
+from checkpoints.fingerprint import change_of, leads_to, read_fingerprint
 from checkpoints.progress import Milestone, Progress, queue_key, write_progress
 from store.commit_log import CommitLog
 from store.config import StoreConfig
@@ -78,6 +78,8 @@ class Recovery:
         """
         self._remove_uncounted_index(progress)
         why = change_of(self._log, progress.last_record)
+        if not why and not leads_to(self._log, progress.last_record, progress.dispatched_to):
+            why = "the log changed: other messages follow the record dispatched last"
         if not why and progress.reput_from_offset > max(planner.end(), self._log.min_offset()):
             why = f"the log ends at offset {planner.end()}"
         if not why:
@@ -104,7 +106,8 @@ class Recovery:
             at, last = milestone.reput_from_offset, milestone.last_record
             if at >= progress.reput_from_offset or at > end or last.offset < self._min():
                 continue
-            if read_fingerprint(self._log, last.offset) == last and is_boundary(self._log, at):
+            is_same = read_fingerprint(self._log, last.offset) == last
+            if is_same and is_boundary(self._log, at) and leads_to(self._log, last, at):
                 return milestone
         return None
 

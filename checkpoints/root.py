@@ -20,7 +20,7 @@ from checkpoints.checkpoint_file import (
     read_checkpoint,
     write_checkpoint,
 )
-from checkpoints.fingerprint import check_fingerprint, read_fingerprint
+from checkpoints.fingerprint import check_fingerprint, leads_to, read_fingerprint
 from checkpoints.progress import (
     REPUT_DIR,
     Drops,
@@ -42,7 +42,7 @@ from store.commit_log import CommitLog
 from store.config import StoreConfig, other_setting
 from store.disk import Disk
 from store.dispatched import SWAP, Fingerprint
-from store.errors import ConfigError
+from store.errors import ConfigError, DamageError
 from store.index_service import IndexState
 from store.log_plan import LogPlanner
 from store.marks import IndexMark, QueueMark
@@ -200,7 +200,12 @@ class DispatchRoot:
     def check_log(self) -> None:
         """Raise DamageError if the log no longer holds the record dispatched last."""
         self.log.refresh()
-        check_fingerprint(self.log, self.progress.last_record, _CHANGED_HINT)
+        last = self.progress.last_record
+        check_fingerprint(self.log, last, _CHANGED_HINT)
+        if last is not None and not leads_to(self.log, last, self.progress.dispatched_to):
+            path = self.log.directories[0]
+            why = "the log changed: other messages follow the record dispatched last"
+            raise DamageError(path, last.offset + last.size, why, _CHANGED_HINT)
 
     def may_skip(self, offset: int) -> bool:
         """Tell whether damage at ``offset`` may be skipped: never in a live log's last file."""
