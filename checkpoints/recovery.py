@@ -27,11 +27,12 @@ from store.disk import Disk
 from store.dispatched import Fingerprint
 from store.errors import DamageError
 from store.find_marks import find_index_mark, find_queue_marks, without_expired
-from store.index_service import index_files
-from store.kernels.index import INDEX_COUNT
+from store.index_service import index_files, read_header
+from store.kernels.index import END_TIMESTAMP, INDEX_COUNT
 from store.layout import INDEX_DIR
 from store.log_plan import LogPlanner
 from store.log_position import is_boundary
+from store.mapped_file import map_file
 from store.marks import IndexMark, QueueMark
 from store.truncation import Truncated, Truncation
 
@@ -88,7 +89,8 @@ class Recovery:
         if milestone is None:
             raise self._other_log(progress, why)
         index = self._index_mark(milestone.reput_from_offset)
-        target = _progress_at(progress, milestone, index, index_files(self._root / INDEX_DIR))
+        files = index_files(self._root / INDEX_DIR)
+        target = _progress_at(progress, milestone, index, files)
         marks = self._queue_marks(progress, milestone)
         record = BatchRecord(target.batch, marks, index, target)
         write_batch(self._root, record, self._disk)
@@ -194,8 +196,13 @@ def _progress_at(
         index_count=index.header[INDEX_COUNT] - 1 if index is not None and names else 0,
         index_first=names[0] if names else "",
         index_files=len(names),
-        index_msg_timestamp=milestone.index_msg_timestamp,
+        index_msg_timestamp=_last_full(files, len(names)) or milestone.index_msg_timestamp,
         lost=tuple(lost for lost in progress.lost if lost.end <= at),
         drops=milestone.drops,
         milestones=tuple(m for m in progress.milestones if m.reput_from_offset <= at),
     )
+
+
+def _last_full(files: list[Path], count: int) -> int:
+    """Return when the newest but one of the first ``count`` index files ends, 0 without one."""
+    return int(read_header(map_file(files[count - 2]))[END_TIMESTAMP]) if count > 1 else 0
