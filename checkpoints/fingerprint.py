@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 from store import layout
 from store.commit_log import CommitLog
 from store.dispatched import Fingerprint
@@ -25,6 +27,7 @@ def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:
         size=int(parts.size),
         store_timestamp=int(read_i64(view, parts.store_timestamp_at)),
         body_crc=int(read_i32(view, at + layout.BODY_CRC_AT)),
+        record_crc=zlib.crc32(view[at : at + int(parts.size)].tobytes()),
     )
 
 
