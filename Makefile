@@ -41,7 +41,7 @@ check: $(stamp) ## lint, types, import rules, then test
 	$(bin)/lint-imports --no-logo
 	@$(MAKE) --no-print-directory test
 
-torture: $(stamp) ## crash proof: kill, power loss and failing calls, for some minutes
+torture: $(stamp) ## crash proof in its long form: kills, power loss, failing calls (about an hour)
 	$(bin)/python -m tests.torture $(ARGS)
 
 bench: $(stamp) ## measure

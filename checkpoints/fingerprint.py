@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -32,6 +33,7 @@ def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:
         size=int(parts.size),
         store_timestamp=int(read_i64(view, parts.store_timestamp_at)),
         body_crc=int(read_i32(view, at + layout.BODY_CRC_AT)),
+        record_crc=zlib.crc32(view[at : at + int(parts.size)].tobytes()),
     )
 
 

@@ -213,7 +213,7 @@ def _progress_at(
         index_count=index.header[INDEX_COUNT] - 1 if index is not None and names else 0,
         index_first=names[0] if names else "",
         index_files=len(names),
-        index_msg_timestamp=_last_full(files, len(names)),
+        index_msg_timestamp=_last_full(files, len(names)) or milestone.index_msg_timestamp,
         lost=tuple(lost for lost in progress.lost if lost.end <= at),
         drops=milestone.drops,
         milestones=tuple(m for m in progress.milestones if m.reput_from_offset <= at),

@@ -15,7 +15,7 @@ index_count          entries in that file that count
 index_first          name of the oldest index file that counts, "" without one
 index_files          how many index files count
 is_recovering        what lies behind is being cut off, slots of the index change
-last_record          offset, size, store_timestamp, body_crc of the last record, or null
+last_record          offset, size, store_timestamp, body_crc, record_crc of the last record, or null
 drops                by "topic/queue" what a broker's rules did to its messages: how many were
                      dropped ("repeated"), and how many lie lower than they say ("gaps")
 ===================  =========================================================================
@@ -52,6 +52,7 @@ class Fingerprint:
     size: int
     store_timestamp: int
     body_crc: int
+    record_crc: int  # of all its bytes: that of the body does not protect the properties
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ PROGRESS = Progress(
     store="store",
     commit_log="",
     shape=StoreConfig().shape(),
-    last_record=Fingerprint(offset=1100, size=134, store_timestamp=1_700_000_000_000, body_crc=7),
+    last_record=Fingerprint(1100, 134, 1_700_000_000_000, body_crc=7, record_crc=9),
     index_file="20260101000000000",
     index_count=3,
     index_msg_timestamp=5,
@@ -48,7 +48,7 @@ PROGRESS = Progress(
         Milestone(
             number=2,
             reput_from_offset=1100,
-            last_record=Fingerprint(1024, 76, 1_600_000_000_000, 8),
+            last_record=Fingerprint(1024, 76, 1_600_000_000_000, 8, 9),
             messages=1,
             drops={"主题/0": {"repeated": 1, "gaps": 0}},
             marks=(QueueMark("主题", 0, 20, 100, 1),),

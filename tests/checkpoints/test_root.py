@@ -4,6 +4,7 @@ import os
 import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -146,8 +147,9 @@ def test_progress_says_what_was_dispatched(output: Path, store: Path) -> None:
         progress.begin_offset,
         progress.messages,
     ) == (LAST_OFFSET + SIZE, 0, 20)
-    body_crc = struct.unpack(">i", encode(MESSAGES[-1], 0)[8:12])[0]
-    assert Fingerprint(LAST_OFFSET, SIZE, 1019, body_crc) == progress.last_record
+    record = encode(MESSAGES[-1], LAST_OFFSET)
+    body_crc, record_crc = struct.unpack(">i", record[8:12])[0], zlib.crc32(record)
+    assert Fingerprint(LAST_OFFSET, SIZE, 1019, body_crc, record_crc) == progress.last_record
     assert (str(store.resolve()), CONFIG.shape()) == (progress.store, progress.shape)
     files = sorted(path.name for path in (output / "index").iterdir())
     assert (files[-1], 2) == (progress.index_file, progress.index_count)

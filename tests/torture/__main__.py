@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.torture import cycles, enumeration, faults
+from tests.torture import cycles, enumeration, faults, live, spark_kills
 from tests.torture.device import make_directory
 
 Figures = dict[str, object]
@@ -34,10 +34,22 @@ def run_enumeration(directory: Path, _options: Options) -> Figures:
     return {"states": figures.states, **vars(figures)}
 
 
+def run_live(directory: Path, options: Options) -> Figures:
+    """Kill a dispatcher beside a live writer and readers."""
+    return dict(live.live(directory, options.live_seconds, options.seed))
+
+
+def run_kills(directory: Path, options: Options) -> Figures:
+    """Kill the real query."""
+    return dict(spark_kills.spark_kills(directory, options.kills, options.seed))
+
+
 PARTS: dict[str, Callable[[Path, Options], Figures]] = {
     "cycles": run_cycles,
     "faults": run_faults,
     "enumeration": run_enumeration,
+    "live": run_live,
+    "kills": run_kills,
 }
 
 
@@ -60,6 +72,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the cycles")
     parser.add_argument("--cycles", type=int, default=10_000)
+    parser.add_argument("--live-seconds", type=float, default=600)
+    parser.add_argument("--kills", type=int, default=100, help="of the real query")
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     parser.add_argument("--directory", type=Path, help="where to work (default: in memory)")
     options = parser.parse_args()
