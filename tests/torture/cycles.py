@@ -257,9 +257,11 @@ class Root:
             return
         self.figures.logs["goes on otherwise"] += 1
         log.cut()
-        self.reference.forget_from(log.end)
-        self.common_end = min(self.common_end, log.end)
+        self.reference.forget_from(log.common_end)
+        self.common_end = min(self.common_end, log.common_end)
         log.grow(random.randint(3, 20))
+        if random.random() < 0.5:
+            self.show_more()
 
 
 def run(directory: Path, seed: int, cycles: int) -> Figures:
