@@ -20,7 +20,7 @@ from store.agreement import Agreement, find_agreement
 from store.commit_log import CommitLog
 from store.compare import Terms
 from store.config import StoreConfig
-from store.consume_queue import ConsumeQueue, count_units, units_in
+from store.consume_queue import ConsumeQueue, written_units
 from store.derivation import Derivation
 from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError, DamageError
@@ -143,8 +143,7 @@ class Adoption:
 def some_units(directory: Path, config: StoreConfig) -> Iterator[Unit]:
     """Yield a few units of a queue, from each file; no pre-fill."""
     for file in ConsumeQueue(directory, config.mapped_file_size_consume_queue).files:
-        units = units_in(file)
-        units = units[: count_units(units)]
+        units = written_units(file)
         for number in sorted({0, len(units) // 2, len(units) - 1}):
             if 0 <= number < len(units) and units[number]["size"] != PRE_BLANK_SIZE:
                 yield Unit(*units[number].tolist())

@@ -66,18 +66,22 @@ def leads_to(log: CommitLog, last: Fingerprint | None, offset: int) -> bool:
 
 
 def find_other_record(
-    log: CommitLog, dispatched: Sequence[Fingerprint], was_dispatched: Callable[[int], bool]
+    log: CommitLog,
+    dispatched: Sequence[Fingerprint],
+    begin: int,
+    was_dispatched: Callable[[int], bool],
 ) -> int:
     """Return where the chain of the log's last file leaves records that were dispatched, else -1.
 
     A broker that starts after a crash writes over the end of its log. Records behind what it wrote
     may still parse, that dispatched last among them. ``dispatched`` are some of those dispatched,
-    in log order. Where the chain breaks at a record that ``was_dispatched``, it is damage.
+    in log order. The chain is followed from ``begin``, a record boundary, or the file's begin.
+    Where it breaks at a record that ``was_dispatched``, that is damage.
     """
     file, rules = log.last_file(), scan_rules(log.config)
     if file is None or file.length != log.file_size:
         return -1
-    view, at = file.view(), 0
+    view, at = file.view(), max(begin - file.base, 0)
     fast = rules._replace(check_crc=False, check_property_crc=False)
     for known in dispatched:
         to = known.offset - file.base

@@ -106,8 +106,9 @@ class Recovery:
             return "the log changed: other messages follow the record dispatched last"
         if progress.reput_from_offset > max(planner.end(), self._log.min_offset()):
             return f"the log ends at offset {planner.end()}"
+        begin = max((lost.end for lost in progress.lost), default=0)  # nothing leads through it
         ends = [m.last_record for m in progress.milestones]
-        at = find_other_record(self._log, ends, self._was_dispatched)
+        at = find_other_record(self._log, ends, begin, self._was_dispatched)
         return f"the log changed: at offset {at} it has other messages" if at >= 0 else ""
 
     def _was_dispatched(self, offset: int) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from store.config import StoreConfig
-from store.consume_queue import ConsumeQueue, count_units, units_in
+from store.consume_queue import ConsumeQueue, units_in, written_units
 from store.errors import DamageError
 from store.index_service import entries_of, index_files, map_index_file, read_header
 from store.kernels.index import END_PHY
@@ -75,8 +75,7 @@ def _expired_ext(
     ext_files = MappedFileQueue([directory], config.mapped_file_size_consume_queue_ext).files
     if len(ext_files) <= 1:
         return []
-    units = units_in(files[0])
-    units = units[: count_units(units)]
+    units = written_units(files[0])
     first = int(np.searchsorted(units["commit_log_offset"], min_offset))
     address = int(units["tags_code"][first]) if first < len(units) else 0
     if address > EXT_ADDRESS_MAX:  # none, or a plain tags code

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from checkpoints.progress import LostRange, Progress, read_progress
+from checkpoints.recovery import Recovered
+from checkpoints.root import DispatchRoot
 from store import log_plan, scan
 from store.commit_log import CommitLog
 from store.config import StoreConfig
@@ -17,6 +19,7 @@ from store.errors import DamageError
 from store.log_plan import LogPlanner
 from tests.dispatching import (
     Content,
+    HastyDisk,
     assert_same_content,
     built_tree,
     dispatch_all,
@@ -114,6 +117,12 @@ class Store:
         """Dispatch all."""
         return dispatch_all(self.root, self.output, CONFIG, fail_on_data_loss=fail_on_data_loss)
 
+    def recovered(self) -> tuple[Recovered, ...]:
+        """Open the root once more."""
+        root = DispatchRoot.open(self.output, self.root, CONFIG, disk=HastyDisk())
+        root.close(clean=True)
+        return root.recovered
+
     def assert_built(self, records: list[Record]) -> None:
         """Compare what is built with what the model makes of these records."""
         assert_same_content(built_tree(self.output), built_of(records))
@@ -204,6 +213,20 @@ def test_damage_is_skipped_when_asked_and_recorded(store: Store, place: str, cas
     assert reason in lost.reason
     store.assert_built([r for r in RECORDS if r is not record])
     assert WHOLE.end == progress.reput_from_offset
+    assert store.recovered() == ()
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("place", [p for p, n in PLACES.items() if RECORDS[n] is not RECORDS[-1]])
+def test_what_is_damaged_after_its_dispatch_takes_nothing_back(
+    store: Store, place: str, case: str
+) -> None:
+    store.write(FILES)
+    store.dispatch()
+    _, files = damaged(PLACES[place], CASES[case][0])
+    store.write(files)
+    assert store.recovered() == ()
+    store.assert_built(RECORDS)
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
