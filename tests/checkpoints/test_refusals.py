@@ -195,8 +195,16 @@ def test_a_log_that_has_expired_so_far_is_no_other_log(output: Path, store: Path
     write_log(build_log(MESSAGES, FILE_SIZE, start=base), store / "commitlog")
     with opened(output, store) as root:
         assert root.progress.reput_from_offset < base
-    with pytest.raises(DamageError, match="has expired"):
+    end = LAST_OFFSET + SIZE
+    with pytest.raises(DamageError, match="has expired") as caught:
         dispatch_all(store, output, CONFIG)
+    assert caught.value.offset == end
+    progress = dispatch_all(store, output, CONFIG, fail_on_data_loss=False)
+    [lost] = progress.lost
+    assert (lost.begin, lost.end) == (end, base)
+    assert progress.messages == 2 * len(MESSAGES)
+    with opened(output, store) as root:
+        assert root.recovered == ()
 
 
 def test_batches_that_do_not_follow_on_are_refused(output: Path, store: Path) -> None:
