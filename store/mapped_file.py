@@ -300,8 +300,18 @@ class MappedFileQueue:
 def _list_files(directory: Path) -> list[tuple[Path, os.stat_result]]:
     """List the regular files of a directory with their status; a missing one is empty.
 
-    Hidden files are no mapped files: what copies a log names its unfinished files so.
+    Hidden files are no mapped files: what copies a log names its unfinished files so. A directory
+    that is replaced meanwhile is listed again: files would seem to have been deleted.
     """
+    while True:
+        before = _signature(str(directory))
+        found = _list_once(directory)
+        after = _signature(str(directory))
+        if before is after or (before and after and before[:2] == after[:2]):
+            return found
+
+
+def _list_once(directory: Path) -> list[tuple[Path, os.stat_result]]:
     found = []
     try:
         for path in directory.iterdir():

@@ -1,5 +1,6 @@
 """A rebuild cut off anywhere: the old queue or the new one, and the next start tidies up."""
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from store.disk import Disk
 from store.dispatched import SWAP
 from store.errors import DamageError, StoreIOError
 from store.log_plan import LogPlanner
+from store.mapped_file import MappedFileQueue
 from streaming.verification import verify
 from tests.checkpoints.test_retention import log_files, sent
 from tests.crashes import CrashingDisk, Killed
@@ -184,6 +186,29 @@ def test_readers_go_on_while_queues_are_replaced(
                 thread.join()
     assert not [w for w in wrong if not isinstance(w, Exception)]
     assert len(wrong) < 5, wrong[:5]
+
+
+def test_files_of_a_directory_that_is_moved_while_it_is_listed_are_not_taken_for_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, stat = tmp_path / "0", Path.stat
+    directory.mkdir()
+    for number in range(4):
+        (directory / f"{number * 20:020}").write_bytes(bytes(20))
+
+    def stat_and_move(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = stat(path, follow_symlinks=follow_symlinks)
+        if path.parent == directory:
+            directory.rename(tmp_path / "old")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", stat_and_move)
+        queue = MappedFileQueue([directory], 20)
+    assert queue.files == []
+    (tmp_path / "old").rename(directory)
+    queue.refresh()
+    assert len(queue.files) == 4
 
 
 def test_a_queue_that_has_no_ext_units_any_more_has_no_ext_files(tmp_path: Path) -> None:

@@ -328,4 +328,4 @@ def test_the_command_exits_with_3_on_damage(
     store, output = make(tmp_path, count=60)
     flip(store / "commitlog" / f"{4096:020}", IN_A_BODY)
     assert run(["verify", str(store), "--output", str(output)]) == 3
-    assert "cannot be verified" in capsys.readouterr().err
+    assert "cannot be derived" in capsys.readouterr().err
