@@ -71,9 +71,9 @@ def recovered_words(recovered: Recovered) -> str:
     cut = recovered.cut
     return (
         f"recovered ({recovered.why}): went back from offset {recovered.from_offset:,} to "
-        f"{recovered.to_offset:,}; looked at {cut.queues:,} queues; cut {cut.units:,} units, "
-        f"{cut.ext_units:,} ext units, {cut.index_entries:,} index entries; removed {cut.files:,} "
-        f"files; {recovered.seconds:.2f} s"
+        f"{recovered.to_offset:,}; queues looked at: {cut.queues:,}; cut: {cut.units:,} units, "
+        f"{cut.ext_units:,} ext units, {cut.index_entries:,} index entries; files removed: "
+        f"{cut.files:,}; {recovered.seconds:.2f} s"
     )
 
 
