@@ -57,8 +57,8 @@ class Adoption:
         """
         self._check_file_sizes()
         self._check_log()
-        begin = progress.begin_offset
-        terms = Terms(begin, is_aged=begin > 0, may_be_ahead=True)
+        begin = max(self._log.min_offset(), progress.begin_offset)
+        terms = Terms(begin, is_aged=begin > progress.begin_offset, may_be_ahead=True)
         agreement = find_agreement(self._root, self._log.config, terms, self._requests(begin, end))
         return self._adopted(progress, agreement), agreement
 

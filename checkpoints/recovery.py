@@ -166,7 +166,7 @@ class Recovery:
         of other settings.
         """
         began = time.monotonic()
-        end = max(planner.end(), progress.begin_offset)
+        end = max(planner.end(), self._min(), progress.begin_offset)
         adoption = Adoption(self._root, self._log, planner, self._report)
         target, agreement = adoption.adopt(progress, end)
         record = BatchRecord(target.batch, agreement.queues, agreement.index, target)

@@ -125,7 +125,10 @@ class DispatchRoot:
         recovery = Recovery(self.path, self.log, self.disk, report)
         why = self._find_other(progress)
         if progress is None or why:
-            new = self._new_progress(store_root, config, progress, from_offset)
+            begin = max(self.log.min_offset(), 0) if from_offset is None else from_offset
+            if why:  # it may have units of messages that have expired since
+                begin = progress.begin_offset if progress is not None else 0
+            new = self._new_progress(store_root, config, progress, begin)
             is_same = _same_directory(self.path, store_root)
             new = replace(new, log_was_clean=not has_abort if is_same else None)
             if why and not is_same and (self.path / layout.COMMIT_LOG_DIR).is_dir():
@@ -174,16 +177,9 @@ class DispatchRoot:
         write_progress(self.path, self.progress, self.disk)
 
     def _new_progress(
-        self,
-        store_root: Path,
-        config: StoreConfig,
-        before: Progress | None,
-        from_offset: int | None,
+        self, store_root: Path, config: StoreConfig, before: Progress | None, begin: int
     ) -> Progress:
         """Return the progress of a root that begins now, or anew where it began before."""
-        begin = max(self.log.min_offset(), before.begin_offset if before is not None else 0)
-        if from_offset is not None and before is None:
-            begin = from_offset
         return Progress(
             reput_from_offset=begin,
             begin_offset=begin,

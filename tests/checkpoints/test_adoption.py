@@ -169,6 +169,27 @@ def test_a_root_on_which_a_broker_ran_is_adopted_again(
         assert root.recovered == ()
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_older_units_of_an_aged_root_stay(output: Path, store: Path, is_ours: bool) -> None:
+    dispatch_all(store, output, CONFIG)
+    before = (output / "consumequeue/TopicTest/0" / f"{0:020d}").read_bytes()
+    oldest = min((store / "commitlog").iterdir())
+    oldest.unlink()
+    if is_ours:
+        a_broker_stopped(output)
+    else:
+        forget_progress(output)
+    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    [recovered] = root.recovered
+    assert recovered.cut.units == recovered.cut.index_entries == 0
+    root.close(clean=True)
+    assert before == (output / "consumequeue/TopicTest/0" / f"{0:020d}").read_bytes()
+    assert verify(store, output, CONFIG).differences == ()
+    progress = dispatch_all(store, output, CONFIG)
+    assert progress.reput_from_offset == root.progress.reput_from_offset
+    assert verify(store, output, CONFIG).differences == ()
+
+
 def test_a_root_in_use_is_not_adopted(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
