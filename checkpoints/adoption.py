@@ -158,6 +158,9 @@ def _is_of_log(queue: QueueReader, unit: Unit) -> bool:
 
 def _check_sizes(files: list[Path], size: int, setting: str) -> None:
     sizes = {path: path.stat().st_size for path in files}
+    sizes = {
+        path: found for path, found in sizes.items() if found
+    }  # a power loss leaves empty ones
     if sizes and size not in sizes.values():
         path, found = next(iter(sizes.items()))
         raise ConfigError(f"{path} has {found} bytes, not {size} ({setting}); {_HINT}")

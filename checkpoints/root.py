@@ -243,7 +243,8 @@ class DispatchRoot:
                 checkpoint_before=signs.checkpoint,
             )
         milestones = progress.milestones
-        if not milestones and end.first_offset >= 0:
+        has_dropped = any(repeated for repeated, _ in end.drops.values())
+        if not milestones and end.first_offset >= 0 and not has_dropped:
             milestones = _first_milestone(read_fingerprint(self.log, end.first_offset))
         progress = replace(progress, milestones=milestones, signs=signs)
         progress = replace(progress, milestones=_add_milestone(progress, end.marks))

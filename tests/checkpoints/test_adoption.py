@@ -169,6 +169,17 @@ def test_a_root_on_which_a_broker_ran_is_adopted_again(
         assert root.recovered == ()
 
 
+def test_files_that_a_power_loss_left_empty_are_made_again(output: Path, store: Path) -> None:
+    dispatch_all(store, output, CONFIG)
+    clean = built_tree(output)
+    forget_progress(output)
+    for path in output.rglob("*"):
+        if path.is_file() and path.name.isdigit():
+            path.write_bytes(b"")
+    dispatch_all(store, output, CONFIG)
+    assert built_tree(output) == clean
+
+
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_older_units_of_an_aged_root_stay(output: Path, store: Path, is_ours: bool) -> None:
     dispatch_all(store, output, CONFIG)
