@@ -14,7 +14,7 @@ from pathlib import Path
 
 from checkpoints.batch import read_batch
 from checkpoints.fingerprint import read_fingerprint
-from checkpoints.progress import Milestone, Progress, queue_name
+from checkpoints.progress import Progress, add_milestone, queue_name
 from checkpoints.signs import ANY_ABORT, read_signs
 from store.agreement import Agreement, find_agreement
 from store.commit_log import CommitLog
@@ -98,16 +98,8 @@ class Adoption:
             last = read_fingerprint(self._log, agreement.last_offset)
         if last is None:
             return adopted
-        milestone = Milestone(
-            number=0,
-            reput_from_offset=agreement.offset,
-            last_record=last,
-            messages=agreement.messages,
-            drops=adopted.drops,
-            marks=tuple(m for m in agreement.queues if agreement.drops.get(m.key, (0, 0))[0]),
-            index_msg_timestamp=agreement.index_full_timestamp,
-        )
-        return replace(adopted, last_record=last, milestones=(milestone,))
+        adopted = replace(adopted, last_record=last)
+        return replace(adopted, milestones=add_milestone(adopted, agreement.queues))
 
     def _check_log(self) -> None:
         """Refuse a root of whose queues no unit that is looked at is one of this log."""
@@ -157,9 +149,9 @@ def _is_of_log(queue: QueueReader, unit: Unit) -> bool:
 
 
 def _check_sizes(files: list[Path], size: int, setting: str) -> None:
-    sizes = {path: path.stat().st_size for path in files}
+    there = {path: path.stat().st_size for path in files}
     sizes = {
-        path: found for path, found in sizes.items() if found
+        path: found for path, found in there.items() if found
     }  # a power loss leaves empty ones
     if sizes and size not in sizes.values():
         path, found = next(iter(sizes.items()))

@@ -104,6 +104,4 @@ def check_fingerprint(log: CommitLog, last: Fingerprint | None, hint: str = "") 
     """Raise DamageError if the log now holds another record where ``last`` was dispatched."""
     why = change_of(log, last)
     if why and last is not None:
-        file = log.find(last.offset)
-        path = file.path if file is not None else log.directories[0]
-        raise DamageError(path, last.offset, why, hint or _OTHER_LOG_HINT)
+        raise DamageError(log.path_of(last.offset), last.offset, why, hint or _OTHER_LOG_HINT)

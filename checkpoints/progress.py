@@ -7,6 +7,7 @@ JSON object and the CRC-32 of that line in hex. It is replaced atomically.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,26 @@ def thin(milestones: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
         if milestone.number % step == 0 and (marks <= _MARKS_MAX or len(kept) <= 1):
             kept.append(milestone)
     return tuple(reversed(kept))
+
+
+def add_milestone(progress: Progress, marks: Iterable[QueueMark]) -> tuple[Milestone, ...]:
+    """Add the end of a batch to the milestones, and thin them."""
+    last = progress.last_record
+    if last is None:
+        return progress.milestones
+    before = progress.milestones[-1].marks if progress.milestones else ()
+    known = {mark.key: mark for mark in before} | {mark.key: mark for mark in marks}
+    dropped = {queue_key(name) for name, drops in progress.drops.items() if drops["repeated"]}
+    milestone = Milestone(
+        number=progress.milestones[-1].number + 1 if progress.milestones else 0,
+        reput_from_offset=progress.reput_from_offset,
+        last_record=last,
+        messages=progress.messages,
+        drops=progress.drops,
+        marks=tuple(mark for key, mark in known.items() if key in dropped),
+        index_msg_timestamp=progress.index_msg_timestamp,
+    )
+    return thin((*progress.milestones, milestone))
 
 
 def progress_path(root: Path) -> Path:

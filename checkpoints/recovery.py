@@ -83,10 +83,11 @@ class Recovery:
         Raises DamageError if the log holds nothing that is known to have been dispatched.
         """
         self._remove_uncounted_index(progress)
-        why = self._find_change(progress, planner)
+        end = planner.end()
+        why = self._find_change(progress, end)
         if not why:
             return progress
-        milestone = self._last_common(progress, planner.end())
+        milestone = self._last_common(progress, end)
         if milestone is None:
             raise self._other_log(progress, why)
         index = self._index_mark(milestone.reput_from_offset)
@@ -97,15 +98,18 @@ class Recovery:
         write_batch(self._root, record, self._disk)
         return self._cut(why, progress.reput_from_offset, record, target)
 
-    def _find_change(self, progress: Progress, planner: LogPlanner) -> str:
-        """Say how the log is seen to be another one than was dispatched, "" if it is not."""
+    def _find_change(self, progress: Progress, end: int) -> str:
+        """Say how the log is seen to be another one than was dispatched, "" if it is not.
+
+        The log ends at ``end`` now.
+        """
         why = change_of(self._log, progress.last_record)
         if why:
             return why
         if not leads_to(self._log, progress.last_record, progress.dispatched_to):
             return "the log changed: other messages follow the record dispatched last"
-        if progress.reput_from_offset > max(planner.end(), self._log.min_offset()):
-            return f"the log ends at offset {planner.end()}"
+        if progress.reput_from_offset > max(end, self._log.min_offset()):
+            return f"the log ends at offset {end}"
         begin = max((lost.end for lost in progress.lost), default=0)  # nothing leads through it
         ends = [m.last_record for m in progress.milestones]
         at = find_other_record(self._log, ends, begin, self._was_dispatched)
@@ -135,9 +139,8 @@ class Recovery:
         return max(self._log.min_offset(), 0)
 
     def _other_log(self, progress: Progress, why: str) -> DamageError:
-        file = self._log.find(progress.reput_from_offset)
         return DamageError(
-            file.path if file is not None else self._log.directories[0],
+            self._log.path_of(progress.reput_from_offset),
             progress.reput_from_offset,
             f"{why}, nor any record that an earlier batch ended with",
             "it is another log, or was cut off too far back; dispatch it into a new OUTPUT",

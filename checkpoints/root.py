@@ -28,10 +28,9 @@ from checkpoints.progress import (
     Milestone,
     Progress,
     Signs,
-    queue_key,
+    add_milestone,
     queue_name,
     read_progress,
-    thin,
     write_progress,
 )
 from checkpoints.recovery import Recovered, Recovery
@@ -247,7 +246,7 @@ class DispatchRoot:
         if not milestones and end.first_offset >= 0 and not has_dropped:
             milestones = _first_milestone(read_fingerprint(self.log, end.first_offset))
         progress = replace(progress, milestones=milestones, signs=signs)
-        progress = replace(progress, milestones=_add_milestone(progress, end.marks))
+        progress = replace(progress, milestones=add_milestone(progress, end.marks))
         write_progress(self.path, progress, self.disk)
         self.progress = progress
         self._write_checkpoint(checkpoint)
@@ -340,26 +339,6 @@ def _first_milestone(first: Fingerprint | None) -> tuple[Milestone, ...]:
     if first is None:
         return ()
     return (Milestone(0, first.offset + first.size, first, 1, {}, (), 0),)
-
-
-def _add_milestone(progress: Progress, marks: Iterable[QueueMark]) -> tuple[Milestone, ...]:
-    """Add the end of a batch to the milestones, and thin them."""
-    last = progress.last_record
-    if last is None:
-        return progress.milestones
-    before = progress.milestones[-1].marks if progress.milestones else ()
-    known = {mark.key: mark for mark in before} | {mark.key: mark for mark in marks}
-    dropped = {queue_key(name) for name, drops in progress.drops.items() if drops["repeated"]}
-    milestone = Milestone(
-        number=progress.milestones[-1].number + 1 if progress.milestones else 0,
-        reput_from_offset=progress.reput_from_offset,
-        last_record=last,
-        messages=progress.messages,
-        drops=progress.drops,
-        marks=tuple(mark for key, mark in known.items() if key in dropped),
-        index_msg_timestamp=progress.index_msg_timestamp,
-    )
-    return thin((*progress.milestones, milestone))
 
 
 def _has_entries(directory: Path) -> bool:

@@ -51,6 +51,11 @@ class CommitLog:
         """Return the file that holds ``offset``, or None."""
         return self._queue.find(offset)
 
+    def path_of(self, offset: int) -> Path:
+        """Return the file that holds an offset, else the log's (first) directory."""
+        file = self.find(offset)
+        return file.path if file is not None else self.directories[0]
+
     def next_base(self, offset: int) -> int | None:
         """Return where the first file after ``offset`` begins, or None."""
         return self._queue.next_base(offset)

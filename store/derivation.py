@@ -64,9 +64,8 @@ class Derivation:
 
     def _check_end(self) -> None:
         if self._reason:
-            file = self._log.find(self.at)
             raise DamageError(
-                file.path if file is not None else self._log.directories[0],
+                self._log.path_of(self.at),
                 self.at,
                 f"the log ends here, but {self._reason}",
                 "the log was truncated or is another one; dispatch it into a new OUTPUT",

@@ -141,25 +141,25 @@ def find_index_mark(
 ) -> IndexMark:
     """Return where the index ended when the log had been dispatched up to ``offset``."""
     files = index_files(root / INDEX_DIR)
-    views = [map_index_file(path, config) for path in files]
     for number in range(len(files) - 1, -1, -1):
-        entries = entries_of(views[number], config)
+        view = map_index_file(files[number], config)
+        entries = entries_of(view, config)
         count = int(np.searchsorted(entries["phy_offset"], offset))
         if not count:
             continue
         is_full = count == config.max_index_num - 1
         last = record_at(int(entries["phy_offset"][count - 1]))
         if is_full and number + 1 < len(files) and _has_record(log, last, offset):
-            header = _empty_header(read_header(views[number]))
+            header = _empty_header(read_header(view))
             return IndexMark(files[number + 1].name, tuple(header.tolist()))
-        header = _header(views[number], config, count, last)
+        header = _header(view, config, count, last)
         return IndexMark(files[number].name, tuple(header.tolist()))
     if not files:
         return IndexMark()
-    header = _empty_header(None)
-    first = entries_of(views[0], config)["time_diff_seconds"][:1]
+    header, view = _empty_header(None), map_index_file(files[0], config)
+    first = entries_of(view, config)["time_diff_seconds"][:1]
     if first.any():  # it followed on one that has expired: when that ended is known to the second
-        began = read_header(views[0])[BEGIN_TIMESTAMP] - 1000 * int(first[0])
+        began = read_header(view)[BEGIN_TIMESTAMP] - 1000 * int(first[0])
         header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = began
     return IndexMark(files[0].name, tuple(header.tolist()))
 
