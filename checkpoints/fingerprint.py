@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from store import layout
 from store.commit_log import CommitLog
@@ -24,7 +25,11 @@ def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:
     file = log.find(offset)
     if file is None or file.length != log.file_size:
         return None
-    view, at = file.view(), offset - file.base
+    return fingerprint_at(file.view(), offset - file.base, offset)
+
+
+def fingerprint_at(view: NDArray[np.uint8], at: int, offset: int) -> Fingerprint | None:
+    """Return the fingerprint of a record at a position of its file, None if none lies there."""
     parts = find_parts(view, at, len(view))
     if parts.reason != OK or read_i64(view, at + layout.PHYSICAL_OFFSET_AT) != offset:
         return None

@@ -7,8 +7,8 @@ JSON object and the CRC-32 of that line in hex. It is replaced atomically.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from store.dispatched import (
     encode_values,
     read_progress_file,
 )
+from store.index_service import IndexState
 from store.marks import QueueMark
 
 REPUT_DIR = PROGRESS.parent
@@ -106,6 +107,20 @@ class Progress:
         return min([r.begin for r in self.lost if r.begin > last] + [self.reput_from_offset])
 
 
+@dataclass(frozen=True, slots=True)
+class BatchEnd:
+    """What a dispatched batch leaves for the progress record."""
+
+    reput_from_offset: int
+    first_offset: int  # of the first record dispatched, -1 if the batch had none
+    last_offset: int
+    messages: int
+    index: IndexState
+    drops: Mapping[tuple[str, int], tuple[int, int]]  # repeated, gaps by queue, so far
+    marks: Iterable[QueueMark] = ()  # of the queues that have drops
+    lost: tuple[LostRange, ...] = ()
+
+
 def queue_name(topic: str, queue_id: int) -> str:
     """Return a queue's name in a record."""
     return f"{topic}/{queue_id}"
@@ -148,6 +163,48 @@ def add_milestone(progress: Progress, marks: Iterable[QueueMark]) -> tuple[Miles
         index_msg_timestamp=progress.index_msg_timestamp,
     )
     return thin((*progress.milestones, milestone))
+
+
+def advance(
+    progress: Progress, end: BatchEnd, first: Fingerprint | None, last: Fingerprint | None
+) -> Progress:
+    """Return the progress after a batch, of whose first and last record these are fingerprints."""
+    milestones = progress.milestones
+    has_dropped = any(repeated for repeated, _ in end.drops.values())
+    if not milestones and not has_dropped:
+        milestones = _first_milestone(first)
+    progress = replace(
+        progress,
+        batch=progress.batch + 1,
+        messages=progress.messages + end.messages,
+        reput_from_offset=end.reput_from_offset,
+        last_record=last if last is not None else progress.last_record,
+        index_file=end.index.last,
+        index_count=end.index.count,
+        index_first=end.index.first,
+        index_files=end.index.files,
+        index_msg_timestamp=end.index.full_timestamp or progress.index_msg_timestamp,
+        lost=progress.lost + end.lost,
+        drops=_add_drops(progress.drops, end.drops),
+        milestones=milestones,
+    )
+    return replace(progress, milestones=add_milestone(progress, end.marks))
+
+
+def _add_drops(known: Drops, new: Mapping[tuple[str, int], tuple[int, int]]) -> Drops:
+    total = {name: dict(counts) for name, counts in known.items()}
+    for (topic, queue_id), (repeated, gaps) in new.items():
+        counts = total.setdefault(queue_name(topic, queue_id), {"repeated": 0, "gaps": 0})
+        counts["repeated"] += repeated
+        counts["gaps"] += gaps
+    return total
+
+
+def _first_milestone(first: Fingerprint | None) -> tuple[Milestone, ...]:
+    """Return the end that a batch of the first record alone would have had."""
+    if first is None:
+        return ()
+    return (Milestone(0, first.offset + first.size, first, 1, {}, (), 0),)
 
 
 def progress_path(root: Path) -> Path:

@@ -7,8 +7,8 @@ by a crash; ``commit`` makes a batch durable in the order data, progress, checkp
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -23,13 +23,10 @@ from checkpoints.checkpoint_file import (
 from checkpoints.fingerprint import check_fingerprint, leads_to, read_fingerprint
 from checkpoints.progress import (
     REPUT_DIR,
-    Drops,
-    LostRange,
-    Milestone,
+    BatchEnd,
     Progress,
     Signs,
-    add_milestone,
-    queue_name,
+    advance,
     read_progress,
     write_progress,
 )
@@ -40,29 +37,14 @@ from store import layout
 from store.commit_log import CommitLog
 from store.config import StoreConfig, other_setting
 from store.disk import Disk
-from store.dispatched import SWAP, Fingerprint
+from store.dispatched import SWAP
 from store.errors import ConfigError, DamageError
-from store.index_service import IndexState
 from store.log_plan import LogPlanner
 from store.marks import IndexMark, QueueMark
 
 _EPOCHS_DIR = "spark"
 NEW_OUTPUT_HINT = "give a new OUTPUT"
 _CHANGED_HINT = "the next start goes back to the last record that both have, and on from there"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchEnd:
-    """What a dispatched batch leaves for the progress record."""
-
-    reput_from_offset: int
-    first_offset: int  # of the first record dispatched, -1 if the batch had none
-    last_offset: int
-    messages: int
-    index: IndexState
-    drops: Mapping[tuple[str, int], tuple[int, int]]  # repeated, gaps by queue, so far
-    marks: Iterable[QueueMark] = ()  # of the queues that have drops
-    lost: tuple[LostRange, ...] = ()
 
 
 class DispatchRoot:
@@ -106,6 +88,52 @@ class DispatchRoot:
             raise
         return root
 
+    @classmethod
+    def replacing(
+        cls, output: Path, store_root: Path, config: StoreConfig, *, disk: Disk | None = None
+    ) -> DispatchRoot:
+        """Take a root whose queues and index are about to be replaced: nothing of it is recovered.
+
+        ``progress`` is that of a root that begins at the log's minimum. Raises RootInUseError,
+        ConfigError if it was made from another log or with other settings.
+        """
+        disk = disk if disk is not None else Disk()
+        root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
+        try:
+            root._begin_anew(store_root, config)
+        except BaseException:
+            root._release()
+            raise
+        return root
+
+    def _begin_anew(self, store_root: Path, config: StoreConfig) -> None:
+        self._checkpoint = read_checkpoint(self.path)
+        before, has_abort = read_progress(self.path), (self.path / layout.ABORT_FILE).exists()
+        if before is not None:
+            _check_same(before, store_root, config, self.path)
+        before = finish_swap(self.path, before, self.disk)
+        self.log = CommitLog(config.commit_log_paths(store_root), config)
+        new = self._new_progress(store_root, config, before, max(self.log.min_offset(), 0))
+        log_was_clean = None
+        if _same_directory(self.path, store_root):
+            log_was_clean = not has_abort if before is None else before.log_was_clean
+        elif before is None:
+            self._refuse_other_store(store_root)
+        self.progress = replace(new, log_was_clean=log_was_clean)
+
+    def replaced(self, progress: Progress) -> None:
+        """Own the root that has been put in the place of the one that was taken."""
+        self.progress = progress
+        self._own(self.log.config)
+
+    def _refuse_other_store(self, store_root: Path) -> None:
+        """Raise ConfigError if the root is a store of its own, with a log."""
+        if (self.path / layout.COMMIT_LOG_DIR).is_dir():
+            raise ConfigError(
+                f"{self.path} has queues and a log of its own, {store_root} is another store; "
+                f"{NEW_OUTPUT_HINT}"
+            )
+
     def _begin(
         self,
         store_root: Path,
@@ -130,11 +158,8 @@ class DispatchRoot:
             new = self._new_progress(store_root, config, progress, begin)
             is_same = _same_directory(self.path, store_root)
             new = replace(new, log_was_clean=not has_abort if is_same else None)
-            if why and not is_same and (self.path / layout.COMMIT_LOG_DIR).is_dir():
-                raise ConfigError(
-                    f"{self.path} has queues and a log of its own, {store_root} is another store; "
-                    f"{NEW_OUTPUT_HINT}"
-                )
+            if why and not is_same:
+                self._refuse_other_store(store_root)
             progress = new if not why else recovery.adopt(new, self._planner(new, store_root), why)
         else:
             progress = recovery.roll_back_batch(progress)
@@ -216,23 +241,7 @@ class DispatchRoot:
     def commit(self, end: BatchEnd) -> None:
         """Make a batch durable: data, then progress, then checkpoint (promise I4)."""
         self.disk.sync()
-        last = self.progress.last_record
-        if end.last_offset >= 0:
-            last = read_fingerprint(self.log, end.last_offset)
-        progress = replace(
-            self.progress,
-            batch=self.progress.batch + 1,
-            messages=self.progress.messages + end.messages,
-            reput_from_offset=end.reput_from_offset,
-            last_record=last,
-            index_file=end.index.last,
-            index_count=end.index.count,
-            index_first=end.index.first,
-            index_files=end.index.files,
-            index_msg_timestamp=end.index.full_timestamp or self.progress.index_msg_timestamp,
-            lost=self.progress.lost + end.lost,
-            drops=_add_drops(self.progress.drops, end.drops),
-        )
+        progress = self.advanced(end)
         checkpoint = self._checkpoint_of(progress)
         signs = progress.signs
         if checkpoint != self._checkpoint:
@@ -241,15 +250,19 @@ class DispatchRoot:
                 checkpoint=checksum(encode_checkpoint(checkpoint)),
                 checkpoint_before=signs.checkpoint,
             )
-        milestones = progress.milestones
-        has_dropped = any(repeated for repeated, _ in end.drops.values())
-        if not milestones and end.first_offset >= 0 and not has_dropped:
-            milestones = _first_milestone(read_fingerprint(self.log, end.first_offset))
-        progress = replace(progress, milestones=milestones, signs=signs)
-        progress = replace(progress, milestones=add_milestone(progress, end.marks))
+        progress = replace(progress, signs=signs)
         write_progress(self.path, progress, self.disk)
         self.progress = progress
         self._write_checkpoint(checkpoint)
+
+    def advanced(self, end: BatchEnd) -> Progress:
+        """Return the progress that there is after a batch."""
+        first = last = None
+        if end.last_offset >= 0:
+            last = read_fingerprint(self.log, end.last_offset)
+        if end.first_offset >= 0 and not self.progress.milestones:
+            first = read_fingerprint(self.log, end.first_offset)
+        return advance(self.progress, end, first, last)
 
     def count_index_from(self, first: str, files: int) -> None:
         """Let, durably, only the index files from the one named ``first`` on count."""
@@ -323,22 +336,6 @@ def _check_same(progress: Progress, store_root: Path, config: StoreConfig, path:
             f"{path} was made with {name}={made_with}, now it is {now}; give the broker.conf and "
             f"version it was made with, or {NEW_OUTPUT_HINT}"
         )
-
-
-def _add_drops(known: Drops, new: Mapping[tuple[str, int], tuple[int, int]]) -> Drops:
-    total = {name: dict(counts) for name, counts in known.items()}
-    for (topic, queue_id), (repeated, gaps) in new.items():
-        counts = total.setdefault(queue_name(topic, queue_id), {"repeated": 0, "gaps": 0})
-        counts["repeated"] += repeated
-        counts["gaps"] += gaps
-    return total
-
-
-def _first_milestone(first: Fingerprint | None) -> tuple[Milestone, ...]:
-    """Return the end that a batch of the first record alone would have had."""
-    if first is None:
-        return ()
-    return (Milestone(0, first.offset + first.size, first, 1, {}, (), 0),)
 
 
 def _has_entries(directory: Path) -> bool:

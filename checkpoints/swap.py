@@ -4,6 +4,8 @@ Rebuilt queues lie below ``OUTPUT/reput/rebuild/new``, as in a root. The record 
 durable before the first of them is moved, and there until all are in their places: whoever opens
 the root finishes what it names. The old files go to ``reput/rebuild/old`` and are deleted last.
 
+A rebuild of a whole root (``checkpoints.bulk``) swaps all that a dispatch makes, and its progress.
+
 A queue's directory is what a reader looks at first. So it is away before the queue's ext files are
 exchanged, and in its place after that: a reader that does not find it looks for the record, and
 waits (``MessageStore``).
@@ -17,25 +19,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from checkpoints.bulk.state import NEW_DIR as BULK_NEW_DIR
+from checkpoints.bulk.state import OLD_DIR as BULK_OLD_DIR
+from checkpoints.bulk.state import BulkState
 from checkpoints.progress import REPUT_DIR, Progress, progress_of, write_progress
 from checkpoints.signs import find_broker
 from store.disk import Disk
 from store.dispatched import SWAP, decode_values, encode_values, read_progress_file
-from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
+from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
 
 REBUILD_DIR = REPUT_DIR / "rebuild"
 NEW_DIR, OLD_DIR = REBUILD_DIR / "new", REBUILD_DIR / "old"
+WHOLE = (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR)  # queues first: see above
 
 
 @dataclass(frozen=True, slots=True)
 class SwapRecord:
     """Which queues are swapped; ``progress`` holds milestones and drops that hold then.
 
-    None: they stay as they are.
+    None: they stay as they are. ``whole`` names, where a whole root is swapped, the directories
+    that there are of the new one; all others of the old one go, and all of progress is new.
     """
 
     queues: tuple[tuple[str, int], ...]
     progress: Progress | None = None
+    whole: tuple[str, ...] | None = None
 
 
 def write_swap(root: Path, record: SwapRecord, disk: Disk) -> None:
@@ -43,6 +51,7 @@ def write_swap(root: Path, record: SwapRecord, disk: Disk) -> None:
     values = {
         "queues": [list(key) for key in record.queues],
         "progress": dataclasses.asdict(record.progress) if record.progress is not None else None,
+        "whole": record.whole,
     }
     disk.replace(root / SWAP, encode_values(values))
 
@@ -58,10 +67,11 @@ def read_swap(root: Path) -> SwapRecord | None:
 
 
 def _record_of(values: dict[str, Any]) -> SwapRecord:
-    progress = values["progress"]
+    progress, whole = values["progress"], values.get("whole")  # an older release wrote no "whole"
     return SwapRecord(
         queues=tuple((str(topic), int(queue_id)) for topic, queue_id in values["queues"]),
         progress=progress_of(progress) if progress is not None else None,
+        whole=tuple(whole) if whole is not None else None,
     )
 
 
@@ -72,22 +82,56 @@ def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress |
     """
     record = read_swap(root)
     if record is not None:
-        is_ours = progress is not None and not find_broker(root, progress.signs)
-        queues = [Path(topic, str(queue_id)) for topic, queue_id in record.queues]
-        _settle(root, queues, disk)
-        for queue in queues:
-            if is_ours or not (root / CONSUME_QUEUE_DIR / queue).is_dir():
-                _swap(root, queue, disk)
-        target = record.progress
-        if is_ours and progress is not None and target is not None:
-            progress = replace(progress, milestones=target.milestones, drops=target.drops)
-            write_progress(root, progress, disk)
+        if record.whole is not None and record.progress is not None:
+            progress = _finish_whole(root, (record.whole, record.progress), progress, disk)
+        else:
+            progress = _finish_queues(root, record, progress, disk)
         disk.remove(root / SWAP)
         disk.sync()
+        if record.whole is not None:
+            BulkState(root, disk).forget()
     if (root / REBUILD_DIR).is_dir():
         disk.remove_tree(root / REBUILD_DIR)
         disk.sync()
     return progress
+
+
+def _finish_queues(
+    root: Path, record: SwapRecord, progress: Progress | None, disk: Disk
+) -> Progress | None:
+    is_ours = progress is not None and not find_broker(root, progress.signs)
+    queues = [Path(topic, str(queue_id)) for topic, queue_id in record.queues]
+    _settle(root, queues, disk)
+    for queue in queues:
+        if is_ours or not (root / CONSUME_QUEUE_DIR / queue).is_dir():
+            _swap(root, queue, disk)
+    target = record.progress
+    if is_ours and progress is not None and target is not None:
+        progress = replace(progress, milestones=target.milestones, drops=target.drops)
+        write_progress(root, progress, disk)
+    return progress
+
+
+def _finish_whole(
+    root: Path, whole: tuple[tuple[str, ...], Progress], progress: Progress | None, disk: Disk
+) -> Progress | None:
+    """Put all of a rebuilt root in its places: the old away, then progress, then the new."""
+    names, target = whole
+    new, old = root / BULK_NEW_DIR, root / BULK_OLD_DIR
+    for parent in (root, new, old):
+        disk.settle(parent)
+    disk.sync()
+    if find_broker(root, target.signs):
+        return progress
+    for name in WHOLE:
+        if name not in names or (new / name).is_dir():  # else it has been put in its place
+            _move_away(root / name, old / name, disk)
+    write_progress(root, target, disk)
+    for name in reversed(names):
+        if (new / name).is_dir():
+            disk.move(new / name, root / name)
+            disk.sync()
+    return target
 
 
 def _settle(root: Path, queues: Iterable[Path], disk: Disk) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.layout import CQ_UNIT, EXT_UNIT, INDEX_ENTRY, PRE_BLANK_SIZE
-from store.mapped_file import data_extents, map_file
+from store.mapped_file import data_pieces, map_file
 
 NOTHING = "nothing (zeros)"
 
@@ -137,7 +137,7 @@ def first_difference(expected: NDArray[np.uint8], actual: NDArray[np.uint8]) -> 
 
 def first_data(path: Path, view: NDArray[np.uint8], begin: int) -> int:
     """Return the first position from ``begin`` on that is not zero, -1 if none; skips holes."""
-    for start, stop in data_extents(path, begin, len(view)):
+    for start, stop in data_pieces(path, begin, len(view)):
         found = np.flatnonzero(view[start:stop])
         if len(found):
             return start + int(found[0])

@@ -17,13 +17,14 @@ import errno
 import fcntl
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, ClassVar
 
 from store.errors import RootInUseError, StoreIOError
+from store.file_system import data_extents, sync_file_system
 
 OPEN_FILES_MAX = 256
 _ZEROS = bytes(1 << 20)
@@ -66,6 +67,35 @@ class Disk:
             self._written.add(path)
             self._write_all(fd, memoryview(data).cast("B"), offset)
 
+    def lay(self, path: Path, size: int, offset: int, data: Bytes) -> None:
+        """Write in a file of ``size`` bytes, made if missing, that several processes fill in parts.
+
+        Durable after ``sync_all``.
+        """
+        with _told("write", path):
+            fd = self._open.get(path)
+            if fd is None:
+                fd = self._open_to_fill(path)
+                self._keep_open(path, fd)
+                if os.fstat(fd).st_size != size:  # new, or whoever made it did not come to that
+                    self._ftruncate(fd, size)
+            self._write_all(fd, memoryview(data).cast("B"), offset)
+
+    def put(self, path: Path, pieces: Iterable[Bytes]) -> None:
+        """Write a file whole or not at all, replacing what has its name; not synced."""
+        temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
+        with _told("write", path):
+            self._enter(path.parent)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                at = 0
+                for piece in pieces:
+                    self._write_all(fd, memoryview(piece).cast("B"), at)
+                    at += len(piece)
+            finally:
+                os.close(fd)
+            self._rename(temporary, path)
+
     def zero(self, path: Path, begin: int) -> None:
         """Make every byte of an existing file from ``begin`` to its end zero.
 
@@ -77,7 +107,7 @@ class Disk:
             self._directories.add(path.parent)
             fd = self._descriptor(path)
             self._written.add(path)
-            for at, end in _data_extents(fd, begin):
+            for at, end in data_extents(fd, begin, os.fstat(fd).st_size):
                 for piece in range(at, end, len(_ZEROS)):
                     data = os.pread(fd, min(len(_ZEROS), end - piece), piece)
                     zeros = _ZEROS[: len(data)]
@@ -90,6 +120,15 @@ class Disk:
         self._sync_each(sorted(self._directories), self._fsync_directory)
         self._written.clear()
         self._directories.clear()
+
+    def sync_all(self, directory: Path) -> None:
+        """Make durable whatever was written, by any process of this machine, on a file system."""
+        with _told("sync", directory):
+            fd = os.open(directory, os.O_RDONLY)
+            try:
+                self._syncfs(fd)
+            finally:
+                os.close(fd)
 
     def replace(self, path: Path, data: Bytes) -> None:
         """Replace a small file atomically and durably: temporary, sync, rename, sync."""
@@ -312,6 +351,14 @@ class Disk:
         """Create an empty file that is not there yet; return its descriptor."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
 
+    def _open_to_fill(self, path: Path) -> int:
+        """Open a file, made empty if it is not there; return its descriptor."""
+        try:
+            return os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            self._enter(path.parent)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
     def _ftruncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 
@@ -325,6 +372,9 @@ class Disk:
     def _fsync_directory(self, fd: int) -> None:
         os.fsync(fd)
 
+    def _syncfs(self, fd: int) -> None:
+        sync_file_system(fd)
+
     def _rename(self, source: Path, target: Path) -> None:
         source.replace(target)
 
@@ -336,21 +386,6 @@ class Disk:
 
     def _rmdir(self, path: Path) -> None:
         path.rmdir()
-
-
-def _data_extents(fd: int, begin: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a file from ``begin`` on that are no holes."""
-    size = os.fstat(fd).st_size
-    while begin < size:
-        try:
-            begin = os.lseek(fd, begin, os.SEEK_DATA)
-        except OSError as e:
-            if e.errno == errno.ENXIO:  # only a hole follows
-                return
-            raise
-        end = os.lseek(fd, begin, os.SEEK_HOLE)
-        yield begin, end
-        begin = end
 
 
 def _for_each(do: Callable[[Path], None], paths: list[Path], threads: int) -> None:

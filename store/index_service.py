@@ -220,8 +220,11 @@ def encode_header(header: NDArray[np.int64], config: StoreConfig) -> bytes:
 def next_name(last: str | None) -> str:
     """Return the name of a new index file: local wall-clock time, and later than ``last``."""
     # Java parity: the name is a wall clock's in the local zone, so these times have no zone.
-    now = datetime.fromtimestamp(time.time())  # noqa: DTZ006 - see above
-    if last is not None:
-        before = datetime.strptime(last + "000", _NAME_FORMAT)  # noqa: DTZ007 - see above
-        now = max(now, before + timedelta(milliseconds=1))
-    return now.strftime(_NAME_FORMAT)[:-3]
+    now = datetime.fromtimestamp(time.time()).strftime(_NAME_FORMAT)[:-3]  # noqa: DTZ006 - see above
+    return now if last is None else max(now, name_after(last))
+
+
+def name_after(name: str) -> str:
+    """Return the name of an index file a millisecond later."""
+    before = datetime.strptime(name + "000", _NAME_FORMAT)  # noqa: DTZ007 - a local time
+    return (before + timedelta(milliseconds=1)).strftime(_NAME_FORMAT)[:-3]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import numpy as np
 from store import layout
 from store.commit_log import CommitLog, wrong_size
 from store.errors import StoreIOError
+from store.file_system import data_extents
 from store.kernels import record as rk
 from store.kernels.log_walk import WalkEnd, find_record, walk
 from store.log_range import LogRange
@@ -167,7 +167,7 @@ class LogPlanner:
 
     def _find_record(self, file: MappedFile, at: int) -> int:
         """Find the first valid record from ``at`` on, -1 if there is none. Holes are not read."""
-        for data_begin, data_end in data_ranges(file, at):
+        for data_begin, data_end in _data_ranges(file, at):
             # A record that begins at a range's edge may have its first bytes in the hole before
             # it, which are zeros, and its last in the next.
             begin, end = data_begin - layout.BLANK_SIZE, data_end + layout.RECORD_MIN_SIZE
@@ -204,14 +204,7 @@ class LogPlanner:
         return found
 
 
-def data_ranges(file: MappedFile, at: int) -> Iterator[tuple[int, int]]:
+def _data_ranges(file: MappedFile, at: int) -> Iterator[tuple[int, int]]:
     """Yield the pieces of a file from position ``at`` on that are not holes."""
     with file.path.open("rb") as f:
-        while at < file.length:
-            try:
-                at = os.lseek(f.fileno(), at, os.SEEK_DATA)
-            except OSError:  # ENXIO: only a hole follows
-                return
-            end = os.lseek(f.fileno(), at, os.SEEK_HOLE)
-            yield at, end
-            at = end
+        yield from data_extents(f.fileno(), at, file.length)

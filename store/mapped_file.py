@@ -27,11 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.errors import DamageError, StoreIOError
+from store.file_system import data_extents
 from store.layout import MAPPED_FILE_NAME_DIGITS
 
 _EMPTY: NDArray[np.uint8] = np.empty(0, np.uint8)
 _MAPS_MAX = 400
-_EXTENT_MAX = 1 << 20
+_PIECE_MAX = 1 << 20
 _TICK_NS = 100_000_000  # longer than a tick of any file system that knows nanoseconds
 _COARSE_TICK_NS = 2_500_000_000
 _COARSE_UNIT_NS = 1_000_000
@@ -142,24 +143,16 @@ def is_mapped_file_name(name: str) -> bool:
     return len(name) == MAPPED_FILE_NAME_DIGITS and name.isascii() and name.isdigit()
 
 
-def data_extents(path: Path, begin: int, end: int) -> Iterator[tuple[int, int]]:
+def data_pieces(path: Path, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield where between ``begin`` and ``end`` a file may hold data, at most 1 MiB at a time.
 
     Holes, which read as zeros, are passed over. Raises StoreIOError.
     """
     try:
         with path.open("rb") as f:
-            at = begin
-            while at < end:
-                try:
-                    at = os.lseek(f.fileno(), at, os.SEEK_DATA)
-                except OSError:  # ENXIO: only a hole follows
-                    return
-                stop = min(os.lseek(f.fileno(), at, os.SEEK_HOLE), at + _EXTENT_MAX, end)
-                if at >= stop:
-                    return
-                yield at, stop
-                at = stop
+            for first, last in data_extents(f.fileno(), begin, end):
+                for at in range(first, last, _PIECE_MAX):
+                    yield at, min(at + _PIECE_MAX, last)
     except OSError as e:
         raise StoreIOError("read", path, e) from e
 

@@ -22,7 +22,7 @@ from store.disk import Disk
 from store.errors import DamageError
 from store.index_service import encode_header, index_files
 from store.kernels.index import INDEX_COUNT, SLOTS_PER_PAGE, fill_slots
-from store.mapped_file import data_extents, file_name, is_mapped_file_name, map_file
+from store.mapped_file import data_pieces, file_name, is_mapped_file_name, map_file
 from store.marks import IndexMark, QueueMark
 
 _REBUILD_HINT = "rebuild that queue from the log (reput rebuild --topic)"
@@ -157,7 +157,7 @@ def count_data(path: Path, begin: int, unit_size: int) -> int:
     """Count the units of a file from byte ``begin`` on that are not all zero; skips holes."""
     view, count = map_file(path), 0
     last = -1
-    for start, stop in data_extents(path, begin, len(view)):
+    for start, stop in data_pieces(path, begin, len(view)):
         units = (np.flatnonzero(view[start:stop]) + (start - begin)) // unit_size
         found: NDArray[Any] = np.unique(units)
         count += len(found) - (len(found) > 0 and int(found[0]) == last)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from checkpoints.progress import LostRange, queue_key
+from checkpoints.progress import BatchEnd, LostRange, queue_key
 from checkpoints.retention import Retention
-from checkpoints.root import BatchEnd, DispatchRoot
+from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from store.consume_queue_store import ConsumeQueueStore
 from store.dispatch_request import DispatchRequests, concat

@@ -1,0 +1,121 @@
+"""One index file, built from the keys of parts: what a broker's dispatch would have put there.
+
+A file needs of the one before only the offset and store time of its last entry, which stand in its
+header until its own first entry, and from which that entry's time counts (format notes §8.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import layout
+from store.bulk.key_parts import IndexFilePlan, KeySource, read_keys
+from store.config import StoreConfig
+from store.disk import Disk
+from store.index_service import encode_header
+from store.kernels.index import (
+    BEGIN_PHY,
+    BEGIN_TIMESTAMP,
+    END_PHY,
+    END_TIMESTAMP,
+    INDEX_COUNT,
+    SLOTS_PER_PAGE,
+    PutInput,
+    PutState,
+    put_keys,
+)
+from store.marks import INDEX_HEADER_FIELDS
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIndexFile:
+    """An index file as its header has it: entries, counted from 1, and the end's store time."""
+
+    name: str
+    count: int
+    begin_timestamp: int  # that of the file before's end, where it has no entry
+    end_timestamp: int
+
+
+def build_index_file(
+    plan: IndexFilePlan, directory: Path, config: StoreConfig, disk: Disk
+) -> BuiltIndexFile:
+    """Write one index file, durable after the caller's sync. Raises StoreIOError, DamageError."""
+    path = directory / plan.name
+    size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
+    header = np.zeros(INDEX_HEADER_FIELDS, np.int64)
+    header[INDEX_COUNT] = 1
+    slots = np.zeros(config.max_hash_slot_num, np.int32)
+    pages = np.zeros(-(-len(slots) // SLOTS_PER_PAGE), np.uint8)
+    with ThreadPoolExecutor(1) as writer:  # entries are written while the next are put
+        writing: Future[None] | None = None
+        for source in plan.sources:
+            records = read_keys(source)
+            _prefill(header, source, records, plan.first_key)
+            count = int(header[INDEX_COUNT])
+            entries = _put((header, slots, pages), source, records, plan, config)
+            if writing is not None:
+                writing.result()
+            at = layout.index_entry_at(count, config.max_hash_slot_num)
+            if len(entries):
+                writing = writer.submit(disk.lay, path, size, at, entries.data)
+        if writing is not None:
+            writing.result()
+    for begin, end in _runs(pages):
+        data = slots[begin * SLOTS_PER_PAGE : end * SLOTS_PER_PAGE].astype(layout.INDEX_SLOT)
+        disk.lay(path, size, layout.index_slot_at(begin * SLOTS_PER_PAGE), data.data)
+    disk.lay(path, size, 0, encode_header(header, config))
+    return BuiltIndexFile(
+        plan.name,
+        int(header[INDEX_COUNT]),
+        int(header[BEGIN_TIMESTAMP]),
+        int(header[END_TIMESTAMP]),
+    )
+
+
+def _prefill(
+    header: NDArray[np.int64], source: KeySource, records: PutInput, first_key: int
+) -> None:
+    """Begin the header where the file before ends, if that is in this source.
+
+    Java parity: the constructor sets both ends to those of the file before, if they are positive.
+    """
+    before = first_key - 1 - source.first_key
+    if not 0 <= before < source.part.keys:
+        return
+    row = int(np.searchsorted(records.key_end, before, side="right"))
+    offset, stamp = int(records.commit_log_offset[row]), int(records.store_timestamp[row])
+    if offset > 0:
+        header[BEGIN_PHY] = header[END_PHY] = offset
+    if stamp > 0:
+        header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = stamp
+
+
+def _put(
+    state: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8]],
+    source: KeySource,
+    records: PutInput,
+    plan: IndexFilePlan,
+    config: StoreConfig,
+) -> NDArray[np.uint8]:
+    """Put the keys of one source that belong in the file; return their entries' bytes."""
+    first = max(plan.first_key - source.first_key, 0)
+    last = min(plan.end_key - source.first_key, source.part.keys)
+    entries = np.empty(max(last - first, 0) * layout.INDEX_ENTRY_SIZE, np.uint8)
+    if len(entries):
+        row = int(np.searchsorted(records.key_end, first, side="right"))
+        limits = (config.max_index_num, config.counts_every_entry_as_slot)
+        put_keys(PutState(*state, entries), records, (row, first), limits)
+    return entries
+
+
+def _runs(pages: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of pages that are set."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], pages, [0]])))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

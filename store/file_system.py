@@ -1,0 +1,33 @@
+"""What a file system is asked beyond Python's ``os``: holes of files, and one sync for all."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+
+
+def data_extents(fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the stretches between ``begin`` and ``end`` that are no holes. Raises OSError."""
+    while begin < end:
+        try:
+            begin = os.lseek(fd, begin, os.SEEK_DATA)
+        except OSError as e:
+            if e.errno == errno.ENXIO:  # only a hole follows
+                return
+            raise
+        stop = min(os.lseek(fd, begin, os.SEEK_HOLE), end)
+        if begin >= stop:
+            return
+        yield begin, stop
+        begin = stop
+
+
+def sync_file_system(fd: int) -> None:
+    """Sync the file system of a descriptor; where the C library cannot, all of them."""
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:
+        os.sync()
+    elif syncfs(fd):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
