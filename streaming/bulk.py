@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import store.errors
 from checkpoints.bulk.rebuild import BulkRebuilt, Report, rebuild_root
 from checkpoints.bulk.tasks import Run
+from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
 from store.errors import ConfigError, SparkError, StoreError
 from store.foreign import refuse_foreign_store
@@ -44,17 +45,23 @@ def rebuild(  # noqa: PLR0913 - as start_dispatch
     OUTPUT is as it was. Where the log is damaged, what lies before is built and in its place when
     DamageError is raised.
     """
-    store_root, output = Path(store_root), Path(output)
-    if not store_root.is_dir():
-        raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
     conf = Path(broker_conf) if broker_conf is not None else None
-    config = resolve_config(store_root, output, conf, broker_version)
-    refuse_foreign_store(store_root, config)
-    run = spark_run(spark.sparkContext)
-    rebuilt = rebuild_root(output.resolve(), store_root.resolve(), config, run, report=report)
+    root = take_root(Path(store_root), Path(output), conf, broker_version)
+    rebuilt = rebuild_root(root, spark_run(spark.sparkContext), report)
     if rebuilt.damage is not None:
         raise rebuilt.damage.error()
     return rebuilt
+
+
+def take_root(
+    store_root: Path, output: Path, broker_conf: Path | None, broker_version: str | None
+) -> DispatchRoot:
+    """Take the root of a rebuild: all that can be refused is refused without Spark."""
+    if not store_root.is_dir():
+        raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
+    config = resolve_config(store_root, output, broker_conf, broker_version)
+    refuse_foreign_store(store_root, config)
+    return DispatchRoot.replacing(output.absolute(), store_root.absolute(), config)
 
 
 def spark_run(context: SparkContext) -> Run:

@@ -46,6 +46,8 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
         del os.environ["SPARK_LOCAL_IP"]
     conf = SparkConf().setAll(list(_SETTINGS.items())).setAppName(app_name)
     conf.setMaster(master or "local[*]")
+    if is_local(master):
+        conf.set("spark.python.daemon.module", "streaming.worker_daemon")
     try:
         if SparkContext._gateway is None:
             SparkContext._ensure_initialized(gateway=_start_jvm(conf))

@@ -34,7 +34,6 @@ from store.bulk.queue_parts import JoinedQueues
 from store.config import StoreConfig, config_to_json
 from store.consume_queue_store import ConsumeQueueStore, QueueDrops, QueueKey
 from store.derivation import Derivation
-from store.disk import Disk
 from store.errors import ConfigError, StoreError
 from store.index_service import IndexState, name_after, next_name
 from store.layout import CONSUME_QUEUE_DIR
@@ -303,18 +302,13 @@ class BulkRebuild:
                 )
 
 
-def rebuild_root(  # noqa: PLR0913 - how a root is rebuilt
-    output: Path,
-    store_root: Path,
-    config: StoreConfig,
-    run: Run,
-    *,
-    report: Report | None = None,
-    part_bytes: int = PART_BYTES,
-    disk: Disk | None = None,
+def rebuild_root(
+    root: DispatchRoot, run: Run, report: Report | None = None, *, part_bytes: int = PART_BYTES
 ) -> BulkRebuilt:
-    """Take a root, rebuild it and give it back. Raises as ``DispatchRoot.replacing`` does too."""
-    root = DispatchRoot.replacing(output, store_root, config, disk=disk)
+    """Rebuild a root that ``DispatchRoot.replacing`` took, and give it back, also after an error.
+
+    Raises as ``BulkRebuild.run``.
+    """
     is_done = False
     try:
         rebuilt = BulkRebuild(root, run, part_bytes=part_bytes).run(report)

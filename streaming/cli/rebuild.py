@@ -1,4 +1,4 @@
-"""``reput rebuild``: queues of a topic built again from the log and swapped in; no JVM."""
+"""``reput rebuild``: queues and index built anew as a Spark job, or a topic's queues without."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from streaming.cli.options import (
 from streaming.cli.show import drops_line, print_json, printable, progress_bar, say
 
 if TYPE_CHECKING:
+    from checkpoints.bulk.rebuild import BulkRebuilt
     from checkpoints.rebuild import RebuiltQueue
     from store.config import StoreConfig
     from streaming.cli.show import Report
@@ -35,26 +36,39 @@ def register(app: typer.Typer) -> None:
 def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
     store: Store,
     output: Annotated[Path, typer.Option(help="The root whose queues are rebuilt.")],
-    topic: Annotated[str | None, typer.Option(help="The topic.", show_default=False)] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="Only the queues of this topic; no JVM.", show_default=False),
+    ] = None,
     queue: Annotated[
         int | None, typer.Option(help="One queue of it; by default all.", show_default=False)
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Spark's master URL (local[*]).", show_default=False)
     ] = None,
     broker_conf: BrokerConf = None,
     broker_version: BrokerVersion = None,
     as_json: Json = False,
 ) -> None:
-    """Build queues of a topic again from the log, and swap them for the old ones.
+    """Build queues and index again from the log, beside the old ones, and swap them in.
 
-    For a root that a dispatch made and that is not in use. A queue is rebuilt as far as the root
-    has been dispatched; one of which the log holds no message is left as it is. Exits with 1 if
-    there is no such queue.
+    Without --topic everything is built, by all cores or a cluster, into a new OUTPUT or in place of
+    what is there; until it is swapped in, OUTPUT stays as it was. Killed, it goes on when started
+    again. A dispatch goes on from where it ends.
+
+    With --topic the queues of a root that a dispatch made are built as far as it has been
+    dispatched; one of which the log holds no message is left as it is. Exits with 1 if there is no
+    such queue.
     """
+    if topic is None:
+        if queue is not None:
+            raise ConfigError("--queue needs --topic")
+        _rebuild_all(store, output, broker_conf, broker_version, (master, as_json))
+        return
     from checkpoints.settings import resolve_config
 
-    if topic is None:
-        raise ConfigError(
-            "name a topic (--topic): what rebuilds everything is reput dispatch with a new OUTPUT"
-        )
+    if master is not None:
+        raise ConfigError("--master is for a rebuild of everything; --topic runs without Spark")
     if not store.is_dir():
         raise ConfigError(f"{store} is not a directory: give the broker's storePathRootDir")
     config = resolve_config(store, output, broker_conf, broker_version)
@@ -72,6 +86,67 @@ def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
         what = f"topic {topic}" if queue is None else f"{topic}/{queue}"
         say(printable(f"neither the log nor {output} has a queue of {what}"))
         raise typer.Exit(EXIT_NO)
+
+
+def _rebuild_all(
+    store: Path,
+    output: Path,
+    broker_conf: Path | None,
+    broker_version: str | None,
+    how: tuple[str | None, bool],
+) -> None:
+    """Rebuild everything with Spark; ``how`` = (master URL, as JSON)."""
+    from checkpoints.bulk.rebuild import rebuild_root
+    from streaming.bulk import spark_run, take_root
+    from streaming.session import build_session
+
+    master, as_json = how
+    root = take_root(store, output, broker_conf, broker_version)
+    if not as_json:
+        say(describe_settings(root.log.config))
+    try:
+        spark = build_session("reput rebuild", master)
+    except BaseException:
+        root.close(clean=False)
+        raise
+    try:
+        with progress_bar("rebuilding", is_shown=sys.stderr.isatty() and not as_json) as report:
+            result = rebuild_root(root, spark_run(spark.sparkContext), report)
+    finally:
+        spark.stop()
+    if as_json:
+        print_json(_bulk_json(result))
+    else:
+        for line in _bulk_lines(output, result):
+            typer.echo(printable(line))
+    if result.damage is not None:
+        raise result.damage.error()
+
+
+def _bulk_lines(output: Path, result: BulkRebuilt) -> Iterator[str]:
+    seconds = sum(result.stages.values())
+    size = result.end_offset - result.begin_offset
+    yield (
+        f"rebuilt {output}: {result.messages:,} messages, offsets {result.begin_offset:,} to "
+        f"{result.end_offset:,}, in {result.queues:,} queues and {result.index_files:,} index files"
+    )
+    stages = ", ".join(f"{name} {taken:.1f} s" for name, taken in result.stages.items())
+    yield f"{seconds:.1f} s ({stages}): {size / max(seconds, 1e-9) / 1e6:,.0f} MB of log a second"
+    if result.parts_kept:
+        yield f"gone on: {result.parts_kept:,} of {result.parts:,} parts were done before"
+    if result.redone:
+        yield f"{result.redone:,} queues were built in log order (they are not continuous)"
+    for (topic, queue_id), drops in sorted(result.drops.items()):
+        yield drops_line(topic, queue_id, (drops.repeated, drops.gaps))
+
+
+def _bulk_json(result: BulkRebuilt) -> dict[str, Any]:
+    return asdict(result) | {
+        "drops": [
+            {"topic": topic, "queue_id": queue_id, **asdict(drops)}
+            for (topic, queue_id), drops in sorted(result.drops.items())
+        ]
+    }
 
 
 def _rebuild(
