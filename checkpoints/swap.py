@@ -84,6 +84,7 @@ def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress |
     if record is not None:
         if record.whole is not None and record.progress is not None:
             progress = _finish_whole(root, (record.whole, record.progress), progress, disk)
+            BulkState(root, disk).forget_plan()  # durably, before the swap is over
         else:
             progress = _finish_queues(root, record, progress, disk)
         disk.remove(root / SWAP)

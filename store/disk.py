@@ -86,7 +86,7 @@ class Disk:
         temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
         with _told("write", path):
             self._enter(path.parent)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
                 at = 0
                 for piece in pieces:

@@ -7,7 +7,6 @@ the log is done, which an accumulator brings.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,16 +15,15 @@ from typing import TypeVar
 from pyspark import AccumulatorParam, SparkContext
 from pyspark.sql import SparkSession
 
-import store.errors
 from checkpoints.bulk.rebuild import BulkRebuilt, Report, rebuild_root
 from checkpoints.bulk.tasks import Run
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
-from store.errors import ConfigError, SparkError, StoreError
+from store.errors import ConfigError
 from store.foreign import refuse_foreign_store
+from streaming.failures import error_of
 
 _Task = TypeVar("_Task")
-_STORE_ERROR = re.compile(r"store\.errors\.(\w+): (.*)")
 _LOOK_SECONDS = 0.2
 
 
@@ -106,7 +104,7 @@ def _run(
         try:
             context.parallelize(list(enumerate(tasks)), len(tasks)).map(do).count()
         except Exception as e:
-            raise _error_of(e) from e
+            raise error_of(e) from e
 
 
 class _Watch:
@@ -136,15 +134,3 @@ class _Watch:
             if number not in self._told:
                 self._told.add(number)
                 self._tell(number)
-
-
-def _error_of(failure: Exception) -> StoreError:
-    """Return what a job failed with as an error of ours; errors of tasks keep their kind."""
-    text = str(failure)
-    found = _STORE_ERROR.search(text)
-    kind = getattr(store.errors, found[1], None) if found is not None else None
-    if found is None or kind is None:
-        return SparkError(f"Spark failed: {text.strip().splitlines()[0]}")
-    error: StoreError = kind.__new__(kind)  # the kind decides the exit code; the text is whole
-    error.args = (found[2].strip(),)
-    return error

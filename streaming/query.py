@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,17 +11,17 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-import store.errors
 from checkpoints.adoption import Report
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
 from store.commit_log import CommitLog
 from store.config import StoreConfig, config_to_json
-from store.errors import ConfigError, SparkError, StoreError
+from store.errors import ConfigError, StoreError
 from store.foreign import refuse_foreign_store
 from store.log_position import check_boundary, first_stored_at
 from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
 from streaming.dispatchers import ArrivalListener, DispatchSink
+from streaming.failures import error_of
 from streaming.log_stream import RANGE_BYTES_MIN
 from streaming.options import spark_interval
 from streaming.progress import DispatchProgress, Listener
@@ -171,16 +170,7 @@ def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -
 def query_error(query: StreamingQuery) -> StoreError | None:
     """Return what ended a query as an error of ours; errors of workers keep their kind."""
     failure = query.exception()
-    if failure is None:
-        return None
-    text = str(failure)
-    found = re.search(r"store\.errors\.(\w+): (.*)", text)
-    kind = getattr(store.errors, found[1], None) if found is not None else None
-    if found is None or kind is None:
-        return SparkError(f"Spark failed: {text.strip().splitlines()[0]}")
-    error: StoreError = kind.__new__(kind)  # the kind decides the exit code; the text is whole
-    error.args = (found[2].strip(),)
-    return error
+    return None if failure is None else error_of(failure)
 
 
 def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptions) -> int | None:

@@ -36,7 +36,7 @@ from store.consume_queue_store import ConsumeQueueStore, QueueDrops, QueueKey
 from store.derivation import Derivation
 from store.errors import ConfigError, StoreError
 from store.index_service import IndexState, name_after, next_name
-from store.layout import CONSUME_QUEUE_DIR
+from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
 from store.log_plan import LogPlanner
 from store.marks import QueueMark
 from store.scan import Damage
@@ -200,8 +200,8 @@ class BulkRebuild:
         record = self._state.read_part(part.number)
         if record is None or record.fault is not None:
             return False
-        known = [p for p in (record.first_record, record.last_record) if p is not None]
-        return all(read_fingerprint(self._root.log, p.offset) == p for p in known)
+        ends = (record.first_record, record.last_record)
+        return all(p and read_fingerprint(self._root.log, p.offset) == p for p in ends)
 
     def _cut_again(self, log: LogParts, gap: Break) -> LogParts:
         """Cut the log so that its parts meet: at damage it ends, else by the chain of records."""
@@ -228,10 +228,11 @@ class BulkRebuild:
         if not keys:
             return {}, []
         disk, new = self._root.disk, self._state.new
-        for topic, queue_id in keys:
-            directory = new / CONSUME_QUEUE_DIR / topic / str(queue_id)
-            if directory.is_dir():
-                disk.remove_tree(directory)
+        for topic, queue_id in keys:  # of what was laid, or built by a run before
+            for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
+                directory = new / kind / topic / str(queue_id)
+                if directory.is_dir():
+                    disk.remove_tree(directory)
         wanted = set(keys)
         store = ConsumeQueueStore(new, self._config, disk, wanted.__contains__)
         span = (plan.log.begin, plan.log.end)

@@ -99,9 +99,14 @@ class BulkState:
         """Write the plan, when nothing of another one is there any more."""
         self._disk.put(self.root / _PLAN, [encode_values(dataclasses.asdict(plan))])
 
+    def forget_plan(self) -> None:
+        """Delete the plan, durably: nothing goes on from what was built."""
+        self._disk.remove(self.root / _PLAN)
+        self._disk.sync()
+
     def forget(self) -> None:
         """Delete all that has been built; the plan first."""
-        self._disk.remove(self.root / _PLAN)
+        self.forget_plan()
         if (self.root / BULK_DIR).is_dir():
             self._disk.remove_tree(self.root / BULK_DIR)
 

@@ -156,19 +156,19 @@ class PartScanner:
             if reason in (rk.OK, rk.BLANK):
                 break
             if retried == at:
-                return Scanned(begin, part.base + at, requests, _fault(part, at, reason))
+                return Scanned(begin, part.base + at, requests, self._fault(part, at, reason))
             retried = at
             time.sleep(_SETTLE_SECONDS)
         return Scanned(begin, part.base + at, requests)
 
-
-def _fault(part: LogPart, at: int, reason: int) -> Damage:
-    if reason == rk.INNER_BATCH:
-        raise UnsupportedFormatError(
-            f"{part.path} at offset {part.base + at}: an inner batch (a BatchCQ topic); "
-            "batch consume queues are not read here"
-        )
-    return Damage(part.base + at, part.end, part.path, rk.REASONS[reason])
+    def _fault(self, part: LogPart, at: int, reason: int) -> Damage:
+        if reason == rk.INNER_BATCH:
+            raise UnsupportedFormatError(
+                f"{part.path} at offset {part.base + at}: an inner batch (a BatchCQ topic); "
+                "batch consume queues are not read here"
+            )
+        end = part.base + self._file_size
+        return Damage(part.base + at, end, part.path, rk.REASONS[reason])
 
 
 def _cut_file(

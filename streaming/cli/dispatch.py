@@ -27,6 +27,7 @@ from streaming.cli.options import (
     BrokerVersion,
     Json,
     describe_settings,
+    parse_flag,
     parse_time,
 )
 from streaming.cli.recover import recovered_json, recovered_words, recovery_progress
@@ -97,7 +98,7 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         available_now=available_now,
         trigger_interval=trigger_interval,
         max_bytes_per_trigger=_size("--max-bytes-per-trigger", max_bytes_per_trigger),
-        fail_on_data_loss=_flag("--fail-on-data-loss", fail_on_data_loss),
+        fail_on_data_loss=parse_flag("--fail-on-data-loss", fail_on_data_loss),
         keep_expired=keep_expired,
         on_progress=reporter.report,
     )
@@ -294,9 +295,3 @@ def _size(option: str, text: str | None) -> int | None:
     if not value:
         raise ConfigError(f"{option} {text!r} is not a positive size in bytes (or 64m, 1g)")
     return value
-
-
-def _flag(option: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{option} {text!r} is neither true nor false")
-    return text.lower() == "true"

@@ -61,6 +61,13 @@ def parse_time(option: str, text: str | None) -> int | None:
     return value
 
 
+def parse_flag(option: str, text: str) -> bool:
+    """Parse an option's true or false. Raises ConfigError naming option and value."""
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{option} {text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
 def describe_settings(config: StoreConfig) -> str:
     """Say in one line which version's rules and which sizes are assumed."""
     index = (

@@ -214,6 +214,20 @@ def progress_bar(what: str, *, is_shown: bool) -> Iterator[Report | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+@contextmanager
+def task_bar(what: str, *, is_shown: bool) -> Iterator[Report | None]:
+    """Show a bar of the tasks done, if a person looks on."""
+    if not is_shown:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def _print_pairs(console: Console, pairs: Mapping[str, Any]) -> None:
     names = [printable(name) for name in pairs]
     width = max(map(cell_len, names), default=0)
