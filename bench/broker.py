@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-_SOURCE = Path(__file__).parent / "java" / "StoreReads.java"
+_PROGRAMS = Path(__file__).parent / "java"
 # What the store reaches for inside the JDK, since that is made of modules.
 _OPEN_PACKAGES = (
     "java.base/java.nio",
@@ -19,7 +19,7 @@ _OPEN_PACKAGES = (
     "java.base/java.lang",
     "java.base/java.util",
 )
-_TIMEOUT_SECONDS = 600
+_TIMEOUT_SECONDS = 1800
 
 
 class Request(NamedTuple):
@@ -61,24 +61,29 @@ class Broker:
         """
         values = root / "bench-requests"
         values.write_text("".join(f"{value}\n" for value in request.values), "utf-8")
-        java = [_java(), "-Xmx1g", f"-Duser.home={root}", "-Dfile.encoding=UTF-8"]
-        for package in _OPEN_PACKAGES:
-            java += ["--add-opens", f"{package}=ALL-UNNAMED"]
-        java += ["--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"]
-        java += ["-cp", f"{self.lib}/*", str(_SOURCE)]
         arguments = [str(root), request.kind, request.topic, str(values)]
-        ran = subprocess.run(
-            java + arguments,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
-        if ran.returncode:
-            said = (ran.stdout + ran.stderr)[-2000:]
-            raise RuntimeError(f"RocketMQ's store could not be run on {root} (a JDK?):\n{said}")
-        lines = [line.split() for line in ran.stdout.splitlines() if line.startswith("figure ")]
-        return {name: BrokerFigure(float(ns) / 1e9, int(n)) for _, name, ns, n in lines}
+        figures = run_java(self.lib, "StoreReads", arguments, root)
+        return {name: BrokerFigure(float(ns) / 1e9, int(n)) for name, ns, n in figures}
+
+
+def run_java(lib: Path, program: str, arguments: list[str], root: Path) -> list[list[str]]:
+    """Run one of our Java programs on a release's jars; return the words of its figures.
+
+    Raises RuntimeError with the last lines said if Java fails.
+    """
+    java = [_java(), "-Xmx2g", f"-Duser.home={root}", "-Dfile.encoding=UTF-8"]
+    for package in _OPEN_PACKAGES:
+        java += ["--add-opens", f"{package}=ALL-UNNAMED"]
+    java += ["--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"]
+    java += ["-cp", f"{lib}/*", str(_PROGRAMS / f"{program}.java")]
+    ran = subprocess.run(
+        java + arguments, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+    )
+    if ran.returncode:
+        said = (ran.stdout + ran.stderr)[-2000:]
+        raise RuntimeError(f"RocketMQ's store could not be run on {root} (a JDK?):\n{said}")
+    lines = [line.split() for line in ran.stdout.splitlines()]
+    return [words[1:] for words in lines if words[:1] == ["figure"]]
 
 
 def _java() -> str:

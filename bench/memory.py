@@ -14,7 +14,8 @@ _POLL_SECONDS = 0.1
 class PeakMemory:
     """Samples while inside; ``peaks`` is by kind of process, in bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int | None = None) -> None:
+        self._pid = pid if pid is not None else os.getpid()  # the driver's
         self.peaks: dict[str, int] = {"driver": 0, "JVM": 0, "Python workers": 0}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -32,8 +33,8 @@ class PeakMemory:
     def _sample(self) -> None:
         while not self._stop.wait(_POLL_SECONDS):
             now = dict.fromkeys(self.peaks, 0)
-            for pid in _family(os.getpid()):
-                kind = _kind(pid)
+            for pid in _family(self._pid):
+                kind = _kind(pid, self._pid)
                 now[kind] += _private(pid)
             self.peaks = {k: max(v, now[k]) for k, v in self.peaks.items()}
 
@@ -51,8 +52,8 @@ def _family(pid: int) -> list[int]:
     return found
 
 
-def _kind(pid: int) -> str:
-    if pid == os.getpid():
+def _kind(pid: int, driver: int) -> str:
+    if pid == driver:
         return "driver"
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
