@@ -13,15 +13,15 @@ ifeq ($(origin PYTHON),command line)
 .PHONY: $(stamp)
 endif
 
-.PHONY: help setup demo test test-fast check torture bench format lock clean
+.PHONY: help setup demo test test-fast check integration torture bench format lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo '  ARGS="…" is passed on by test, test-fast, torture, demo and bench; PYTHON=… chooses the interpreter of setup'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  ARGS="…" is passed on by test, test-fast, integration, torture, demo and bench; PYTHON=… chooses the interpreter of setup'
 
 setup: $(stamp) ## make .venv from requirements.lock, and see that Java is there
 
-$(stamp): requirements.lock pyproject.toml tools/setup.sh
+$(stamp): requirements.lock pyproject.toml tools/setup.sh tools/apt.sh
 	@tools/setup.sh
 	@touch $@
 
@@ -40,6 +40,10 @@ check: $(stamp) ## lint, types, import rules, then test
 	$(bin)/mypy
 	$(bin)/lint-imports --no-logo
 	@$(MAKE) --no-print-directory test
+
+integration: $(stamp) ## against real brokers, started here as processes (needs Maven and a JDK)
+	@tools/integration.sh
+	$(bin)/pytest -m integration tests/integration -v --durations=15 $(ARGS)
 
 torture: $(stamp) ## crash proof in its long form: kills, power loss, failing calls (about an hour)
 	$(bin)/python -m tests.torture $(ARGS)

@@ -11,43 +11,8 @@ readonly venv=.venv
 readonly java_min=17
 readonly java_packages=(openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless)
 
-say() { printf 'setup: %s\n' "$*"; }
-stop() {
-    printf 'setup: %s\n' "$@" >&2
-    exit 1
-}
-
-# Debian packages ------------------------------------------------------------------------------
-
-as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
-
-# True where apt-get is there and may be used without a password.
-apt_usable() {
-    command -v apt-get >/dev/null || return 1
-    as_root true 2>/dev/null
-}
-
-# Prints the first of the named packages that apt offers.
-offered() {
-    local package
-    for package in "$@"; do
-        if apt-get install --simulate -qq "$package" >/dev/null 2>&1; then
-            printf '%s\n' "$package"
-            return
-        fi
-    done
-    return 1
-}
-
-# Installs the first of the named packages that apt offers.
-apt_install() {
-    local package
-    as_root apt-get update -qq || say "apt-get update failed, going on with the lists as they are"
-    package=$(offered "$@") || { say "apt offers none of: $*"; return 1; }
-    say "installing $package with apt-get"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        -o DPkg::Lock::Timeout=120 "$package" >/dev/null
-}
+readonly script=setup
+source tools/apt.sh
 
 # Python ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,38 @@
+"""Servers for the tests of this folder: started when first needed, ended with the run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.servers import processes
+
+HERE = Path(__file__).parent
+# A cold cache fetches jars within a test, and a busy machine takes its time.
+TEST_SECONDS = 900
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder, so that none runs where no servers are wanted."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.integration)
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Show what the servers said when a test fails."""
+    report = yield
+    if report.failed and item.path.is_relative_to(HERE):
+        for server in processes.started[-6:]:
+            report.sections.append((f"end of the output of {server.name}", server.tail()))
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_server_left() -> Iterator[None]:
+    """End with the run whatever a test left running."""
+    yield
+    processes.kill_all()

@@ -1,0 +1,1 @@
+"""Real servers as plain processes: RocketMQ, Kafka, and what starts and ends them."""

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Sees to what the tests against real servers need beside .venv: Maven, which fetches the servers, and
+# a Java compiler. Run by `make integration`, safe to run again.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly script=integration
+source tools/apt.sh
+
+readonly jdk_packages=(openjdk-17-jdk-headless openjdk-21-jdk-headless default-jdk-headless)
+
+# True if the program runs: a JRE has a javac on no PATH, a broken link may be on it.
+runs() { "$1" "$2" >/dev/null 2>&1; }
+
+# Prints the compiler that is used: JAVA_HOME's, else the one on PATH.
+javac_program() { if [ -n "${JAVA_HOME:-}" ]; then echo "$JAVA_HOME/bin/javac"; else echo javac; fi; }
+
+# Installs the first of these packages that apt offers, unless the program runs already.
+need() {
+    local program=$1 option=$2
+    shift 2
+    runs "$program" "$option" && return
+    say "$program does not run, and these tests need it"
+    if apt_usable && apt_install "$@" && runs "$program" "$option"; then return; fi
+    if [ "$program" != javac ] && [ "$program" != mvn ]; then
+        stop "JAVA_HOME has no compiler; run this, then make integration again: unset JAVA_HOME"
+    fi
+    if command -v apt-get >/dev/null; then
+        stop "run this, then make integration again: sudo apt-get update && sudo apt-get install -y $1"
+    fi
+    stop "install Maven and a JDK of 17 or newer (on macOS: brew install maven openjdk@17), then make integration again"
+}
+
+need "$(javac_program)" -version "${jdk_packages[@]}"
+need mvn -version maven
