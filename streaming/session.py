@@ -39,7 +39,10 @@ _NOISE = (
 def build_session(app_name: str, master: str | None = None) -> SparkSession:
     """Start (or get) a session; ``master`` defaults to ``local[*]``. Raises SparkError."""
     check_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    if is_local(master):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:  # where this package is installed on the workers
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if is_local(master) else "")
     if not os.environ["SPARK_LOCAL_IP"]:

@@ -1,0 +1,144 @@
+"""Bulk work on a real Spark cluster: a master and two workers that run an installed wheel."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpoints.bulk.state import BULK_DIR
+from store.commit_log_writer import CommitLogWriter
+from store.config import StoreConfig
+from store.record import NewMessage, make_properties
+from tests.dispatching import assert_same_store, dispatch_all
+from tests.integration.servers.processes import wait_for
+from tests.integration.servers.spark_cluster import SparkCluster, run_environment
+
+pytestmark = pytest.mark.integration
+
+REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=16 << 20, max_hash_slot_num=50_000, max_index_num=200_000
+)
+CONF = "mappedFileSizeCommitLog=16777216\nmaxHashSlotNum=50000\nmaxIndexNum=200000\n"
+MESSAGES = 600_000
+SECONDS = 240
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def installed(directory: Path) -> Path:
+    """Install the wheel of this project for the workers alone; return what they run as Python."""
+    site, python = directory / "site", directory / "worker-python"
+    source = Path(__file__).parents[2]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-compile",
+    ]
+    command += ["--quiet", "--target", str(site), str(source)]
+    subprocess.run(command, check=True, timeout=SECONDS)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+@pytest.fixture(scope="module")
+def cluster(directory: Path, installed: Path) -> Iterator[SparkCluster]:
+    cluster = SparkCluster(directory, python=str(installed))
+    cluster.start()
+    yield cluster
+    cluster.kill()
+
+
+@pytest.fixture(scope="module")
+def store(directory: Path) -> Path:
+    """Return a store of some hundred thousand messages in many files."""
+    root = directory / "store"
+    properties = make_properties(uniq_key="01234567########", keys="order-######## all")
+    body = b"body ######## " + b"x" * 150
+    templates = [NewMessage("Topic", queue, body, properties) for queue in range(5)]
+    with CommitLogWriter(root, CONFIG) as writer:
+        writer.append_many(templates, MESSAGES)
+    (root / "broker.conf").write_text(CONF)
+    return root
+
+
+@pytest.fixture(scope="module")
+def dispatched(directory: Path, store: Path) -> Path:
+    dispatch_all(store, directory / "dispatched", CONFIG)
+    return directory / "dispatched"
+
+
+def start(cluster: SparkCluster, *arguments: object) -> subprocess.Popen[str]:
+    command = [*REPUT, *map(str, arguments), "--master", cluster.master_url, "--json"]
+    pipe = subprocess.PIPE
+    environment = run_environment(cluster)
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def test_a_rebuild_on_two_workers_is_that_of_a_dispatch(
+    cluster: SparkCluster, store: Path, dispatched: Path, directory: Path, installed: Path
+) -> None:
+    output = directory / "rebuilt"
+    with start(cluster, "rebuild", store, "--output", output) as process:
+        printed, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, told
+    assert json.loads(printed)["messages"] == MESSAGES
+    assert_same_store(output, dispatched)
+    assert len(cluster.executors()) == 2
+    for executor in cluster.executors():
+        assert "Finished task" in (executor / "stderr").read_text("utf-8", "replace")
+    assert list((installed.parent / "site/checkpoints/bulk/__pycache__").glob("tasks.*.pyc"))
+
+
+def test_a_worker_killed_in_the_middle_is_done_without(
+    cluster: SparkCluster, store: Path, dispatched: Path, directory: Path
+) -> None:
+    output = directory / "killed"
+    with start(cluster, "rebuild", store, "--output", output) as process:
+        parts = output / BULK_DIR / "parts"
+        wait_for(lambda: len(list(parts.glob("*.done"))) >= 2, "two parts done")
+        worker = cluster.workers[0]
+        worker.kill()
+        printed, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, told
+    assert json.loads(printed)["messages"] == MESSAGES
+    assert_same_store(output, dispatched)
+    worker.log.unlink()
+    worker.start()
+    cluster.await_worker(worker)
+
+
+def test_a_killed_rebuild_goes_on_and_the_other_commands_run_on_the_cluster_too(
+    cluster: SparkCluster, store: Path, dispatched: Path, directory: Path
+) -> None:
+    output = directory / "again"
+    with start(cluster, "rebuild", store, "--output", output) as process:
+        parts = output / BULK_DIR / "parts"
+        wait_for(lambda: len(list(parts.glob("*.done"))) >= 3, "three parts done")
+        process.kill()
+    assert not (output / "consumequeue").exists()
+    done = len(list(parts.glob("*.done")))
+    began = time.perf_counter()
+    with start(cluster, "rebuild", store, "--output", output) as process:
+        printed, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, (told, time.perf_counter() - began)
+    assert json.loads(printed)["parts_kept"] >= min(done, 3)
+    assert_same_store(output, dispatched)
+    exported = directory / "exported"
+    with start(cluster, "export", store, "--to", exported, "--topic", "Topic") as process:
+        printed, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, told
+    assert json.loads(printed)["files"] > 1
