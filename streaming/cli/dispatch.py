@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from checkpoints.progress import queue_key
+from store.errors import ConfigError
+from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.long_running import (
     MEGA,
     POLL_SECONDS,
@@ -33,6 +36,8 @@ from streaming.cli.recover import recovered_json, recovered_words, recovery_prog
 from streaming.cli.show import drops_line
 
 if TYPE_CHECKING:
+    from streaming.dispatchers import ArrivalListener
+    from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
     from streaming.progress import DispatchProgress
     from streaming.query import Dispatch, PreparedDispatch
 
@@ -74,6 +79,15 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
             "--keep-expired", help="keep queue and index files whose messages the log has lost"
         ),
     ] = False,
+    notify_kafka_bootstrap: Annotated[
+        str | None,
+        typer.Option(metavar="H:P,…", help="tell this Kafka which queues have new messages"),
+    ] = None,
+    notify_kafka_topic: Annotated[
+        str | None, typer.Option(help="the topic to tell it in [default: reput-arrivals]")
+    ] = None,
+    kafka_property: KafkaProperty = None,
+    kafka_properties: KafkaProperties = None,
     master: Annotated[str | None, typer.Option(help="Spark master URL [default: local[*]]")] = None,
     as_json: Json = False,
 ) -> None:
@@ -96,9 +110,40 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         keep_expired=keep_expired,
         on_progress=reporter.report,
     )
-    with recovery_progress(is_shown=reporter.is_live) as report:
-        prepared = prepare_dispatch(store, output, replace(options, on_recovery=report))
-    run_dispatch(prepared, reporter, master=master)
+    kafka = notify_kafka_bootstrap, notify_kafka_topic
+    with notifying(kafka, (kafka_properties, kafka_property or []), reporter) as listeners:
+        options = replace(options, listeners=listeners)
+        with recovery_progress(is_shown=reporter.is_live) as report:
+            prepared = prepare_dispatch(store, output, replace(options, on_recovery=report))
+        run_dispatch(prepared, reporter, master=master)
+
+
+@contextmanager
+def notifying(
+    kafka: tuple[str | None, str | None],
+    properties: tuple[Path | None, list[str]],
+    reporter: Reporter,
+) -> Iterator[list[ArrivalListener]]:
+    """Give the listeners that tell Kafka, none where that is not wanted; end them in bounded time.
+
+    ``kafka`` = (addresses, topic). Raises ConfigError.
+    """
+    bootstrap, topic = kafka
+    if bootstrap is None:
+        if topic is not None or properties[0] is not None or properties[1]:
+            raise ConfigError("options about Kafka need --notify-kafka-bootstrap")
+        yield []
+        return
+    from streaming.kafka.arrivals import ARRIVALS_TOPIC, KafkaArrivals
+    from streaming.kafka.client_options import client_options, read_properties
+
+    client = client_options(bootstrap, read_properties(*properties))
+    reporter.arrivals = arrivals = KafkaArrivals(client, topic or ARRIVALS_TOPIC)
+    try:
+        yield [arrivals]
+    finally:
+        counts = arrivals.close()
+        reporter.say("arrivals", arrivals_words(counts), **asdict(counts))
 
 
 def run_dispatch(
@@ -141,8 +186,11 @@ def _wait(running: Dispatch, stop: threading.Event) -> None:
         pass
 
 
+@dataclass
 class Reporter(LineReporter):
     """Shows a dispatch: a live line on a terminal, structured log lines otherwise."""
+
+    arrivals: KafkaArrivals | None = None
 
     def begin(self, prepared: PreparedDispatch) -> None:
         """Say once what is assumed and where it goes on."""
@@ -172,7 +220,13 @@ class Reporter(LineReporter):
 
     def report(self, progress: DispatchProgress) -> None:
         """Show one progress report."""
-        self.show_progress(progress_line(progress), **asdict(progress))
+        text, fields = progress_line(progress), asdict(progress)
+        if self.arrivals is not None:
+            counts = self.arrivals.counts
+            if counts.waiting or counts.dropped:
+                text += f"  arrivals waiting {counts.waiting:,}, dropped {counts.dropped:,}"
+            fields |= {f"arrivals_{name}": value for name, value in asdict(counts).items()}
+        self.show_progress(text, **fields)
 
     def end(self, running: Dispatch) -> None:
         """Say what was done; a report that comes later is not shown."""
@@ -204,4 +258,12 @@ def progress_line(p: DispatchProgress) -> str:
     return (
         f"offset {p.reput_from_offset:,}  {p.bytes_per_second / MEGA:,.1f} MB/s  "
         f"{p.messages_per_second:,.0f} messages/s  behind {p.lag_bytes:,} bytes, {p.lag_ms:,} ms"
+    )
+
+
+def arrivals_words(counts: ArrivalCounts) -> str:
+    """Tell in one line what became of the arrivals."""
+    return (
+        f"arrivals: {counts.sent:,} told to Kafka, {counts.coalesced:,} overtaken by newer ones, "
+        f"{counts.dropped:,} dropped"
     )
