@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,7 @@ def kill_at(module: str, name: str, when: str, count: int) -> None:
         if when == "after" and len(calls) == count:
             die()
         if when == "soon after" and len(calls) == count:
-            args[0]._sender.wakeup() if hasattr(args[0], "_sender") else None
-            time.sleep(0.004)
-            die()
+            threading.Timer(0.002, die).start()
         return result
 
     setattr(owner, last, killing)
