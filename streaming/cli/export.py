@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.options import BrokerConf, BrokerVersion, Json, Store, parse_flag, parse_time
+from streaming.cli.options import BrokerConf, BrokerVersion, Json, Store, flag_option, parse_time
 from streaming.cli.show import print_json, printable, task_bar
 
 
@@ -60,7 +60,7 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
         to_time=parse_time("--to-time", to_time),
         broker_conf=broker_conf,
         broker_version=broker_version,
-        fail_on_data_loss=parse_flag("--fail-on-data-loss", fail_on_data_loss),
+        fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
     )
     check_target(store, to, options)
     spark = build_session("reput export", master)
