@@ -18,13 +18,12 @@ import fcntl
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, ClassVar
 
 from store.errors import RootInUseError, StoreIOError
-from store.file_system import data_extents, sync_file_system
+from store.file_system import data_extents, for_each, sync_file_system
 
 OPEN_FILES_MAX = 256
 _ZEROS = bytes(1 << 20)
@@ -67,19 +66,21 @@ class Disk:
             self._written.add(path)
             self._write_all(fd, memoryview(data).cast("B"), offset)
 
-    def lay(self, path: Path, size: int, offset: int, data: Bytes) -> None:
+    def lay(self, path: str, size: int, offset: int, data: Bytes) -> None:
         """Write in a file of ``size`` bytes, made if missing, that several processes fill in parts.
 
-        Durable after ``sync_all``.
+        Durable after ``sync_all``. The path is text, for there may be many.
         """
-        with _told("write", path):
-            fd = self._open.get(path)
-            if fd is None:
-                fd = self._open_to_fill(path)
-                self._keep_open(path, fd)
+        try:
+            fd = self._open_to_fill(path)
+            try:
                 if os.fstat(fd).st_size != size:  # new, or whoever made it did not come to that
                     self._ftruncate(fd, size)
-            self._write_all(fd, memoryview(data).cast("B"), offset)
+                self._write_all(fd, memoryview(data).cast("B"), offset)
+            finally:
+                os.close(fd)
+        except OSError as e:
+            raise StoreIOError("write", Path(path), e) from e
 
     def put(self, path: Path, pieces: Iterable[Bytes]) -> None:
         """Write a file whole or not at all, replacing what has its name; not synced."""
@@ -343,7 +344,7 @@ class Disk:
                 finally:
                     os.close(fd)
 
-        _for_each(sync, paths, self.sync_threads)
+        for_each(sync, paths, self.sync_threads)
 
     # The primitives: all that changes the disk. Python continues what a signal interrupts. -------
 
@@ -351,12 +352,12 @@ class Disk:
         """Create an empty file that is not there yet; return its descriptor."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
 
-    def _open_to_fill(self, path: Path) -> int:
+    def _open_to_fill(self, path: str) -> int:
         """Open a file, made empty if it is not there; return its descriptor."""
         try:
             return os.open(path, os.O_RDWR)
         except FileNotFoundError:
-            self._enter(path.parent)
+            self._enter(Path(path).parent)
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
     def _ftruncate(self, fd: int, size: int) -> None:
@@ -386,17 +387,6 @@ class Disk:
 
     def _rmdir(self, path: Path) -> None:
         path.rmdir()
-
-
-def _for_each(do: Callable[[Path], None], paths: list[Path], threads: int) -> None:
-    """Call for each path, several at a time when there are many."""
-    if threads == 1 or len(paths) <= threads:
-        for path in paths:
-            do(path)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(do, paths):
-            pass
 
 
 @contextmanager

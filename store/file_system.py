@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 
 def data_extents(fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
@@ -31,3 +33,14 @@ def sync_file_system(fd: int) -> None:
         os.sync()
     elif syncfs(fd):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def for_each(do: Callable[[Path], None], paths: list[Path], threads: int) -> None:
+    """Call for each path, several at a time when there are many."""
+    if threads == 1 or len(paths) <= threads:
+        for path in paths:
+            do(path)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(do, paths):
+            pass

@@ -47,7 +47,7 @@ def build_index_file(
     plan: IndexFilePlan, directory: Path, config: StoreConfig, disk: Disk
 ) -> BuiltIndexFile:
     """Write one index file, durable after the caller's sync. Raises StoreIOError, DamageError."""
-    path = directory / plan.name
+    path = str(directory / plan.name)
     size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
     header = np.zeros(INDEX_HEADER_FIELDS, np.int64)
     header[INDEX_COUNT] = 1

@@ -86,7 +86,7 @@ def lay_units(part: PlacedPart, root: Path, config: StoreConfig, disk: Disk) -> 
     for topic in {topic for topic, _ in part.queues.keys}:
         check_topic(topic, directory, 0)
     for (topic, queue_id), at, data in part.pieces(size):
-        path = Path(f"{directory}/{topic}/{queue_id}/{file_name(at - at % size)}")
+        path = f"{directory}/{topic}/{queue_id}/{file_name(at - at % size)}"
         disk.lay(path, size, at % size, data)
 
 
@@ -141,7 +141,7 @@ def lay_pre_fill(root: Path, key: QueueKey, first: int, config: StoreConfig, dis
     fill = np.zeros(first % size // CQ_UNIT_SIZE, CQ_UNIT)
     fill["size"] = PRE_BLANK_SIZE
     path = root / CONSUME_QUEUE_DIR / key[0] / str(key[1]) / file_name(first - first % size)
-    disk.lay(path, size, 0, fill.tobytes())
+    disk.lay(str(path), size, 0, fill.tobytes())
 
 
 def _units(requests: Sequence[DispatchRequests]) -> tuple[Units, list[QueueKey]]:
