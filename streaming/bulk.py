@@ -24,6 +24,7 @@ from store.foreign import refuse_foreign_store
 from streaming.failures import error_of
 
 _Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 _LOOK_SECONDS = 0.2
 
 
@@ -66,12 +67,11 @@ def spark_run(context: SparkContext) -> Run:
     """Return what runs tasks on the executors of a session."""
 
     def run(
-        function: Callable[[_Task], None],
+        function: Callable[[_Task], _Result],
         tasks: Sequence[_Task],
         advance: Callable[[_Task], None],
-    ) -> None:
-        if tasks:
-            _run(context, function, tasks, advance)
+    ) -> list[_Result]:
+        return _run(context, function, tasks, advance) if tasks else []
 
     return run
 
@@ -88,23 +88,24 @@ class _Numbers(AccumulatorParam[list[int]]):
 
 def _run(
     context: SparkContext,
-    function: Callable[[_Task], None],
+    function: Callable[[_Task], _Result],
     tasks: Sequence[_Task],
     advance: Callable[[_Task], None],
-) -> None:
+) -> list[_Result]:
     done = context.accumulator([], _Numbers())
 
-    def do(numbered: tuple[int, _Task]) -> int:
+    def do(numbered: tuple[int, _Task]) -> tuple[int, _Result]:
         number, task = numbered
-        function(task)
+        result = function(task)
         done.add([number])
-        return number
+        return number, result
 
     with _Watch(lambda: done.value, lambda number: advance(tasks[number])):
         try:
-            context.parallelize(list(enumerate(tasks)), len(tasks)).map(do).count()
+            rows = context.parallelize(list(enumerate(tasks)), len(tasks)).map(do).collect()
         except Exception as e:
             raise error_of(e) from e
+    return [result for _, result in sorted(rows, key=lambda row: row[0])]
 
 
 class _Watch:

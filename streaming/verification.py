@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoints.bulk.prove import can_prove, prove
+from checkpoints.bulk.tasks import Run
 from checkpoints.fingerprint import check_fingerprint
 from checkpoints.progress import LostRange, Progress, read_progress
 from store.commit_log import CommitLog
@@ -63,12 +65,17 @@ class _Span:
 
 
 def verify(
-    store_root: Path, output: Path, config: StoreConfig, report: Report | None = None
+    store_root: Path,
+    output: Path,
+    config: StoreConfig,
+    report: Report | None = None,
+    run: Run | None = None,
 ) -> Verification:
     """Compare the queues and the index of ``output`` with the log of ``store_root``.
 
     A root of ours is compared up to its progress, one a broker made up to the log's end. Nothing
-    is written.
+    is written. With ``run`` many tasks see first whether all is equal, where that can be seen so;
+    if it is not, the comparison in log order says where.
 
     Raises ConfigError for settings that do not fit the root, DamageError for a log that is
     damaged or has changed, UnsupportedFormatError, StoreIOError.
@@ -88,6 +95,22 @@ def verify(
     planner = LogPlanner(log, lambda: is_clean)
     log_end = planner.end()
     span = _span_of(output, progress, (max(log.min_offset(), 0), log_end))
+    if run is not None and progress is not None and can_prove(output, progress, log):
+        proof = prove(output, progress, log, planner, run, report=report)
+        if proof is not None:
+            return Verification(
+                store=store_root,
+                output=output,
+                is_ours=True,
+                begin_offset=span.terms.begin,
+                end_offset=span.end,
+                log_end_offset=max(log_end, span.end),
+                messages=proof.messages,
+                differences=(),
+                counts=Counts(units=proof.units, entries=proof.entries),
+                drops={},
+                lost=(),
+            )
     comparison = StoreComparison(output, config, span.terms)
     derivation = Derivation(log, planner, span.stretches(), span.must_reach_end)
     messages = 0

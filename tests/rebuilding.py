@@ -39,12 +39,14 @@ class FailingRun:
         self.done: list[Any] = []
 
     def __call__(
-        self, function: Callable[[Any], None], tasks: Sequence[Any], advance: Callable[[Any], None]
-    ) -> None:
+        self, function: Callable[[Any], Any], tasks: Sequence[Any], advance: Callable[[Any], None]
+    ) -> list[Any]:
+        results = []
         for task in reversed(tasks):
             if self.left == 0:
                 raise self.error
             self.left -= 1
             self.done.append(task)
-            function(task)
+            results.append(function(task))
             advance(task)
+        return results[::-1]

@@ -24,6 +24,7 @@ from store.layout import INDEX_DIR
 from store.mapped_file import map_file
 
 _Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 
 
 class Run(Protocol):
@@ -34,20 +35,22 @@ class Run(Protocol):
 
     def __call__(
         self,
-        function: Callable[[_Task], None],
+        function: Callable[[_Task], _Result],
         tasks: Sequence[_Task],
         advance: Callable[[_Task], None],
-    ) -> None:
-        """Run, and return when all are done."""
+    ) -> list[_Result]:
+        """Run all, and return what they came to, in the order of the tasks."""
 
 
 def run_here(
-    function: Callable[[_Task], None], tasks: Sequence[_Task], advance: Callable[[_Task], None]
-) -> None:
+    function: Callable[[_Task], _Result], tasks: Sequence[_Task], advance: Callable[[_Task], None]
+) -> list[_Result]:
     """Run one task after the other in this process."""
+    results = []
     for task in tasks:
-        function(task)
+        results.append(function(task))
         advance(task)
+    return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class ScanPart:
         """Do it; a part that ends with a fault lays nothing."""
         config, disk = self.job.config_of(), Disk()
         state = BulkState(Path(self.job.root), disk)
-        scanned = _scanner(self.job.config).scan(part)
+        scanned = part_scanner(self.job.config).scan(part)
         placed = place_part(scanned.requests, config.mapped_file_size_consume_queue)
         keys = summarise(scanned.begin, scanned.requests)
         try:
@@ -128,6 +131,6 @@ class PreFill:
 
 
 @lru_cache(maxsize=1)
-def _scanner(config: str) -> PartScanner:
+def part_scanner(config: str) -> PartScanner:
     """Return this process's scanner: its buffers are used again."""
     return PartScanner(config_from_json(config))

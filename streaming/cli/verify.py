@@ -1,11 +1,13 @@
-"""``reput verify``: derive the queues and the index again and compare; no JVM."""
+"""``reput verify``: derive queues and index again and compare; a JVM for much log only."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,10 +23,13 @@ from streaming.cli.options import (
 from streaming.cli.show import print_json, printable, progress_bar, say
 
 if TYPE_CHECKING:
+    from checkpoints.bulk.tasks import Run
     from store.compare import Counts
+    from store.config import StoreConfig
     from streaming.verification import Verification
 
 _SHOWN_MAX = 20
+_SPARK_BYTES = 4 << 30
 _COUNTED = {
     "older_units": "queue units of messages below the log's minimum",
     "older_entries": "index entries of messages below the log's minimum",
@@ -44,9 +49,17 @@ def register(app: typer.Typer) -> None:
     app.command("verify")(verify_store)
 
 
-def verify_store(
+def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
     store: Store,
     output: Output = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="Spark's master URL. By default local[*] for more than 4 GiB of log, else no "
+            "Spark.",
+            show_default=False,
+        ),
+    ] = None,
     broker_conf: BrokerConf = None,
     broker_version: BrokerVersion = None,
     as_json: Json = False,
@@ -64,8 +77,11 @@ def verify_store(
     config = resolve_config(store, root, broker_conf, broker_version)
     if not as_json:
         say(describe_settings(config))
-    with progress_bar("verifying", is_shown=sys.stderr.isatty() and not as_json) as report:
-        result = verify(store, root, config, report)
+    with (
+        _spark_run(store, config, master) as run,
+        progress_bar("verifying", is_shown=sys.stderr.isatty() and not as_json) as report,
+    ):
+        result = verify(store, root, config, report, run)
     if as_json:
         print_json(result_json(result))
     else:
@@ -73,6 +89,24 @@ def verify_store(
             typer.echo(printable(line))
     if not result.is_equal:
         raise typer.Exit(EXIT_NO)
+
+
+@contextmanager
+def _spark_run(store: Path, config: StoreConfig, master: str | None) -> Iterator[Run | None]:
+    """Start Spark where a master is named or there is much log; else give None."""
+    paths = config.commit_log_paths(store)
+    size = sum(f.stat().st_size for path in paths if path.is_dir() for f in path.iterdir())
+    if master is None and size <= _SPARK_BYTES:
+        yield None
+        return
+    from streaming.bulk import spark_run
+    from streaming.session import build_session
+
+    spark = build_session("reput verify", master)
+    try:
+        yield spark_run(spark.sparkContext)
+    finally:
+        spark.stop()
 
 
 def summary(result: Verification) -> Iterator[str]:
