@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.adoption import Report
+from checkpoints.bulk.rebuild import BulkRebuild, BulkRebuilt
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
 from store.commit_log import CommitLog
@@ -19,6 +20,7 @@ from store.config import StoreConfig, config_to_json
 from store.errors import ConfigError, StoreError
 from store.foreign import refuse_foreign_store
 from store.log_position import check_boundary, first_stored_at
+from streaming.bulk import spark_run
 from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
 from streaming.dispatchers import ArrivalListener, DispatchSink
 from streaming.failures import error_of
@@ -28,6 +30,7 @@ from streaming.progress import DispatchProgress, Listener
 
 _log = logging.getLogger(__name__)
 MAX_BYTES_PER_TRIGGER = 256 * 1024 * 1024
+CATCH_UP_BYTES = 1 << 30  # a new root that is so far behind is built in bulk first
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class DispatchOptions:
     listeners: Sequence[ArrivalListener] = ()
     on_progress: Callable[[DispatchProgress], None] | None = None
     on_recovery: Report | None = None
+    on_catch_up: Callable[[int, int], None] | None = None  # bytes of log done, and in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Dispatch:
     sink: DispatchSink
     root: DispatchRoot
     config: StoreConfig
+    caught_up: BulkRebuilt | None = None  # what was built in bulk before the query began
 
     def close(self) -> None:
         """Stop the query if it runs, wait for the batch in flight, give the root back."""
@@ -83,7 +88,8 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
 
     ``from_offset`` or ``from_time`` (epoch ms) begins a new OUTPUT there; on an existing one it
     replays from there, which changes nothing, and is refused beyond its progress. Queue and index
-    files whose messages have all expired from the log are deleted, unless ``keep_expired``.
+    files whose messages have all expired from the log are deleted, unless ``keep_expired``. Where a
+    new OUTPUT is more than a GiB behind, that is built in bulk before this returns.
     ``listeners`` are called with what a batch holds, after it is durable; they must not raise.
 
     The root is given back when the query ends. Raises ConfigError, DamageError, RootInUseError,
@@ -123,13 +129,36 @@ class PreparedDispatch:
     begin: int
 
     def start(self, spark: SparkSession) -> Dispatch:
-        """Start the query; where that fails, give the root back."""
+        """Start the query; where that fails, give the root back.
+
+        A new root that is far behind is built in bulk first, which takes its time.
+        """
         try:
-            query = _start_query(spark, self)
+            prepared, built = self._caught_up(spark) if self.is_far_behind else (self, None)
+            query = _start_query(spark, prepared)
         except BaseException:
             self.close()
             raise
-        return Dispatch(query, self.sink, self.root, self.config)
+        return Dispatch(query, prepared.sink, prepared.root, prepared.config, built)
+
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether the root has nothing yet and the log has so much that it is built in bulk.
+
+        Not where somebody listens: a bulk build tells of no arrivals.
+        """
+        root, log = self.root, self.root.log
+        is_new = root.progress.batch == 0 and root.progress.is_untouched
+        at_first = self.begin == max(log.min_offset(), 0) and not self.options.listeners
+        return is_new and at_first and log.max_offset() - self.begin >= CATCH_UP_BYTES
+
+    def _caught_up(self, spark: SparkSession) -> tuple[PreparedDispatch, BulkRebuilt]:
+        """Build the root as ``reput rebuild`` does; damage is left for the query to find."""
+        rebuild = BulkRebuild(self.root, spark_run(spark.sparkContext))
+        built = rebuild.run(self.options.on_catch_up)
+        sink = _sink(self.root, self.config, self.options)
+        begin = self.root.progress.reput_from_offset
+        return replace(self, sink=sink, begin=begin), built
 
     def close(self) -> None:
         """Give the root back."""
@@ -156,18 +185,22 @@ def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -
             recovered.why,
         )
     try:
-        sink = DispatchSink(
-            root,
-            config,
-            fail_on_data_loss=options.fail_on_data_loss,
-            keep_expired=options.keep_expired,
-            listeners=options.listeners,
-        )
+        sink = _sink(root, config, options)
     except BaseException:
         root.close(clean=True)
         raise
     begin = root.progress.reput_from_offset if replay_from is None else replay_from
     return PreparedDispatch(root, sink, config, options, begin)
+
+
+def _sink(root: DispatchRoot, config: StoreConfig, options: DispatchOptions) -> DispatchSink:
+    return DispatchSink(
+        root,
+        config,
+        fail_on_data_loss=options.fail_on_data_loss,
+        keep_expired=options.keep_expired,
+        listeners=options.listeners,
+    )
 
 
 def query_error(query: StreamingQuery) -> StoreError | None:

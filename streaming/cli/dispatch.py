@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from checkpoints.progress import queue_key
-from store.errors import ConfigError
+from store.errors import ConfigError, StoreError
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.long_running import (
     MEGA,
@@ -36,6 +36,8 @@ from streaming.cli.recover import recovered_json, recovered_words, recovery_prog
 from streaming.cli.show import drops_line
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from streaming.dispatchers import ArrivalListener
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
     from streaming.progress import DispatchProgress
@@ -109,6 +111,7 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
         keep_expired=keep_expired,
         on_progress=reporter.report,
+        on_catch_up=reporter.report_catch_up,
     )
     kafka = notify_kafka_bootstrap, notify_kafka_topic
     with notifying(kafka, (kafka_properties, kafka_property or []), reporter) as listeners:
@@ -167,7 +170,8 @@ def run_dispatch(
             prepared.close()
             raise
         try:
-            running = prepared.start(spark)
+            with cancelled_by(stop, spark):
+                running = prepared.start(spark)
             reporter.start()
             try:
                 (meanwhile or _wait)(running, stop)
@@ -177,8 +181,30 @@ def run_dispatch(
             error = running.sink.error or query_error(running.query)
             if error is not None and not stop.is_set():
                 raise error
+        except StoreError:
+            if not stop.is_set():  # else it was cancelled, and goes on when started again
+                raise
         finally:
             spark.stop()
+
+
+@contextmanager
+def cancelled_by(stop: threading.Event, spark: SparkSession) -> Iterator[None]:
+    """Cancel Spark's jobs as soon as a stop is asked for."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            if stop.wait(POLL_SECONDS):
+                spark.sparkContext.cancelAllJobs()
+
+    thread = threading.Thread(target=watch, name="reput-cancel", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _wait(running: Dispatch, stop: threading.Event) -> None:
@@ -228,9 +254,18 @@ class Reporter(LineReporter):
             fields |= {f"arrivals_{name}": value for name, value in asdict(counts).items()}
         self.show_progress(text, **fields)
 
+    def report_catch_up(self, done: int, total: int) -> None:
+        """Show how far the bulk build of a new root is."""
+        text = f"far behind: building in bulk, {done / MEGA:,.0f} of {total / MEGA:,.0f} MB of log"
+        self.show_progress(text, bytes_done=done, bytes_in_all=total)
+
     def end(self, running: Dispatch) -> None:
         """Say what was done; a report that comes later is not shown."""
         seconds = self.end_line()
+        if running.caught_up is not None:
+            built = running.caught_up
+            text = f"built in bulk first: {built.messages:,} messages, up to {built.end_offset:,}"
+            self.say("bulk", text, messages=built.messages, end_offset=built.end_offset)
         counts, progress = running.sink.counts, running.root.progress
         self.say(
             "stop",

@@ -11,16 +11,18 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
+import streaming.query
 from checkpoints.bulk.rebuild import BulkRebuilt
 from checkpoints.bulk.state import BULK_DIR
 from store.errors import ConfigError, DamageError, StoreIOError, UnsupportedFormatError
 from streaming.bulk import rebuild, spark_run
 from streaming.cli import run
 from streaming.export import ExportOptions, export
+from streaming.query import DispatchOptions, begin_dispatch, query_error
 from tests.checkpoints.test_retention import log_files
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.dispatching import assert_same_store, built_tree, dispatch_all
-from tests.logs import Message
+from tests.logs import Message, build_log, write_log
 from tests.verify_stores import CONFIG, flip, messages, write_store
 
 pytestmark = pytest.mark.spark
@@ -181,3 +183,47 @@ def test_an_export_of_a_damaged_log_fails_and_leaves_no_files(
     assert 20 < spark.read.parquet(str(tmp_path / "rest")).count() < 33
     with pytest.raises(ConfigError, match="is not a directory"):
         export(spark, store / "none", tmp_path / "other", ExportOptions())
+
+
+# --- Catching up --------------------------------------------------------------------------------
+
+
+def test_a_new_root_far_behind_is_built_in_bulk_and_the_query_goes_on(
+    spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming.query, "CATCH_UP_BYTES", 5_000)
+    told: list[tuple[int, int]] = []
+    options = DispatchOptions(
+        available_now=True, on_catch_up=lambda done, total: told.append((done, total))
+    )
+    running = begin_dispatch(spark, store, tmp_path / "output", options)
+    running.query.awaitTermination()
+    assert query_error(running.query) is None
+    assert running.caught_up is not None
+    assert (running.caught_up.messages, running.sink.counts.messages) == (33, 0)
+    assert told[-1][0] == told[-1][1]
+    running.close()
+    dispatch_all(store, tmp_path / "dispatched", CONFIG)
+    assert_same_store(tmp_path / "output", tmp_path / "dispatched")
+    sent = [*messages(30), *(Message("Other", queue_offset=n, body=b"\xff") for n in range(40))]
+    write_log(build_log(sent, 4096), store / "commitlog")
+    running = begin_dispatch(spark, store, tmp_path / "output", options)
+    running.query.awaitTermination()
+    assert running.caught_up is None
+    assert running.sink.counts.messages == 37
+    running.close()
+
+
+def test_damage_in_a_log_far_behind_ends_the_query_as_ever(
+    spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming.query, "CATCH_UP_BYTES", 5_000)
+    flip(log_files(store)[1], 100)
+    options = DispatchOptions(available_now=True)
+    running = begin_dispatch(spark, store, tmp_path / "output", options)
+    running.query.awaitTermination()
+    assert isinstance(running.sink.error or query_error(running.query), DamageError)
+    running.close()
+    with pytest.raises(DamageError):
+        dispatch_all(store, tmp_path / "dispatched", CONFIG)
+    assert_same_store(tmp_path / "output", tmp_path / "dispatched")
