@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import streaming.query
@@ -221,7 +222,8 @@ def test_damage_in_a_log_far_behind_ends_the_query_as_ever(
     flip(log_files(store)[1], 100)
     options = DispatchOptions(available_now=True)
     running = begin_dispatch(spark, store, tmp_path / "output", options)
-    running.query.awaitTermination()
+    with pytest.raises(StreamingQueryException):
+        running.query.awaitTermination()
     assert isinstance(running.sink.error or query_error(running.query), DamageError)
     running.close()
     with pytest.raises(DamageError):
