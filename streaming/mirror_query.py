@@ -51,8 +51,14 @@ MAX_BYTES_PER_TRIGGER = 128 * 1024 * 1024
 TRANSACTION_BYTES = 32 * 1024 * 1024
 COMPRESSION = "zstd"
 TRANSACTIONAL_ID_PREFIX = "reput-mirror-"
-# Ours where kafka-python's are meant for single messages.
-_DEFAULTS: Mapping[str, Any] = {"batch_size": 512 * 1024}
+WAIT_FOR_KAFKA_SECONDS = 120.0
+# Ours where kafka-python's are meant for single messages, or for who does not begin anew.
+_DEFAULTS: Mapping[str, Any] = {
+    "batch_size": 512 * 1024,
+    "delivery_timeout_ms": 30_000,
+    "request_timeout_ms": 15_000,
+    "reconnect_backoff_max_ms": 2_000,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,7 @@ class MirrorOptions:
     max_bytes_per_trigger: int | None = None
     transaction_bytes: int = TRANSACTION_BYTES
     fail_on_data_loss: bool = True
+    wait_for_kafka_seconds: float = WAIT_FOR_KAFKA_SECONDS
     on_progress: Callable[[DispatchProgress], None] | None = None
 
 
@@ -176,9 +183,17 @@ def _prepare(
     router = Router(cluster, options.rules, known.content or {}, options.creation)
     router.prepare()
     ensure_position_topic(cluster, options.position_topic)
-    producer = TransactionalProducer(client, TRANSACTIONAL_ID_PREFIX + name, codec)
+
+    def begin() -> tuple[TransactionalProducer, Position | None]:
+        producer = TransactionalProducer(client, TRANSACTIONAL_ID_PREFIX + name, codec)
+        try:
+            return producer, read_position(client, options.position_topic, name)
+        except BaseException:
+            producer.close()
+            raise
+
+    producer, found = begin()
     try:
-        found = read_position(client, options.position_topic, name)
         position = _position(log, found, options, store_root, name)
         until = UNLIMITED
         if options.to_time is not None:
@@ -193,10 +208,11 @@ def _prepare(
         request_bytes_max=client.get("max_request_size"),
         transaction_bytes=options.transaction_bytes,
         fail_on_data_loss=options.fail_on_data_loss,
+        wait_seconds=options.wait_for_kafka_seconds,
         is_clean=lambda: not (store_root / ABORT_FILE).exists(),
     )
     encoder = Encoder(config, terms.batch_bytes, CODECS[codec][1])
-    sink = MirrorSink(log, MirrorLink(producer, router, encoder), terms, position)
+    sink = MirrorSink(log, MirrorLink(begin, router, encoder), terms, (producer, position, found))
     return PreparedMirror(
         store_root=store_root,
         name=name,
