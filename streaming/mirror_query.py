@@ -38,7 +38,7 @@ from streaming.kafka.position import (
     read_position,
 )
 from streaming.kafka.producer import TransactionalProducer
-from streaming.kafka.record_batches import CODECS, Encoder
+from streaming.kafka.record_batches import CODECS, Encoder, check_codec
 from streaming.kafka.routes import Creation, Router
 from streaming.kafka.topic_rules import TopicRules, check_kafka_name
 from streaming.log_stream import RANGE_BYTES_MIN
@@ -145,9 +145,7 @@ def start_mirror(spark: SparkSession, store_root: str | Path, options: MirrorOpt
 def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
     """Check everything that can be checked without Spark, and take the name over."""
     spark_interval(options.trigger_interval)
-    if options.compression not in CODECS:
-        known = ", ".join(CODECS)
-        raise ConfigError(f"--compression {options.compression!r} is none of {known}")
+    check_codec(options.compression)
     if options.from_offset is not None and options.from_time is not None:
         raise ConfigError("give an offset or a time to begin at, not both")
     check_kafka_name(options.position_topic, "--position-topic")
@@ -155,8 +153,7 @@ def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
         raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
     client = client_options(options.bootstrap, options.properties, _DEFAULTS)
     codec = client.get("compression_type") or options.compression
-    if codec not in CODECS:
-        raise ConfigError(f"Kafka option compression.type = {codec!r} is not known")
+    check_codec(codec)
     config = load_config(store_root, options.broker_conf, options.broker_version)
     refuse_foreign_store(store_root, config)
     log = CommitLog(config.commit_log_paths(store_root), config)

@@ -142,7 +142,10 @@ class MirrorSink:
             at = self.position.commit_log_offset
             requests, lost, damage = take_following(stretches, at, self._may_skip)
             end = max([at, *(part.end for part in requests), *(gap.end for gap in lost)])
-            self._lost_to = max([self._lost_to, *(gap.end for gap in lost)])
+            for gap in lost:
+                if gap.end > self._lost_to:  # not seen before what failed was tried
+                    self.lost.append(gap)
+                    self._lost_to = gap.end
             if end == at:
                 break
             try:
@@ -154,7 +157,6 @@ class MirrorSink:
                     raise
                 self._reconnect(e)
                 continue
-            self.lost += lost
             self.counts = replace(self.counts, batches=self.counts.batches + 1)
             break
         if damage is not None:
@@ -292,6 +294,7 @@ class MirrorSink:
             failed.set_exception(e)
             return failed
         limits = [self._link.router.message_bytes_max[r.kafka_topic] for r in routes.values()]
+        limits.append(self._terms.request_bytes_max - REQUEST_OVERHEAD)
         encoder = self._link.encoder
         most = min([encoder.batch_bytes, *(limit - BATCH_HEADER_SIZE for limit in limits)])
         encode = replace(encoder, batch_bytes=most).encode

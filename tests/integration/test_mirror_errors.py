@@ -210,6 +210,15 @@ def test_a_message_that_is_too_large(kafka: KafkaServer, store: Path, who: str) 
     assert Counter(r for p in found.values() for r in p) == Counter(map(record_of, messages))
 
 
+def test_many_messages_fit_whatever_the_limits_are(kafka: KafkaServer, store: Path) -> None:
+    with CommitLogWriter(store, load_config(store)) as writer:
+        for n in range(100):  # more than a request holds, and not to be made smaller
+            writer.append(NewMessage("Orders", 0, INCOMPRESSIBLE[n * 1500 : (n + 1) * 1500]))
+    options = options_for(kafka.bootstrap, "tight", properties={"max.request.size": "20000"})
+    mirror(store, options)
+    assert count_held(kafka, "tight") == 220
+
+
 def test_a_kafka_that_ends_is_waited_for_and_then_told(tmp_path: Path, store: Path) -> None:
     server = KafkaServer(tmp_path / "kafka")
     server.start()
