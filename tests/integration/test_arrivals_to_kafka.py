@@ -1,11 +1,9 @@
 """Arrivals to a real Kafka: told, told after it came back, and never in the way of a dispatch."""
 
-import gc
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +21,6 @@ from tests.dispatching import assert_same_store, dispatch_all
 from tests.integration.mirroring import append, held, make_store
 from tests.integration.servers.kafka import KafkaServer
 from tests.integration.servers.processes import wait_for
-
-# kafka-python leaves sockets of attempts that failed to the garbage collector, see ``collected``.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """Collect a test's garbage within the test, so that no other test is warned of it."""
-    yield
-    gc.collect()
 
 
 class Dispatching:

@@ -1,6 +1,5 @@
 """What a mirror says and how it exits where Kafka or the log is not as it should be."""
 
-import gc
 import json
 import random
 import threading
@@ -33,9 +32,6 @@ from tests.integration.mirroring import (
 )
 from tests.integration.servers.kafka import KafkaOptions, KafkaServer
 
-# kafka-python leaves sockets of attempts that failed to the garbage collector, see ``collected``.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
-
 USER, PASSWORD = "reput", "a password"
 FILE_SIZE = 262_144
 INCOMPRESSIBLE = random.Random(1).randbytes(200_000)
@@ -51,13 +47,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     server.start()
     yield server
     server.kill()
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """Collect a test's garbage within the test, so that no other test is warned of it."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture
