@@ -52,7 +52,7 @@ _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
 )
 # The order of the commands in the help.
 _MODULES = (
-    "dispatch", "verify", "recover", "rebuild", "topics", "read", "dump", "demo",
+    "dispatch", "status", "verify", "recover", "rebuild", "topics", "read", "dump", "demo",
 )  # fmt: skip
 
 
