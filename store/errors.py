@@ -7,9 +7,11 @@
     ├── DamageError               bytes that break the format: path, offset, reason
     │   └── LostDataError         a range of the log that is gone: begin, end
     ├── RootInUseError            another owner holds the root's lock
+    │   └── MirrorInUseError      another mirror of the same name runs
     ├── UnsupportedFormatError    a format this project does not read
     ├── StoreIOError              the operating system refused: path, what was tried, errno
     ├── IllegalMessageError       a message that no record can hold (in ``store.record``)
+    ├── KafkaIOError              a Kafka cluster was not reached, or did not do what was asked
     └── SparkError                Spark or Java did not start, or failed
 
 End of data is a return value, never an exception.
@@ -59,6 +61,10 @@ class RootInUseError(StoreError):
     """The root's ``lock`` file is held by a broker or another dispatcher."""
 
 
+class MirrorInUseError(RootInUseError):
+    """Another mirror has taken over the name that this one writes under."""
+
+
 class UnsupportedFormatError(StoreError):
     """The store is of a kind that is not read here, and never half-read."""
 
@@ -70,6 +76,10 @@ class StoreIOError(StoreError):
         self.path = Path(path)
         self.errno = cause.errno
         super().__init__(f"cannot {action} {path}: {cause.strerror or cause}")
+
+
+class KafkaIOError(StoreError):
+    """A Kafka cluster was not reached in time, or refused what no setting of ours explains."""
 
 
 class SparkError(StoreError):

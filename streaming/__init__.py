@@ -1,8 +1,9 @@
 """RocketMQ's reput as a Spark Structured Streaming query.
 
 ``CommitLogDataSource`` is the data source ``rocketmq-commitlog``; ``start_dispatch`` starts the
-query that builds ConsumeQueue and IndexFile, ``query_error`` tells what ended it;
-``build_session`` makes a Spark session fit for both. Importing this package loads no PySpark.
+query that builds ConsumeQueue and IndexFile, ``start_mirror`` the one that sends the messages to
+Kafka, ``query_error`` tells what ended one; ``build_session`` makes a Spark session fit for all.
+Importing this package loads no PySpark.
 """
 
 from __future__ import annotations
@@ -11,17 +12,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from streaming.mirror_query import MirrorOptions, start_mirror
     from streaming.query import query_error, start_dispatch
     from streaming.session import build_session
     from streaming.source import CommitLogDataSource
 
-__all__ = ["CommitLogDataSource", "build_session", "query_error", "start_dispatch"]
+__all__ = [
+    "CommitLogDataSource",
+    "MirrorOptions",
+    "build_session",
+    "query_error",
+    "start_dispatch",
+    "start_mirror",
+]
 
 _MODULES = {
     "CommitLogDataSource": "source",
+    "MirrorOptions": "mirror_query",
     "build_session": "session",
     "query_error": "query",
     "start_dispatch": "query",
+    "start_mirror": "mirror_query",
 }
 
 

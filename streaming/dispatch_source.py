@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from store.config import StoreConfig, config_from_json
 from store.dispatch_request import COLUMN_TYPES, DispatchRequests
 from store.layout import ABORT_FILE
+from store.log_plan import UNLIMITED
 from store.scan import Damage, Scanner
 from streaming.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.options import OFFSET_KEY
@@ -43,7 +44,7 @@ _SCHEMA = (
 
 
 class DispatchRequestSource(DataSource):
-    """Streams dispatch requests of a commit log. Options are set by ``start_dispatch`` alone."""
+    """Streams dispatch requests of a commit log. Only our own queries set its options."""
 
     @classmethod
     def name(cls) -> str:
@@ -85,6 +86,7 @@ class DispatchRequestReader(LogStreamReader):
             is_clean=is_clean,
             max_bytes=int(options["maxbytespertrigger"]),
             range_bytes=int(options["rangebytes"]),
+            until=int(options.get("until", UNLIMITED)),
         )
 
     def initialOffset(self) -> Offset:

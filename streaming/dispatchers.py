@@ -24,6 +24,7 @@ from store.errors import StoreError
 from store.index_service import IndexService, IndexState
 from store.pull_request_hold import PullRequestHoldService
 from store.scan import Damage
+from streaming.stretches import in_log_order, take_following
 
 
 class CommitLogDispatcher(Protocol):
@@ -131,7 +132,7 @@ class DispatchSink:
             if self.error is not None:
                 raise self.error
             try:
-                self._apply(sorted(stretches, key=lambda s: (s.begin, s.end)))
+                self._apply(in_log_order(stretches))
             except StoreError as e:
                 self.error = e
                 raise
@@ -151,7 +152,7 @@ class DispatchSink:
         began = time.monotonic()
         at = self._root.progress.reput_from_offset
         self._root.check_log()
-        requests, lost, damage = self._take(stretches, at)
+        requests, lost, damage = take_following(stretches, at, self._may_skip)
         end = at
         if requests:
             batch = concat(requests)
@@ -184,31 +185,8 @@ class DispatchSink:
         if damage is not None:
             raise damage.error()
 
-    def _take(
-        self, stretches: list[DispatchRequests | Damage], at: int
-    ) -> tuple[list[DispatchRequests], list[Damage], Damage | None]:
-        """Split a batch into requests, gaps to skip, and the damage that stops it."""
-        requests: list[DispatchRequests] = []
-        lost: list[Damage] = []
-        for stretch in stretches:
-            if stretch.end <= at:
-                continue
-            if isinstance(stretch, Damage):
-                if self._fail_on_data_loss or not self._root.may_skip(stretch.begin):
-                    return requests, lost, stretch
-                lost.append(replace(stretch, begin=max(stretch.begin, at)))
-            else:
-                if stretch.begin > at:
-                    raise StoreError(
-                        f"a batch begins at offset {stretch.begin}, the store has been dispatched "
-                        f"up to {at}: what lies between is missing"
-                    )
-                part = stretch.starting_at(at)
-                if len(part) and part.begin != at and stretch.begin < at:
-                    raise StoreError(f"offset {at} is inside a record: the log changed")
-                requests.append(part)
-            at = stretch.end
-        return requests, lost, None
+    def _may_skip(self, offset: int) -> bool:
+        return not self._fail_on_data_loss and self._root.may_skip(offset)
 
     def _commit(self, requests: list[DispatchRequests], lost: list[Damage], end: int) -> None:
         offsets = [int(r.commit_log_offset[i]) for r in requests if len(r) for i in (0, -1)]

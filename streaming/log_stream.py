@@ -39,9 +39,9 @@ class LogPartition(InputPartition):
 
 
 class LogStream:
-    """Plans the micro-batches of one query."""
+    """Plans the micro-batches of one query, up to offset ``until`` at most."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name all but two
         self,
         store_root: Path,
         config: StoreConfig,
@@ -49,16 +49,18 @@ class LogStream:
         is_clean: Callable[[], bool],
         max_bytes: int | None,
         range_bytes: int,
+        until: int = UNLIMITED,
     ) -> None:
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         self._max_bytes = max_bytes
         self._planner = LogPlanner(self.log, is_clean, range_bytes=range_bytes)
-        self._target = UNLIMITED
+        self._until = until
+        self._target = until
         self._planned: Plan | None = None
 
     def prepare_available_now(self) -> None:
         """Fix the offset the query runs up to: where the log ends now."""
-        self._target = self._planner.end()
+        self._target = min(self._planner.end(), self._until)
 
     def latest(self, start: Offset, limit: ReadLimit) -> Offset:
         """Plan the next batch after ``start`` and return its end."""
@@ -77,7 +79,7 @@ class LogStream:
 
     def report_latest(self) -> Offset:
         """Return where the log ends now, for the query's status."""
-        return {OFFSET_KEY: self._planner.end()}
+        return {OFFSET_KEY: min(self._planner.end(), self._until)}
 
     def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
         """Return the ranges of a batch: those just planned, or planned again up to its end."""

@@ -78,12 +78,14 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
     max_bytes_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
     keep_expired: bool = False,
+    listeners: Sequence[ArrivalListener] = (),
 ) -> StreamingQuery:
     """Start dispatching the commit log of ``store_root`` into ``output``; return the query.
 
     ``from_offset`` or ``from_time`` (epoch ms) begins a new OUTPUT there; on an existing one it
     replays from there, which changes nothing, and is refused beyond its progress. Queue and index
     files whose messages have all expired from the log are deleted, unless ``keep_expired``.
+    ``listeners`` are called with what a batch holds, after it is durable; they must not raise.
 
     The root is given back when the query ends. Raises ConfigError, DamageError, RootInUseError,
     UnsupportedFormatError and StoreIOError before anything is written; damage met later ends the
@@ -99,6 +101,7 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
         max_bytes_per_trigger=max_bytes_per_trigger,
         fail_on_data_loss=fail_on_data_loss,
         keep_expired=keep_expired,
+        listeners=listeners,
     )
     return begin_dispatch(spark, Path(store_root), Path(output), options).query
 

@@ -7,9 +7,9 @@ exit  meaning
 1     the answer is "no", or what was compared differs
 2     usage: an option, or settings that do not fit the root
 3     damaged or lost input
-4     the root is in use
+4     the root, or the name of a mirror, is in use
 5     a format that is not read here
-6     the operating system refused
+6     the operating system or Kafka refused, or was not reached
 7     Spark or Java failed
 70    a bug of ours (with a traceback)
 ====  ==========================================================
@@ -31,6 +31,7 @@ import typer
 
 from store.errors import (
     ConfigError,
+    KafkaIOError,
     RootInUseError,
     SparkError,
     StoreError,
@@ -49,10 +50,11 @@ _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
     (UnsupportedFormatError, 5),
     (SparkError, _EXIT_SPARK),
     (StoreIOError, _EXIT_IO),
+    (KafkaIOError, _EXIT_IO),
 )
 # The order of the commands in the help.
 _MODULES = (
-    "dispatch", "status", "verify", "recover", "rebuild", "topics", "read", "dump", "demo",
+    "dispatch", "status", "verify", "recover", "rebuild", "topics", "read", "dump", "mirror", "demo",
 )  # fmt: skip
 
 
@@ -60,6 +62,7 @@ def main() -> None:
     """Run ``reput`` with the process's arguments and exit."""
     logging.basicConfig(level=logging.WARNING, format="reput: %(message)s")
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a failed batch is told in one line
+    logging.getLogger("kafka").propagate = False  # it tells every attempt; we tell the outcome
     sys.exit(run(sys.argv[1:]))
 
 

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from checkpoints.progress import queue_key
 from store.errors import ConfigError
+from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
+from streaming.cli.long_running import (
+    MEGA,
+    POLL_SECONDS,
+    LineReporter,
+    start_spark,
+    stop_signals,
+)
 from streaming.cli.options import (
     BrokerConf,
     BrokerVersion,
     Json,
     describe_settings,
+    flag_option,
     parse_time,
+    size_option,
 )
 from streaming.cli.recover import recovered_json, recovered_words, recovery_progress
 from streaming.cli.show import drops_line
-from streaming.options import parse_bytes
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from streaming.dispatchers import ArrivalListener
+    from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
     from streaming.progress import DispatchProgress
     from streaming.query import Dispatch, PreparedDispatch
 
 _log = logging.getLogger("reput.dispatch")
-_POLL_SECONDS = 0.2
-_MEGA = 1e6
 
 
 def register(app: typer.Typer) -> None:
@@ -79,6 +79,15 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
             "--keep-expired", help="keep queue and index files whose messages the log has lost"
         ),
     ] = False,
+    notify_kafka_bootstrap: Annotated[
+        str | None,
+        typer.Option(metavar="H:P,…", help="tell this Kafka which queues have new messages"),
+    ] = None,
+    notify_kafka_topic: Annotated[
+        str | None, typer.Option(help="the topic to tell it in [default: reput-arrivals]")
+    ] = None,
+    kafka_property: KafkaProperty = None,
+    kafka_properties: KafkaProperties = None,
     master: Annotated[str | None, typer.Option(help="Spark master URL [default: local[*]]")] = None,
     as_json: Json = False,
 ) -> None:
@@ -96,14 +105,45 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         from_time=parse_time("--from-time", from_time),
         available_now=available_now,
         trigger_interval=trigger_interval,
-        max_bytes_per_trigger=_size("--max-bytes-per-trigger", max_bytes_per_trigger),
-        fail_on_data_loss=_flag("--fail-on-data-loss", fail_on_data_loss),
+        max_bytes_per_trigger=size_option("--max-bytes-per-trigger", max_bytes_per_trigger),
+        fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
         keep_expired=keep_expired,
         on_progress=reporter.report,
     )
-    with recovery_progress(is_shown=reporter.is_live) as report:
-        prepared = prepare_dispatch(store, output, replace(options, on_recovery=report))
-    run_dispatch(prepared, reporter, master=master)
+    kafka = notify_kafka_bootstrap, notify_kafka_topic
+    with notifying(kafka, (kafka_properties, kafka_property or []), reporter) as listeners:
+        options = replace(options, listeners=listeners)
+        with recovery_progress(is_shown=reporter.is_live) as report:
+            prepared = prepare_dispatch(store, output, replace(options, on_recovery=report))
+        run_dispatch(prepared, reporter, master=master)
+
+
+@contextmanager
+def notifying(
+    kafka: tuple[str | None, str | None],
+    properties: tuple[Path | None, list[str]],
+    reporter: Reporter,
+) -> Iterator[list[ArrivalListener]]:
+    """Give the listeners that tell Kafka, none where that is not wanted; end them in bounded time.
+
+    ``kafka`` = (addresses, topic). Raises ConfigError.
+    """
+    bootstrap, topic = kafka
+    if bootstrap is None:
+        if topic is not None or properties[0] is not None or properties[1]:
+            raise ConfigError("options about Kafka need --notify-kafka-bootstrap")
+        yield []
+        return
+    from streaming.kafka.arrivals import ARRIVALS_TOPIC, KafkaArrivals
+    from streaming.kafka.client_options import client_options, read_properties
+
+    client = client_options(bootstrap, read_properties(*properties))
+    reporter.arrivals = arrivals = KafkaArrivals(client, topic or ARRIVALS_TOPIC)
+    try:
+        yield [arrivals]
+    finally:
+        counts = arrivals.close()
+        reporter.say("arrivals", arrivals_words(counts), **asdict(counts))
 
 
 def run_dispatch(
@@ -122,7 +162,7 @@ def run_dispatch(
     with stop_signals() as stop:
         reporter.begin(prepared)
         try:
-            spark = _start_spark(master, stop)
+            spark = start_spark("reput dispatch", master, stop)
         except BaseException:
             prepared.close()
             raise
@@ -142,61 +182,20 @@ def run_dispatch(
 
 
 def _wait(running: Dispatch, stop: threading.Event) -> None:
-    while running.query.isActive and not stop.wait(_POLL_SECONDS):
+    while running.query.isActive and not stop.wait(POLL_SECONDS):
         pass
 
 
-def _start_spark(master: str | None, stop: threading.Event) -> SparkSession:
-    """Start Spark; its own SIGINT handler is replaced before a signal can reach it."""
-    from streaming.session import build_session
-
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        spark = build_session("reput dispatch", master)
-        _handle_signals(stop)
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    return spark
-
-
-def _handle_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
-    """Let SIGINT and SIGTERM set an event; return the handlers they had."""
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    return {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-
-
-@contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event while inside."""
-    stop = threading.Event()
-    old = _handle_signals(stop)
-    try:
-        yield stop
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
 @dataclass
-class Reporter:
+class Reporter(LineReporter):
     """Shows a dispatch: a live line on a terminal, structured log lines otherwise."""
 
-    is_live: bool
-    as_json: bool = False
-
-    def __post_init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._live: Live | None = None
-        self._began = time.monotonic()
-        self._has_ended = False
+    arrivals: KafkaArrivals | None = None
 
     def begin(self, prepared: PreparedDispatch) -> None:
         """Say once what is assumed and where it goes on."""
         config, root = prepared.config, prepared.root
-        self._say(
+        self.say(
             "start",
             describe_settings(config),
             version=str(config.version),
@@ -208,44 +207,34 @@ class Reporter:
         )
         for recovered in root.recovered:
             fields = recovered_json(recovered)
-            self._say("recovered", recovered_words(recovered), **fields | fields.pop("cut"))
+            self.say("recovered", recovered_words(recovered), **fields | fields.pop("cut"))
         at, is_new = prepared.begin, root.progress.is_untouched
         how = "begins" if is_new else "goes on"
         if at < root.progress.reput_from_offset:
             how = "dispatches again, which changes nothing,"
-        self._say("position", f"{root.path}: {how} at offset {at:,}", begin_offset=at, how=how)
+        self.say("position", f"{root.path}: {how} at offset {at:,}", begin_offset=at, how=how)
         if not root.log.files:
             where = " and ".join(map(str, root.log.directories))
-            self._say("warning", f"no commit log file in {where} yet", empty=where)
-        if self.is_live:
-            self._live = Live(Text("starting Spark"), console=self._console, transient=True)
-            self._live.start()
-
-    def start(self) -> None:
-        """Count time from now on: the query has been started."""
-        self._began = time.monotonic()
-        if self._live is not None:
-            self._live.update(Text("waiting for the log"))
+            self.say("warning", f"no commit log file in {where} yet", empty=where)
+        self.show_line("starting Spark")
 
     def report(self, progress: DispatchProgress) -> None:
         """Show one progress report."""
-        if self._has_ended:
-            return
-        if self._live is not None:
-            self._live.update(Text(progress_line(progress)))
-        elif not self.is_live:
-            self._say("progress", progress_line(progress), **asdict(progress))
+        text, fields = progress_line(progress), asdict(progress)
+        if self.arrivals is not None:
+            counts = self.arrivals.counts
+            if counts.waiting or counts.dropped:
+                text += f"  arrivals waiting {counts.waiting:,}, dropped {counts.dropped:,}"
+            fields |= {f"arrivals_{name}": value for name, value in asdict(counts).items()}
+        self.show_progress(text, **fields)
 
     def end(self, running: Dispatch) -> None:
         """Say what was done; a report that comes later is not shown."""
-        self._has_ended = True
-        if self._live is not None:
-            self._live.stop()
+        seconds = self.end_line()
         counts, progress = running.sink.counts, running.root.progress
-        seconds = time.monotonic() - self._began
-        self._say(
+        self.say(
             "stop",
-            f"dispatched {counts.messages:,} messages ({counts.bytes / _MEGA:,.1f} MB of log) in "
+            f"dispatched {counts.messages:,} messages ({counts.bytes / MEGA:,.1f} MB of log) in "
             f"{seconds:.1f} s; {running.root.path} is at offset {progress.reput_from_offset}",
             messages=counts.messages,
             bytes=counts.bytes,
@@ -254,49 +243,27 @@ class Reporter:
         )
         if counts.expired_files:
             text = f"deleted {counts.expired_files:,} queue and index files that had expired"
-            self._say("expired", text, files=counts.expired_files)
+            self.say("expired", text, files=counts.expired_files)
         for queue, drops in progress.drops.items():
             topic, queue_id = queue_key(queue)
             text = drops_line(topic, queue_id, (drops["repeated"], drops["gaps"]))
-            self._say("rules", text, queue=queue, **drops)
+            self.say("rules", text, queue=queue, **drops)
         for lost in progress.lost:
             text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"
-            self._say("lost", text, **asdict(lost))
-
-    def _say(self, event: str, text: str, **fields: object) -> None:
-        if self.as_json:
-            print(json.dumps({"event": event, **fields}), flush=True)
-        elif self.is_live:
-            self._console.print(text, highlight=False)
-        else:
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            pairs = " ".join(f"{k}={_logfmt(v)}" for k, v in fields.items())
-            print(f"{stamp} {event} {pairs}", file=sys.stderr, flush=True)
+            self.say("lost", text, **asdict(lost))
 
 
 def progress_line(p: DispatchProgress) -> str:
     """Return a report as one line for people."""
     return (
-        f"offset {p.reput_from_offset:,}  {p.bytes_per_second / _MEGA:,.1f} MB/s  "
+        f"offset {p.reput_from_offset:,}  {p.bytes_per_second / MEGA:,.1f} MB/s  "
         f"{p.messages_per_second:,.0f} messages/s  behind {p.lag_bytes:,} bytes, {p.lag_ms:,} ms"
     )
 
 
-def _logfmt(value: object) -> str:
-    text = f"{value:.1f}" if isinstance(value, float) else str(value)
-    return json.dumps(text) if " " in text or "=" in text or not text else text
-
-
-def _size(option: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    value = parse_bytes(text)
-    if not value:
-        raise ConfigError(f"{option} {text!r} is not a positive size in bytes (or 64m, 1g)")
-    return value
-
-
-def _flag(option: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{option} {text!r} is neither true nor false")
-    return text.lower() == "true"
+def arrivals_words(counts: ArrivalCounts) -> str:
+    """Tell in one line what became of the arrivals."""
+    return (
+        f"arrivals: {counts.sent:,} told to Kafka, {counts.coalesced:,} overtaken by newer ones, "
+        f"{counts.dropped:,} dropped"
+    )

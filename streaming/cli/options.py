@@ -13,7 +13,7 @@ from store import MessageStore
 from store.config import StoreConfig
 from store.errors import ConfigError
 from streaming.cli.show import say
-from streaming.options import parse_time_ms
+from streaming.options import parse_bytes, parse_time_ms
 
 Store = Annotated[
     Path, typer.Argument(metavar="STORE", help="The broker's storePathRootDir.", show_default=False)
@@ -59,6 +59,23 @@ def parse_time(option: str, text: str | None) -> int | None:
             "(such as 2024-05-01T08:00:00Z)"
         )
     return value
+
+
+def size_option(option: str, text: str | None) -> int | None:
+    """Parse an option's size, None if not given. Raises ConfigError naming option and value."""
+    if text is None:
+        return None
+    value = parse_bytes(text)
+    if not value:
+        raise ConfigError(f"{option} {text!r} is not a positive size in bytes (or 64m, 1g)")
+    return value
+
+
+def flag_option(option: str, text: str) -> bool:
+    """Parse an option's true or false. Raises ConfigError naming option and value."""
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{option} {text!r} is neither true nor false")
+    return text.lower() == "true"
 
 
 def describe_settings(config: StoreConfig) -> str:

@@ -1,0 +1,116 @@
+"""What commands share that run a query until they are stopped: signals, Spark, and their lines."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POLL_SECONDS = 0.2
+MEGA = 1e6
+
+
+def start_spark(name: str, master: str | None, stop: threading.Event) -> SparkSession:
+    """Start Spark; its own SIGINT handler is replaced before a signal can reach it."""
+    from streaming.session import build_session
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        spark = build_session(name, master)
+        _handle_signals(stop)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return spark
+
+
+def _handle_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
+    """Let SIGINT and SIGTERM set an event; return the handlers they had."""
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    return {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """Turn SIGINT and SIGTERM into an event while inside."""
+    stop = threading.Event()
+    old = _handle_signals(stop)
+    try:
+        yield stop
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+@dataclass
+class LineReporter:
+    """Says what happens: text and a live line on a terminal, else log lines or JSON objects."""
+
+    is_live: bool
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._live: Live | None = None
+        self._began = time.monotonic()
+        self._has_ended = False
+
+    def say(self, event: str, text: str, **fields: object) -> None:
+        """Tell of an event: people get the text, everybody else the fields."""
+        if self.as_json:
+            print(json.dumps({"event": event, **fields}), flush=True)
+        elif self.is_live:
+            self._console.print(text, highlight=False)
+        else:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            pairs = " ".join(f"{k}={_logfmt(v)}" for k, v in fields.items())
+            print(f"{stamp} {event} {pairs}", file=sys.stderr, flush=True)
+
+    def show_line(self, text: str) -> None:
+        """Begin the live line, on a terminal."""
+        if self.is_live:
+            self._live = Live(Text(text), console=self._console, transient=True)
+            self._live.start()
+
+    def start(self) -> None:
+        """Count time from now on: the query has been started."""
+        self._began = time.monotonic()
+        if self._live is not None:
+            self._live.update(Text("waiting for the log"))
+
+    def show_progress(self, text: str, **fields: object) -> None:
+        """Show one report; after the end none is shown."""
+        if self._has_ended:
+            return
+        if self._live is not None:
+            self._live.update(Text(text))
+        elif not self.is_live:
+            self.say("progress", text, **fields)
+
+    def end_line(self) -> float:
+        """End the live line; return the seconds since the start."""
+        self._has_ended = True
+        if self._live is not None:
+            self._live.stop()
+        return time.monotonic() - self._began
+
+
+def _logfmt(value: object) -> str:
+    text = f"{value:.1f}" if isinstance(value, float) else str(value)
+    return json.dumps(text) if " " in text or "=" in text or not text else text

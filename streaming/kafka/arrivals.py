@@ -1,0 +1,262 @@
+"""Arrivals to Kafka: after a batch is durable, one small event for each queue that it touched.
+
+The broker's ``NotifyMessageArrivingListener`` for consumers elsewhere. An event is JSON::
+
+    {"topic": "T", "queue_id": 3, "max_offset": 17, "store_timestamp": 1700000000000}
+
+``max_offset`` is the queue offset behind the newest message, as ``reput topics`` shows it, and
+``store_timestamp`` that message's store time in ms. Its key is ``T/3``, so that a compacted topic
+keeps the newest of each queue.
+
+Whatever Kafka does, the dispatch goes on: it only ever puts events into a bounded table, one a
+queue, in which a newer event takes the place of an older one. A thread sends them. An event that
+Kafka did not take goes back, unless a newer one is there; one for which there is no room is
+dropped and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from kafka import KafkaProducer
+from numpy.typing import NDArray
+
+from store.dispatch_request import DispatchRequests
+from store.errors import StoreError
+from store.layout import SYS_COMMIT
+from streaming.kafka.client_errors import as_store_error, connect
+from streaming.kafka.client_options import ClientOptions
+from streaming.kafka.topic_rules import check_kafka_name
+
+_log = logging.getLogger(__name__)
+
+ARRIVALS_TOPIC = "reput-arrivals"
+QUEUES_MAX = 100_000
+CLOSE_SECONDS = 5.0
+_RETRY_SECONDS, _RETRY_SECONDS_MAX = 0.5, 10.0
+_LOG_SECONDS = 60.0
+# So that a Kafka that is away is noticed soon; whoever set them keeps them.
+_DEFAULTS: Mapping[str, Any] = {
+    "delivery_timeout_ms": 10_000,
+    "request_timeout_ms": 5_000,
+    "max_block_ms": 5_000,
+    "reconnect_backoff_max_ms": 1_000,
+}
+
+Queue = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A queue has messages up to ``max_offset`` (exclusive); its time is in ms."""
+
+    topic: str
+    queue_id: int
+    max_offset: int
+    store_timestamp: int
+
+    def encode(self) -> bytes:
+        """Encode as JSON."""
+        names = ("topic", "queue_id", "max_offset", "store_timestamp")
+        return json.dumps({name: getattr(self, name) for name in names}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalCounts:
+    """What became of the events; ``coalesced`` ones were overtaken before they were sent."""
+
+    sent: int = 0
+    coalesced: int = 0
+    dropped: int = 0
+    failures: int = 0  # attempts to reach Kafka, or to send, that failed
+    waiting: int = 0
+
+
+class KafkaArrivals:
+    """An arrival listener that tells a Kafka topic; close it after the dispatch.
+
+    Raises ConfigError for addresses, options or a topic name that cannot be right. A Kafka that
+    cannot be reached raises nothing.
+    """
+
+    def __init__(
+        self,
+        bootstrap: ClientOptions,
+        topic: str,
+        *,
+        queues_max: int = QUEUES_MAX,
+        make_producer: Callable[..., Any] = KafkaProducer,
+    ) -> None:
+        check_kafka_name(topic, "arrivals")
+        self._options = replace(bootstrap, settings={**_DEFAULTS, **bootstrap.settings})
+        self._topic = topic
+        self._queues_max = queues_max
+        self._make_producer = make_producer
+        self._changed = threading.Condition()
+        self._waiting: dict[Queue, Arrival] = {}
+        self._counts = ArrivalCounts()
+        self._closing = False
+        self._problem_told = -_LOG_SECONDS
+        self._thread = threading.Thread(target=self._run, name="reput-arrivals", daemon=True)
+        self._thread.start()
+
+    @property
+    def counts(self) -> ArrivalCounts:
+        """What has become of the events so far."""
+        with self._changed:
+            return replace(self._counts, waiting=len(self._waiting))
+
+    def __call__(self, requests: DispatchRequests) -> None:
+        """Note what has arrived; takes no time worth telling and raises nothing."""
+        try:
+            arrivals = arrivals_of(requests)
+            with self._changed:
+                if self._closing:
+                    self._count(dropped=len(arrivals))
+                    return
+                for arrival in arrivals:
+                    self._put(arrival, is_new=True)
+                self._changed.notify()
+        except Exception:  # noqa: BLE001 - the dispatch goes on whatever happens here
+            _log.exception("arrivals were not noted")
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> ArrivalCounts:
+        """Send what is waiting if that goes quickly; return what became of all events."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(seconds)
+        with self._changed:
+            self._count(dropped=len(self._waiting))
+            self._waiting.clear()
+            return self._counts
+
+    def _count(self, **more: int) -> None:
+        self._counts = replace(
+            self._counts, **{name: getattr(self._counts, name) + n for name, n in more.items()}
+        )
+
+    def _put(self, arrival: Arrival, *, is_new: bool) -> None:
+        """Put an event into the table; the newest of a queue stays."""
+        queue = arrival.topic, arrival.queue_id
+        if queue in self._waiting:
+            self._count(coalesced=1)
+            if is_new:
+                self._waiting[queue] = arrival
+        elif len(self._waiting) >= self._queues_max:
+            self._count(dropped=1)
+        else:
+            self._waiting[queue] = arrival
+
+    def _run(self) -> None:
+        producer, pause = None, _RETRY_SECONDS
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closing:
+                    self._changed.wait()
+                if not self._waiting:
+                    break
+            try:
+                if producer is None:
+                    producer = self._connect()
+                self._send(producer)
+                pause = _RETRY_SECONDS
+            except Exception as e:  # noqa: BLE001 - the thread goes on whatever Kafka does
+                self._tell(e)
+                with self._changed:
+                    if self._closing:
+                        break
+                    self._changed.wait_for(lambda: self._closing, pause)
+                pause = min(2 * pause, _RETRY_SECONDS_MAX)
+        if producer is not None:
+            producer.close(timeout=1)
+
+    def _connect(self) -> Any:
+        arguments = self._options.of(KafkaProducer)
+        return connect(self._options, lambda: self._make_producer(**arguments))
+
+    def _send(self, producer: Any) -> None:
+        """Send what is waiting and wait for it; what fails goes back. Raises what failed."""
+        with self._changed:
+            batch, self._waiting = self._waiting, {}
+        sent: list[tuple[Arrival, Any]] = []
+        failure: Exception | None = None
+        for arrival in batch.values():
+            future = None
+            if failure is None:
+                try:
+                    key = f"{arrival.topic}/{arrival.queue_id}".encode()
+                    future = producer.send(self._topic, arrival.encode(), key)
+                except Exception as e:  # noqa: BLE001 - kafka-python raises many kinds
+                    failure = e
+            sent.append((arrival, future))
+        deadline = time.monotonic() + self._options.get("delivery_timeout_ms") / 1000 + 1
+        failed = []
+        for arrival, future in sent:
+            try:
+                if future is None:
+                    failed.append(arrival)
+                else:
+                    future.get(max(deadline - time.monotonic(), 0))
+            except Exception as e:  # noqa: BLE001 - as above
+                failure = e
+                failed.append(arrival)
+        with self._changed:
+            for arrival in failed:
+                self._put(arrival, is_new=False)
+            self._count(sent=len(sent) - len(failed))
+        if failure is not None:
+            raise failure
+
+    def _tell(self, error: Exception) -> None:
+        """Count a failure, and log it now and then."""
+        with self._changed:
+            self._count(failures=1)
+            counts = replace(self._counts, waiting=len(self._waiting))
+        now = time.monotonic()
+        if now - self._problem_told < _LOG_SECONDS:
+            return
+        self._problem_told = now
+        found = error
+        if not isinstance(error, StoreError):
+            found = as_store_error(error, self._options, f"arrivals to topic {self._topic}")
+        _log.warning(
+            "%s (the dispatch goes on; %d queues' events wait, %d were dropped)",
+            found,
+            counts.waiting,
+            counts.dropped,
+        )
+
+
+def arrivals_of(requests: DispatchRequests) -> list[Arrival]:
+    """Return the newest event of each queue that the requests touch, further queues included."""
+    is_stored = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
+    rows = np.flatnonzero(is_stored)
+    queue = np.concatenate([requests.queue[rows], requests.multi_queue])
+    offset = np.concatenate([requests.queue_offset[rows], requests.multi_offset])
+    stamp = requests.store_timestamp[np.concatenate([rows, requests.multi_row])]
+    newest = _last_of_each(queue, len(requests.topics))
+    return [
+        Arrival(
+            requests.topics[q],
+            int(requests.queue_ids[q]),
+            int(offset[row]) + 1,
+            int(stamp[row]),
+        )
+        for q, row in enumerate(newest.tolist())
+        if row >= 0
+    ]
+
+
+def _last_of_each(queue: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    """Return the last row of each queue, -1 for none."""
+    last = np.full(count, -1, np.int64)
+    np.maximum.at(last, queue, np.arange(len(queue)))
+    return last

@@ -1,0 +1,307 @@
+"""The sink of the mirror: messages and the offset behind them in one transaction of their Kafka.
+
+A micro-batch is one transaction or several, each with its own position: a transaction may not take
+longer than Kafka lets it be open. What Kafka has committed is the truth; nothing is kept here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from kafka import errors
+
+from checkpoints.fingerprint import change_of, leads_to, read_fingerprint
+from store.commit_log import CommitLog
+from store.dispatch_request import DispatchRequests
+from store.errors import ConfigError, DamageError, LostDataError, StoreError
+from store.scan import Damage
+from streaming.dispatchers import SinkCounts
+from streaming.kafka.position import Position, encode_position
+from streaming.kafka.producer import (
+    BATCH_HEADER_SIZE,
+    REQUEST_OVERHEAD,
+    BatchRefusedError,
+    TransactionalProducer,
+)
+from streaming.kafka.record_batches import Encoder, RecordBatch, Route
+from streaming.kafka.routes import Router
+from streaming.stretches import Stretch, in_log_order, take_following
+
+_log = logging.getLogger(__name__)
+
+_ENCODERS = 2
+_TIMEOUT_PART = 4  # a transaction is committed after this part of the time Kafka gives it
+CHANGED_HINT = (
+    "what was mirrored cannot be taken back; to go on say where: --force-position with "
+    "--from-offset or --from-time"
+)
+_TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorTerms:
+    """How a mirror writes; sizes in bytes."""
+
+    name: str
+    position_topic: str
+    batch_bytes: int
+    request_bytes_max: int
+    transaction_bytes: int
+    fail_on_data_loss: bool
+    is_clean: Callable[[], bool]  # whether the log was closed cleanly
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorLink:
+    """Where a mirror writes to."""
+
+    producer: TransactionalProducer
+    router: Router
+    encoder: Encoder
+
+
+class MirrorSink:
+    """Applies micro-batches. Calls come from one thread at a time; ``close`` waits."""
+
+    def __init__(
+        self, log: CommitLog, link: MirrorLink, terms: MirrorTerms, position: Position
+    ) -> None:
+        self.error: StoreError | None = None
+        self.position = position
+        self.lost: list[Damage] = []
+        self.counts = SinkCounts(reput_from_offset=position.commit_log_offset)
+        self._log = log
+        self._link = link
+        self._terms = terms
+        self._lock = threading.Lock()
+        self._closed = False
+        self._bytes = 0  # of log, in the open transaction
+        self._messages = 0
+        self._lost_to = position.lost_to
+        self._pool = ThreadPoolExecutor(_ENCODERS, "reput-mirror")
+
+    def apply(self, stretches: Iterable[Stretch]) -> None:
+        """Mirror one micro-batch; what it returns from is committed.
+
+        Raises the damage found in it after all before that is committed; then, as after any
+        failure, the sink takes nothing more.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreError("the mirror is being stopped")
+            if self.error is not None:
+                raise self.error
+            try:
+                self._apply(in_log_order(stretches))
+            except StoreError as e:
+                self.error = e
+                raise
+            except BaseException as e:
+                self.error = StoreError(f"a batch was not mirrored: {e!r}")
+                raise
+
+    def close(self) -> None:
+        """Wait for the batch in flight, and end the producer."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._pool.shutdown()
+                self._link.producer.close()
+                self._link.router.close()
+
+    def _apply(self, stretches: list[Stretch]) -> None:
+        self._check_log()
+        at = self.position.commit_log_offset
+        requests, lost, damage = take_following(stretches, at, self._may_skip)
+        end = max([at, *(part.end for part in requests), *(gap.end for gap in lost)])
+        self._lost_to = max([self._lost_to, *(gap.end for gap in lost)])
+        if end > at:
+            self._transact(requests, end)
+            self.lost += lost
+            self.counts = replace(self.counts, batches=self.counts.batches + 1)
+        if damage is not None:
+            raise damage.error()
+
+    def _check_log(self) -> None:
+        """Raise DamageError if the log no longer holds what was mirrored last."""
+        self._log.refresh()
+        check_position(self._log, self.position)
+
+    def _may_skip(self, offset: int) -> bool:
+        last = self._log.last_file()
+        is_last = last is not None and offset >= last.base
+        return not self._terms.fail_on_data_loss and (not is_last or self._terms.is_clean())
+
+    def _transact(self, requests: list[DispatchRequests], end: int) -> None:
+        """Write requests and commit, now and then and at the end."""
+        began = time.monotonic()
+        producer, last = self._link.producer, None
+        try:
+            for part, made in self._encoded(requests):
+                try:
+                    batches = made.result()
+                    self._check_sizes(batches)
+                except StoreError:
+                    if producer.is_open:  # all before it is good
+                        self._commit(part.begin, last)
+                    raise
+                if not producer.is_open:
+                    producer.begin()
+                producer.send(batches)
+                self._bytes += part.end - part.begin
+                self._messages += sum(batch.count for batch in batches)
+                last = part if len(part) else last
+                if self._is_enough():
+                    self._commit(part.end, last)
+            if self.position.commit_log_offset < end:
+                self._commit(end, last)
+        except BatchRefusedError as e:
+            self._give_up()
+            raise self._refused(e) from e
+        except BaseException:
+            self._give_up()
+            raise
+        finally:
+            spent = self.counts.apply_seconds + time.monotonic() - began
+            self.counts = replace(self.counts, apply_seconds=spent)
+
+    def _is_enough(self) -> bool:
+        producer = self._link.producer
+        is_late = producer.seconds_open > producer.timeout_seconds / _TIMEOUT_PART
+        return is_late or self._bytes >= self._terms.transaction_bytes
+
+    def _commit(self, end: int, last: DispatchRequests | None) -> None:
+        """Write the position and commit; ``last`` holds the last record before it."""
+        producer, terms = self._link.producer, self._terms
+        if not producer.is_open:
+            producer.begin()
+        producer.flush()
+        record = self.position.last_record
+        if last is not None:
+            record = read_fingerprint(self._log, int(last.commit_log_offset[-1]))
+        position = replace(
+            self.position,
+            commit_log_offset=end,
+            last_record=record,
+            lost_to=self._lost_to,
+            messages=self.position.messages + self._messages,
+        )
+        producer.send_record(terms.position_topic, terms.name.encode(), encode_position(position))
+        producer.commit()
+        stamp = int(last.store_timestamp[-1]) if last is not None else 0
+        self.counts = replace(
+            self.counts,
+            messages=self.counts.messages + self._messages,
+            bytes=self.counts.bytes + end - self.position.commit_log_offset,
+            reput_from_offset=end,
+            last_store_timestamp=stamp or self.counts.last_store_timestamp,
+        )
+        self.position, self._bytes, self._messages = position, 0, 0
+
+    def _encoded(
+        self, requests: list[DispatchRequests]
+    ) -> Iterator[tuple[DispatchRequests, Future[list[RecordBatch]]]]:
+        """Encode ahead of what is written, in order; a failure is raised by the result."""
+        ahead: deque[tuple[DispatchRequests, Future[list[RecordBatch]]]] = deque()
+        for part in requests:
+            ahead.append((part, self._encode(part)))
+            if len(ahead) > _ENCODERS:
+                yield ahead.popleft()
+        yield from ahead
+
+    def _encode(self, part: DispatchRequests) -> Future[list[RecordBatch]]:
+        failed: Future[list[RecordBatch]] = Future()
+        try:
+            routes = self._routes(part)
+            file = self._log.find(part.begin)
+            if file is None:
+                path, end = self._log.directories[0], part.end
+                reason = "this part of the log has expired"
+                raise LostDataError(path, part.begin, end, reason=reason)
+            view = file.view()
+        except StoreError as e:
+            failed.set_exception(e)
+            return failed
+        limits = [self._link.router.message_bytes_max[r.kafka_topic] for r in routes.values()]
+        encoder = self._link.encoder
+        most = min([encoder.batch_bytes, *(limit - BATCH_HEADER_SIZE for limit in limits)])
+        encode = replace(encoder, batch_bytes=most).encode
+        return self._pool.submit(encode, part, routes, (view, file.base, str(file.path)))
+
+    def _routes(self, part: DispatchRequests) -> dict[str, Route]:
+        """Return the routes of a stretch's topics. Raises ConfigError, which names the offset."""
+        greatest: dict[str, int] = {}
+        for topic, queue_id in zip(part.topics, part.queue_ids.tolist(), strict=True):
+            greatest[topic] = max(greatest.get(topic, 0), queue_id)
+        found = {}
+        for topic, queue_id in greatest.items():
+            try:
+                route = self._link.router.route(topic, queue_id)
+            except ConfigError as e:
+                path = self._log.path_of(part.begin)
+                raise ConfigError(f"{e} (from offset {part.begin} of {path} on)") from e
+            if route is not None:
+                found[topic] = route
+        return found
+
+    def _check_sizes(self, batches: list[RecordBatch]) -> None:
+        """Raise ConfigError for a message that Kafka, or its client, would not take."""
+        for batch in batches:
+            size = BATCH_HEADER_SIZE + len(batch.records)
+            taken = self._link.router.message_bytes_max.get(batch.topic, size)
+            if size > taken:
+                raise self._too_large(batch, f"max.message.bytes of the topic is {taken}")
+            if size + REQUEST_OVERHEAD > self._terms.request_bytes_max:
+                most = self._terms.request_bytes_max
+                raise self._too_large(batch, f"max.request.size of the client is {most}")
+
+    def _too_large(self, batch: RecordBatch, why: str) -> ConfigError:
+        offset = batch.largest_offset
+        size = BATCH_HEADER_SIZE + len(batch.records)
+        return ConfigError(
+            f"the message at offset {offset} of {self._log.path_of(offset)} is too large for "
+            f"topic {batch.topic}: it takes {size} bytes ({batch.largest_size} before "
+            f"compression), {why}"
+        )
+
+    def _refused(self, refused: BatchRefusedError) -> StoreError:
+        batch = refused.batch
+        if isinstance(refused.cause, _TOO_LARGE):
+            return self._too_large(batch, "which is more than Kafka takes (message.max.bytes)")
+        what = (
+            f"writing {batch.count} messages from offset {batch.first_offset} of "
+            f"{self._log.path_of(batch.first_offset)} on to partition {batch.partition} of topic "
+            f"{batch.topic}"
+        )
+        return self._link.producer.explain(refused.cause, what)
+
+    def _give_up(self) -> None:
+        """Abort what is open; what that does not end, the next producer of the name does."""
+        self._bytes, self._messages = 0, 0
+        try:
+            self._link.producer.abort()
+        except StoreError as e:
+            _log.debug("not aborted: %s", e)
+
+
+def check_position(log: CommitLog, position: Position) -> None:
+    """Raise DamageError if the log no longer holds the record mirrored last.
+
+    A log whose files up to there have expired proves nothing and passes.
+    """
+    last = position.last_record
+    if last is None:
+        return
+    why = change_of(log, last)
+    follows = position.commit_log_offset != position.lost_to
+    if not why and follows and not leads_to(log, last, position.commit_log_offset):
+        why = "the log changed: other messages follow the record mirrored last"
+    if why:
+        why = why.replace("dispatched last", "mirrored last")
+        raise DamageError(log.path_of(last.offset), last.offset, why, CHANGED_HINT)

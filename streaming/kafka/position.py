@@ -1,0 +1,162 @@
+"""How far a mirror is: a record in a compacted topic of the Kafka it writes to.
+
+The record is written in the transaction of the messages it counts, so it is there if and only if
+they are. Its key is the mirror's name, its value JSON:
+
+==================  ==============================================================================
+field               meaning
+==================  ==============================================================================
+version             1
+commit_log_offset   physical offset up to which the log has been mirrored: where to go on
+last_record         fingerprint of the last record before it (``store.dispatched``), or null
+lost_to             end of the last range of the log that was skipped as lost, 0 for none
+store               the STORE it was mirrored from, as it was called
+messages            how many messages have been mirrored under this name
+==================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaConsumer, errors
+from kafka.structs import TopicPartition
+
+from store.dispatched import Fingerprint, decode_fingerprint
+from store.errors import ConfigError, KafkaIOError
+from streaming.kafka.client_errors import as_store_error, connect
+from streaming.kafka.client_options import ClientOptions
+from streaming.kafka.cluster import Cluster
+
+POSITION_TOPIC = "reput-mirror-offsets"
+VERSION = 1
+# Small segments, so that a start reads little: only closed ones are compacted.
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 * 1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_POLL_MS = 200
+_DIGEST_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a mirror is; offsets are physical ones of the log."""
+
+    commit_log_offset: int
+    last_record: Fingerprint | None = None
+    lost_to: int = 0
+    store: str = ""
+    messages: int = 0
+
+
+def default_name(store_root: Path, prefix: str) -> str:
+    """Return the name of the mirror of a store under a prefix: the same at each start."""
+    path = str(store_root.resolve())
+    digest = hashlib.sha256(f"{path}\0{prefix}".encode()).hexdigest()[:_DIGEST_DIGITS]
+    return f"{store_root.resolve().name}-{digest}"
+
+
+def encode_position(position: Position) -> bytes:
+    """Encode."""
+    return json.dumps({"version": VERSION, **asdict(position)}, sort_keys=True).encode()
+
+
+def decode_position(value: bytes, name: str) -> Position:
+    """Decode. Raises ConfigError for what no mirror of this release wrote."""
+    try:
+        values: dict[str, Any] = dict(json.loads(value))
+        version = values.pop("version")
+        if version != VERSION:
+            raise ConfigError(
+                f"the position of mirror {name!r} has version {version}; this release reads "
+                f"{VERSION}"
+            )
+        last = decode_fingerprint(values.pop("last_record"))
+        return Position(last_record=last, **values)
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise ConfigError(f"the position of mirror {name!r} cannot be read: {e}") from e
+
+
+def ensure_position_topic(cluster: Cluster, topic: str) -> None:
+    """Make the topic if it is not there. Raises ConfigError if it forgets what it holds."""
+    if not cluster.partitions(topic):
+        cluster.create(topic, 1, _SETTINGS)
+    policy = cluster.limits(topic).cleanup_policy
+    if policy and policy != "compact":
+        raise ConfigError(
+            f"topic {topic} has cleanup.policy={policy}: positions in it would be forgotten; set "
+            "it to compact, or name another topic (--position-topic)"
+        )
+
+
+def read_position(options: ClientOptions, topic: str, name: str) -> Position | None:
+    """Return the position that was committed last under a name, None for a new name.
+
+    To be called when no transaction of that name is open. Those of other names may be: what
+    lies behind them is waited for, as long as Kafka lets a transaction be open.
+    Raises ConfigError, KafkaIOError.
+    """
+    seconds = options.get("transaction_timeout_ms") / 1000 + 30
+    try:
+        ends = _ends(options, topic)
+        consumer = _consumer(options, "read_committed")
+        try:
+            value = _read_to(consumer, ends, name.encode(), time.monotonic() + seconds)
+        finally:
+            consumer.close(timeout_ms=1000)
+    except errors.KafkaError as e:
+        raise as_store_error(e, options, f"reading {topic}") from e
+    return None if value is None else decode_position(value, name)
+
+
+def _consumer(options: ClientOptions, isolation: str) -> KafkaConsumer:
+    arguments = options.of(
+        KafkaConsumer,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level=isolation,
+    )
+    return connect(options, lambda: KafkaConsumer(**arguments))
+
+
+def _ends(options: ClientOptions, topic: str) -> dict[TopicPartition, int]:
+    """Return where the topic's partitions end, open transactions included."""
+    consumer = _consumer(options, "read_uncommitted")
+    try:
+        numbers = consumer.partitions_for_topic(topic) or {0}
+        ends: dict[TopicPartition, int] = consumer.end_offsets(
+            [TopicPartition(topic, number) for number in numbers]
+        )
+        return ends
+    finally:
+        consumer.close(timeout_ms=1000)
+
+
+def _read_to(
+    consumer: KafkaConsumer, ends: dict[TopicPartition, int], key: bytes, deadline: float
+) -> bytes | None:
+    """Return the last committed value of a key before the ends."""
+    consumer.assign(list(ends))
+    consumer.seek_to_beginning(*ends)
+    value: bytes | None = None
+    left = {p for p, end in ends.items() if consumer.position(p) < end}
+    while left:
+        if time.monotonic() > deadline:
+            raise KafkaIOError(
+                f"the positions in {next(iter(left)).topic} could not be read to their end: "
+                "another mirror's transaction is open, or Kafka is slow"
+            )
+        for records in consumer.poll(timeout_ms=_POLL_MS).values():
+            for record in records:
+                if record.key == key:
+                    value = record.value
+        left = {p for p in left if consumer.position(p) < ends[p]}
+    return value

@@ -1,0 +1,98 @@
+"""Which Kafka topic a RocketMQ topic goes to, and how its messages are spread over partitions.
+
+The answer for a topic stays while a mirror runs. A queue keeps one partition, and its order, as
+long as neither the topic's queues (as ``config/topics.json`` says) nor its partitions are changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from store.broker_config_files import TopicConfig
+from store.errors import ConfigError
+from streaming.kafka.cluster import Cluster
+from streaming.kafka.record_batches import Route
+from streaming.kafka.record_kernel import HAS_NO_QUEUES
+from streaming.kafka.topic_rules import TopicNames, TopicRules
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """Whether missing topics are made, and with which settings."""
+
+    is_wanted: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class Router:
+    """Answers for one mirror."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        rules: TopicRules,
+        known: Mapping[str, TopicConfig],
+        creation: Creation,
+    ) -> None:
+        self.message_bytes_max: dict[str, int] = {}  # by Kafka topic
+        self._cluster = cluster
+        self._rules = rules
+        self._names = TopicNames(rules)
+        self._known = known
+        self._creation = creation
+        self._routes: dict[str, Route | None] = {}
+        for topic in sorted(known):  # two that would get one name are refused at the start
+            if rules.wants(topic):
+                self._names.name_of(topic)
+
+    def wants(self, topic: str) -> bool:
+        """Tell whether a topic is mirrored."""
+        return self._rules.wants(topic)
+
+    def prepare(self) -> None:
+        """Resolve the topics that were asked for by name and that the broker knows.
+
+        Raises ConfigError for one that Kafka does not have.
+        """
+        for topic in self._rules.topics:
+            if topic in self._known:
+                self.route(topic, 0)
+
+    def route(self, topic: str, queue_id: int) -> Route | None:
+        """Return where a topic goes, None if it is not mirrored.
+
+        ``queue_id`` is the greatest seen, in case the topic has to be made and nobody knows how
+        many queues it has. Raises ConfigError for a topic that Kafka does not have.
+        """
+        if topic not in self._routes:
+            wanted = self._rules.wants(topic)
+            self._routes[topic] = self._resolve(topic, queue_id) if wanted else None
+        return self._routes[topic]
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._cluster.close()
+
+    def _resolve(self, topic: str, queue_id: int) -> Route:
+        name, queues = self._names.name_of(topic), self._queues_of(topic)
+        partitions = self._cluster.partitions(name)
+        if not partitions:
+            if not self._creation.is_wanted:
+                raise ConfigError(
+                    f"topic {topic}: Kafka has no topic {name}; make it, or let --create-topics "
+                    "do so"
+                )
+            count = queues if queues != HAS_NO_QUEUES else queue_id + 1
+            self._cluster.create(name, count, self._creation.settings)
+            partitions = self._cluster.partitions(name) or count
+        self.message_bytes_max[name] = self._cluster.limits(name).message_bytes_max
+        return Route(name, partitions, queues)
+
+    def _queues_of(self, topic: str) -> int:
+        """Return how many queues the broker's own file gives a topic."""
+        config = self._known.get(topic)
+        if config is None:
+            return HAS_NO_QUEUES
+        counts = [n for n in (config.read_queue_nums, config.write_queue_nums) if n]
+        return max(counts, default=HAS_NO_QUEUES)

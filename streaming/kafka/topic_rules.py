@@ -1,0 +1,128 @@
+"""Which topics are mirrored, and what they are called in Kafka. Pure.
+
+A name that Kafka does not take has each refused character replaced by ``_`` (``%RETRY%group`` is
+``_RETRY_group``). Two topics that would get one name so are refused; ``--topic-map`` tells them
+apart, or says that they are to be one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from store.errors import ConfigError
+from store.layout import SCHEDULE_TOPIC
+
+NAME_MAX = 249
+_REFUSED = re.compile(r"[^a-zA-Z0-9._-]")
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+# Java parity: TopicValidator's system topics, those of 4.x included.
+SYSTEM_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "TBW102",
+        "OFFSET_MOVED_EVENT", "BenchmarkTest", "CHECKPOINT_TOPIC",
+    }
+)  # fmt: skip
+_SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "rmq_sys.")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """What was asked for. ``topics`` empty and ``pattern`` None: all but system topics."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    prefix: str = ""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    include_system: bool = False
+
+    def wants(self, topic: str) -> bool:
+        """Tell whether a topic's messages are mirrored."""
+        if is_system_topic(topic) and not self.include_system:
+            return False
+        if self.topics:
+            return topic in self.topics
+        return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
+
+    def kafka_name(self, topic: str) -> str:
+        """Return a topic's name in Kafka. Raises ConfigError if Kafka would not take it."""
+        name = self.renamed.get(topic)
+        if name is None:
+            name = self.prefix + _REFUSED.sub("_", topic)
+        check_kafka_name(name, f"topic {topic}")
+        return name
+
+
+class TopicNames:
+    """The names given so far: no two topics get one name unless it was asked for."""
+
+    def __init__(self, rules: TopicRules) -> None:
+        self._rules = rules
+        self._names: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+
+    def name_of(self, topic: str) -> str:
+        """Return a topic's name in Kafka. Raises ConfigError if another topic has that name."""
+        known = self._names.get(topic)
+        if known is not None:
+            return known
+        name = self._rules.kafka_name(topic)
+        owner = self._owners.setdefault(name, topic)
+        if owner != topic and not {owner, topic} <= set(self._rules.renamed):
+            raise ConfigError(
+                f"the topics {owner} and {topic} would both be {name} in Kafka: name one of them "
+                f"with --topic-map {topic}=…, or both to make them one"
+            )
+        self._names[topic] = name
+        return name
+
+
+def make_rules(
+    which: tuple[Iterable[str], str | None],
+    prefix: str = "",
+    maps: Iterable[str] = (),
+    *,
+    include_system: bool = False,
+) -> TopicRules:
+    """Check what was asked for; ``which`` = (topics, pattern). Raises ConfigError naming it."""
+    chosen, pattern = tuple(which[0]), which[1]
+    if chosen and pattern is not None:
+        raise ConfigError("give --topic or --topic-pattern, not both")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as e:
+            raise ConfigError(f"--topic-pattern {pattern!r} is not a pattern: {e}") from e
+    for topic in chosen:
+        if is_system_topic(topic) and not include_system:
+            raise ConfigError(f"--topic {topic} is a system topic: add --include-system")
+    if _REFUSED.search(prefix):
+        raise ConfigError(f"--topic-prefix {prefix!r} has a character that Kafka does not take")
+    renamed = dict(_renamed(maps))
+    for topic, name in renamed.items():
+        check_kafka_name(name, f"--topic-map {topic}={name}")
+    return TopicRules(chosen, pattern, prefix, renamed, include_system)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Tell whether a topic is the broker's own; those of consumer groups (%RETRY%…) are not."""
+    return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
+
+
+def check_kafka_name(name: str, whose: str) -> None:
+    """Raise ConfigError if Kafka takes no topic of that name."""
+    if _LEGAL.fullmatch(name) is None or name in (".", ".."):
+        raise ConfigError(
+            f"{whose}: {name[:60]!r} cannot name a topic in Kafka (letters, digits, '.', '_' and "
+            f"'-', at most {NAME_MAX}); --topic-map gives another name"
+        )
+
+
+def _renamed(maps: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for pair in maps:
+        topic, separator, name = pair.partition("=")
+        if not separator or not topic or not name:
+            raise ConfigError(f"--topic-map {pair!r} is not FROM=TO")
+        yield topic, name

@@ -1,0 +1,116 @@
+"""Kafka's option names in, kafka-python's out; what is not known is refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient
+
+from store.errors import ConfigError, StoreIOError
+from streaming.kafka.client_options import client_options, read_properties
+
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "settings"),
+    [
+        ("security.protocol", "SASL_SSL", {"security_protocol": "SASL_SSL"}),
+        ("kafka.security.protocol", "SSL", {"security_protocol": "SSL"}),
+        ("sasl.mechanism", "PLAIN", {"sasl_mechanism": "PLAIN"}),
+        ("sasl.username", "u", {"sasl_plain_username": "u"}),
+        ("sasl_plain_password", "p", {"sasl_plain_password": "p"}),
+        ("ssl.truststore.location", "/ca.pem", {"ssl_cafile": "/ca.pem"}),
+        ("ssl.truststore.type", "PEM", {}),
+        ("ssl.endpoint.identification.algorithm", "", {"ssl_check_hostname": False}),
+        ("ssl.endpoint.identification.algorithm", "https", {"ssl_check_hostname": True}),
+        ("linger.ms", "20", {"linger_ms": 20}),
+        ("batch.size", "1000", {"batch_size": 1000}),
+        ("receive.buffer.bytes", "65536", {"receive_buffer_bytes": 65536}),
+        ("metrics_enabled", "false", {"metrics_enabled": False}),
+        (
+            "sasl.jaas.config",
+            JAAS + 'username="a user" password="p=\\"w; d";',
+            {"sasl_plain_username": "a user", "sasl_plain_password": 'p="w; d'},
+        ),
+        (
+            "sasl.jaas.config",
+            "x.ScramLoginModule required username='u' password=p;",
+            {"sasl_plain_username": "u", "sasl_plain_password": "p"},
+        ),
+    ],
+)
+def test_options_in_kafkas_names(name: str, text: str, settings: dict[str, Any]) -> None:
+    assert dict(client_options("h:1", {name: text}).settings) == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        ("no.such.option", "1", "no.such.option is not known"),
+        ("acks", "1", "acks cannot be set"),
+        ("kafka.transactional.id", "x", "kafka.transactional.id cannot be set"),
+        ("enable.idempotence", "false", "enable.idempotence cannot be set"),
+        ("bootstrap.servers", "h:1", "--kafka-bootstrap"),
+        ("linger.ms", "soon", "'soon' is not a number"),
+        ("metrics_enabled", "yes", "neither true nor false"),
+        ("ssl.truststore.type", "JKS", "only PEM"),
+        ("ssl.endpoint.identification.algorithm", "ldap", "'https' or nothing"),
+        ("sasl.jaas.config", "Krb5LoginModule required;", "Krb5LoginModule"),
+        ("sasl.jaas.config", JAAS + "username=u;", "needs username and password"),
+        ("sasl.jaas.config", "", "no line of a JAAS"),
+        ("ssl_context", "x", "ssl_context is not known"),
+        ("partitioner", "x", "partitioner is not known"),
+    ],
+)
+def test_refused_options_are_named(name: str, text: str, part: str) -> None:
+    with pytest.raises(ConfigError, match="(?s)" + part.replace("(", "\\(")) as raised:
+        client_options("h:1", {name: text})
+    assert name in str(raised.value)
+
+
+def test_no_password_is_in_a_message() -> None:
+    with pytest.raises(ConfigError) as raised:
+        client_options("h:1", {"sasl.jaas.config": JAAS + "password=secret;"})
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "host", "host:", "host:x", "host:0", "host:65536", "a b:1", "http://h:1"]
+)
+def test_malformed_addresses_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        client_options(text, {})
+
+
+def test_addresses() -> None:
+    assert client_options("a:1, [::1]:2", {}).bootstrap == ("a:1", "[::1]:2")
+
+
+def test_each_client_gets_what_it_knows() -> None:
+    options = client_options("h:1", {"batch.size": "7", "request.timeout.ms": "9"})
+    assert options.of(KafkaProducer)["batch_size"] == 7
+    for client in (KafkaConsumer, KafkaAdminClient):
+        arguments = options.of(client)
+        assert arguments["request_timeout_ms"] == 9
+        assert "batch_size" not in arguments
+        assert set(arguments) <= set(client.DEFAULT_CONFIG)
+
+
+def test_pairs_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("# a comment\nlinger.ms = 5\nsecurity.protocol: SSL\n")
+    found = read_properties(file, ["linger.ms=7", "sasl.password=a=b"])
+    assert found == {"linger.ms": "7", "security.protocol": "SSL", "sasl.password": "a=b"}
+
+
+def test_malformed_pairs_and_files_are_refused(tmp_path: Path) -> None:
+    for pair in ("x", "=1"):
+        with pytest.raises(ConfigError, match="KEY=VALUE"):
+            read_properties(None, [pair])
+    with pytest.raises(StoreIOError):
+        read_properties(tmp_path / "none", [])
+    (tmp_path / "bad").write_text("a=\\uZZZZ\n")
+    with pytest.raises(ConfigError, match="no properties file"):
+        read_properties(tmp_path / "bad", [])
