@@ -54,7 +54,8 @@ _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
 )
 # The order of the commands in the help.
 _MODULES = (
-    "dispatch", "status", "verify", "recover", "rebuild", "topics", "read", "dump", "mirror", "demo",
+    "dispatch", "status", "verify", "recover", "rebuild", "topics", "read", "dump", "mirror",
+    "demo",
 )  # fmt: skip
 
 
