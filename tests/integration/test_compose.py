@@ -21,7 +21,7 @@ from kafka import KafkaConsumer
 from tests.dispatching import assert_same_store, built_tree
 from tests.integration.compose.dockerfile import build_image
 from tests.integration.compose.engine import NoEngineError, running_engine
-from tests.integration.compose.images import make_local_images
+from tests.integration.compose.images import make_local_images, remove_local_images
 from tests.integration.compose.stack import SERVICES, Stack, until
 from tests.integration.servers.rocketmq import QUEUES
 from tests.integration.traffic import (
@@ -127,6 +127,7 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         except NoEngineError as e:
             pytest.skip(f"THE SERVICES OF docker-compose.yml WERE NOT RUN: {e}")
         real = [build_image(engine)] if os.environ.get("REPUT_DOCKERFILE") else []
+        ends.callback(remove_local_images, engine)
         images = make_local_images(engine, *real)
         stack = Stack(engine, images, tmp_path_factory.mktemp("client"))
         ends.callback(stack.down)

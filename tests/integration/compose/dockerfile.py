@@ -21,7 +21,8 @@ def build_image(engine: Engine) -> str:
     """Build the Dockerfile and return the image's name."""
     arguments = ["--tag", BUILT, str(REPOSITORY)]
     if not _can_pull(engine):
-        _make_base(engine)
+        if engine.try_docker("image", "inspect", BASE).returncode != 0:
+            _make_base(engine)
         arguments = ["--build-arg", f"BASE_IMAGE={BASE}", *arguments]
     engine.docker("build", *arguments, seconds=BUILD_SECONDS)
     return BUILT

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROGRAMS = ("docker", "dockerd", "iptables")
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 COMMAND_SECONDS = 300.0
 

@@ -88,6 +88,11 @@ def make_local_images(engine: Engine, dispatcher: str = DISPATCHER) -> LocalImag
     return LocalImages(java, python, dispatcher)
 
 
+def remove_local_images(engine: Engine) -> None:
+    """Remove the three images: the engine may be one that goes on."""
+    engine.try_docker("image", "rm", "--force", ROCKETMQ, KAFKA, DISPATCHER)
+
+
 def _archive() -> bytes:
     """Return the one file system of all three as a tar."""
     out = io.BytesIO()
