@@ -1,5 +1,6 @@
 """Servers for the tests of this folder: started when first needed, ended with the run."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_server_left() -> Iterator[None]:
-    """End with the run whatever a test left running."""
+    """End with the run whatever a test left running, also when the run itself is ended."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     yield
     processes.kill_all()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-START_SECONDS = 150.0
+START_SECONDS = 240.0
 STOP_SECONDS = 90.0
 POLL_SECONDS = 0.1
 # Below the ports that outgoing connections are given (32768 and up on Linux).

@@ -65,6 +65,14 @@ def make_topic(broker: str, topic: str, queues: int) -> None:
     assert header["code"] == SUCCESS, header
 
 
+def max_offset(broker: str, topic: str, queue_id: int) -> int:
+    """Return the offset that a queue's next message gets."""
+    fields = {"topic": topic, "queueId": queue_id}
+    header, _ = request(broker, GET_MAX_OFFSET, fields)
+    assert header["code"] == SUCCESS, header
+    return int(header["extFields"]["offset"])
+
+
 def delete_expired_commit_log(broker: str) -> None:
     """Let a broker delete the expired files of its commit log now."""
     header, _ = request(broker, DELETE_EXPIRED_COMMIT_LOG, {})

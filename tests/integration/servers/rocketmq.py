@@ -53,8 +53,11 @@ OPENS = [
 ]
 _LOGBACK = """<configuration>
   <appender name="out" class="{prefix}ch.qos.logback.core.ConsoleAppender">
+    <target>System.err</target>
     <encoder><pattern>%d{{HH:mm:ss.SSS}} %level %logger{{0}} %msg%n</pattern></encoder>
   </appender>
+  <logger name="RocketmqWaterMark" level="OFF"/>
+  <logger name="RocketmqPop" level="WARN"/>
   <root level="{level}"><appender-ref ref="out"/></root>
 </configuration>
 """
@@ -152,7 +155,7 @@ class RocketMq:
     ) -> str:
         """Run a program to its end, one of ``java/`` or of the jars, and return what it printed."""
         class_path = f"{classes(self.libraries)}:{self.libraries}/*"
-        command = [*self._jvm("256m"), "-cp", class_path, main, *map(str, arguments)]
+        command = [*self._jvm("256m", "client"), "-cp", class_path, main, *map(str, arguments)]
         done = subprocess.run(
             command,
             input=text,
@@ -166,7 +169,7 @@ class RocketMq:
         )
         assert done.returncode == 0, (
             f"{main} {' '.join(map(str, arguments))}: exit {done.returncode}\n"
-            f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n{self.broker.tail()}"
+            f"{done.stdout[-1000:]}\n{done.stderr[-4000:]}\n{self.broker.tail()}"
         )
         return done.stdout
 
@@ -183,14 +186,15 @@ class RocketMq:
                 "forgotten by the name server",
             )
 
-    def _jvm(self, heap: str) -> list[str]:
+    def _jvm(self, heap: str, role: str = "server") -> list[str]:
         opens = OPENS if self.version.startswith("4.") else []
-        logback = self.directory / "logback.xml"
+        logback = self.directory / f"logback-{role}.xml"
+        plain = self.directory / "conf" / f"logback_{'broker' if role == 'server' else 'tools'}.xml"
         return [
             tool("java"), *JVM, *opens, f"-Xmx{heap}", "-XX:MaxDirectMemorySize=512m",
             f"-Duser.home={self.directory}", f"-Drmq.logback.configurationFile={logback}",
-            "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8",
-            "-Drocketmq.client.logUseSlf4j=false",
+            f"-Dlogback.configurationFile={plain}", "-Dfile.encoding=UTF-8",
+            "-Dstdout.encoding=UTF-8", "-Drocketmq.client.logUseSlf4j=false",
         ]  # fmt: skip
 
     def _environment(self) -> dict[str, str]:
@@ -219,10 +223,11 @@ class RocketMq:
         _write_properties(self.directory / "namesrv.conf", name_server)
         # 4.x reads these, from conf/; 5.x has a logback of its own, under another name.
         for name in ("broker", "namesrv", "tools"):
-            text = _LOGBACK.format(prefix="", level="INFO" if name != "tools" else "OFF")
+            text = _LOGBACK.format(prefix="", level="OFF" if name == "tools" else "INFO")
             (self.directory / "conf" / f"logback_{name}.xml").write_text(text, "utf-8")
-        text = _LOGBACK.format(prefix="org.apache.rocketmq.logging.", level="INFO")
-        (self.directory / "logback.xml").write_text(text, "utf-8")
+        for name, level in (("server", "INFO"), ("client", "ERROR")):
+            text = _LOGBACK.format(prefix="org.apache.rocketmq.logging.", level=level)
+            (self.directory / f"logback-{name}.xml").write_text(text, "utf-8")
 
 
 def _write_properties(path: Path, values: dict[str, str]) -> None:

@@ -1,0 +1,95 @@
+"""Compare what a dispatch builds with what its broker builds, while both are at work."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from store import layout
+from tests.dispatching import BUILT_DIRECTORIES, Content, assert_same_store, read_content, tree
+from tests.integration.servers.processes import POLL_SECONDS
+from tests.integration.servers.reput import Dispatcher, open_store
+from tests.integration.servers.rocketmq import RocketMq
+
+# Small files, so that every kind rolls many times.
+SIZES = {
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "1000",
+    "maxHashSlotNum": "97",
+    "maxIndexNum": "500",
+}
+EQUAL_SECONDS = 240.0
+# Longer than a broker of 5.x gathers the ends of transactions before it writes them.
+QUIET_SECONDS = 5.0
+
+
+def wait_until_equal(mq: RocketMq, dispatcher: Dispatcher) -> None:
+    """Wait until nothing more is written and the two are equal; tell the difference otherwise."""
+    wait_until_quiet(mq, dispatcher)
+    deadline = time.monotonic() + EQUAL_SECONDS
+    while not _are_equal(dispatcher.output, mq.store):
+        assert dispatcher.server.is_running, dispatcher.server.tail()
+        if time.monotonic() > deadline:
+            assert_same_store(dispatcher.output, mq.store)
+        time.sleep(POLL_SECONDS)
+
+
+def wait_until_quiet(mq: RocketMq, dispatcher: Dispatcher) -> None:
+    """Wait until the log has not grown for a while and all of it is dispatched."""
+    with open_store(mq, mq.store) as store:
+        size = store.config.mapped_file_size_commit_log
+        quiet_since, before = time.monotonic(), store.max_phy_offset()
+
+        def is_quiet() -> bool:
+            nonlocal quiet_since, before
+            end, offset = store.max_phy_offset(), dispatcher.offset
+            if end != before:
+                quiet_since, before = time.monotonic(), end
+            # What fills a file up is not stepped over before something follows it.
+            is_dispatched = offset == end or (end % size == 0 and 0 < end - offset < size)
+            return is_dispatched and time.monotonic() - quiet_since >= QUIET_SECONDS
+
+        dispatcher.server.wait_until(is_quiet, "at the end of a quiet log", EQUAL_SECONDS)
+
+
+def _are_equal(output: Path, store: Path) -> bool:
+    try:
+        assert_same_store(output, store)
+    except AssertionError:
+        return False
+    return True
+
+
+def units(root: Path) -> Counter[str]:
+    """Count the units of each topic's queues."""
+    counts: Counter[str] = Counter()
+    for name, content in tree(root / "consumequeue").items():
+        # A page that is not in a file is zero; a unit is one if it has a size.
+        for number, page in content.pages.items():
+            at = number * len(page)
+            assert at == 0, "files of more than a page are not counted here"
+            width = layout.CQ_UNIT.itemsize
+            sizes = [page[i + 8 : i + 12] for i in range(0, content.size, width)]
+            counts[name.split("/")[0]] += sum(size != bytes(4) for size in sizes)
+    return counts
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What changes when a file is written to."""
+
+    inode: int
+    modified_ns: int
+    content: Content
+
+
+def stamps(root: Path) -> dict[str, Stamp]:
+    """Map each file that a dispatch builds to its stamp, by its path below a root."""
+    found = {}
+    for kind in BUILT_DIRECTORIES:
+        for path in sorted((root / kind).rglob("*")):
+            if path.is_file():
+                seen = path.stat()
+                stamp = Stamp(seen.st_ino, seen.st_mtime_ns, read_content(path))
+                found[str(path.relative_to(root))] = stamp
+    return found

@@ -1,0 +1,256 @@
+"""A dispatch follows a broker at work: what it builds, what it answers, and a broker started on it.
+
+Each version of RocketMQ goes one way through this file: messages of every kind are sent while
+`reput dispatch` tails the store; its queues and index are compared with the broker's own, and its
+answers with the broker's; then the broker is started on what was built here.
+"""
+
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints.progress import Progress
+from store.message_store import MessageStore
+from tests.dispatching import BUILT_DIRECTORIES, assert_same_store
+from tests.integration.live import SIZES, Stamp, stamps, units, wait_until_equal
+from tests.integration.servers.reput import Dispatcher, open_store, reput
+from tests.integration.servers.rocketmq import QUEUES, RocketMq
+from tests.integration.traffic import (
+    Received,
+    Sent,
+    ask,
+    consume,
+    delivered,
+    max_offsets,
+    of_store,
+    produce,
+    produce_until,
+    wait_for_delivery,
+)
+
+TOPICS = ["TopicA", "TopicB"]
+GROUP = "LiveGroup"
+FIRST = 500
+RECEIVED = 300
+BATCHES = 3
+REFUSED = 5
+SYSTEM_TOPICS = ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"]
+
+
+@dataclass
+class Live:
+    """A broker, and the dispatch that followed it to the end of what was sent."""
+
+    mq: RocketMq
+    dispatcher: Dispatcher
+    sent: list[Sent] = field(default_factory=list)
+    # The progress records that were seen while messages were being sent.
+    seen: list[Progress] = field(default_factory=list)
+
+    @property
+    def output(self) -> Path:
+        """Where the dispatch builds."""
+        return self.dispatcher.output
+
+    def watch_until(self, is_over: Callable[[], bool]) -> None:
+        """Keep each progress record that appears, until it is over."""
+
+        def look() -> bool:
+            progress = self.dispatcher.progress
+            if progress is not None and progress not in self.seen[-1:]:
+                self.seen.append(progress)
+            return is_over()
+
+        self.dispatcher.server.wait_until(look, "some batches and a consumer done")
+
+
+@pytest.fixture(scope="module", params=["4.8.0", "5.3.3", "5.5.0"])
+def live(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Live]:
+    """Send messages of every kind while a dispatch follows, and wait until both are done."""
+    directory = tmp_path_factory.mktemp(f"live-{request.param}")
+    mq = RocketMq(directory, request.param, SIZES, TOPICS)
+    try:
+        mq.start()
+        live = Live(mq, Dispatcher(mq, directory / "out"))
+        live.sent = produce(mq, TOPICS, FIRST)  # brokers of 4.x have no log before
+        live.dispatcher.start()
+        live.dispatcher.wait_for_batch()
+        with ThreadPoolExecutor() as pool:
+            end = directory / "end-of-sending"
+            sending = pool.submit(produce_until, mq, TOPICS, end, first=FIRST)
+            receiving = pool.submit(consume, mq, TOPICS[0], GROUP, RECEIVED, refuse=REFUSED)
+            try:
+                live.watch_until(lambda: len(live.seen) > BATCHES and receiving.done())
+            finally:
+                end.touch()
+            live.sent += sending.result()
+            receiving.result()
+        wait_for_delivery(mq, live.sent)
+        wait_until_equal(mq, live.dispatcher)
+        yield live
+    finally:
+        live.dispatcher.kill()
+        mq.kill()
+
+
+def test_it_dispatched_while_messages_were_sent(live: Live) -> None:
+    counts = [progress.messages for progress in live.seen]
+    assert len(counts) > BATCHES
+    assert FIRST <= counts[0] < counts[1] < counts[-1]
+
+
+def test_queues_and_index_equal_the_brokers(live: Live) -> None:
+    assert_same_store(live.output, live.mq.store)
+    counts = units(live.output)
+    assert {topic: counts[topic] for topic in TOPICS} == delivered(live.sent)
+    assert all(counts[topic] > 0 for topic in [*SYSTEM_TOPICS, f"%RETRY%{GROUP}"]), counts
+    if live.mq.version >= "5":
+        assert counts["rmq_sys_wheel_timer"] > 0
+    for kind in ("commitlog", "consumequeue/TopicA/0", "index"):
+        assert len(list((live.mq.store / kind).iterdir())) > 1, f"{kind} never rolled"
+
+
+def test_reads_answer_as_the_broker_does(live: Live) -> None:
+    questions = [*key_questions(live.sent), *queue_questions(live.mq)]
+    answers = ask(live.mq, questions)
+    with open_store(live.mq, live.output) as store:
+        own = [own_answer(store, question) for question in questions]
+    assert own == answers
+    found = [a for q, a in zip(questions, answers, strict=True) if q[0] == "key"]
+    assert all(found[:-1]), "a key that was sent is not found"
+    assert found[-1] == []
+
+
+# --- a broker on what was built here --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A broker that was started on queues and an index that were built here."""
+
+    live: Live
+    before: dict[str, Stamp]  # its files as they were put there
+    after: dict[str, Stamp]  # and when it was ready
+    log: str  # what it said meanwhile
+
+
+@pytest.fixture(scope="module")
+def swapped(live: Live) -> Swapped:
+    """Stop both, put what was built in the place of what the broker made, and start the broker."""
+    mq, output = live.mq, live.output
+    live.dispatcher.stop()
+    mq.stop_broker()
+    assert_same_store(output, mq.store)
+    done = reput(mq, "verify", mq.store, "--output", output)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for kind in BUILT_DIRECTORIES:
+        shutil.rmtree(mq.store / kind, ignore_errors=True)
+        if (output / kind).is_dir():
+            shutil.copytree(output / kind, mq.store / kind)
+    before, said = stamps(mq.store), mq.broker.log.stat().st_size
+    mq.start_broker()
+    log = mq.broker.log.read_bytes()[said:].decode(errors="replace")
+    return Swapped(live, before, stamps(mq.store), log)
+
+
+def test_a_broker_starts_on_them_and_rebuilds_nothing(swapped: Swapped) -> None:
+    assert swapped.after == swapped.before
+    assert "last shutdown normally" in swapped.log
+    # What this says of a message would mean that it dispatched one that is in its queue already.
+    assert "build consume queue repeatedly" not in swapped.log
+    if swapped.live.mq.version < "5":  # later ones do not tell where their dispatch goes on
+        said = re.search(r"maxPhysicalPosInLogicQueue=(\d+).* clMaxOffset=(\d+)", swapped.log)
+        assert said is not None, swapped.log[-4000:]
+        assert int(said[1]) == int(said[2]) > 0
+
+
+def test_a_consumer_reads_every_message_from_the_first_offset(swapped: Swapped) -> None:
+    live = swapped.live
+    count = delivered(live.sent)[TOPICS[0]]
+    received = {
+        (m.queue_id, m.queue_offset): m for m in consume(live.mq, TOPICS[0], "AfterSwap", count)
+    }
+    ends = max_offsets(live.mq, TOPICS[0])
+    assert sorted(received) == [(queue, n) for queue in range(QUEUES) for n in range(ends[queue])]
+    with open_store(live.mq, live.output) as store:
+        for (queue_id, offset), message in received.items():
+            own = store.get_message(TOPICS[0], queue_id, offset, 1).messages
+            assert [of_store(m) for m in own] == [message]
+
+
+def test_it_answers_from_them(swapped: Swapped) -> None:
+    live = swapped.live
+    questions = [*key_questions(live.sent), *queue_questions(live.mq)]
+    answers = ask(live.mq, questions)
+    with open_store(live.mq, live.output) as store:
+        assert [own_answer(store, question) for question in questions] == answers
+
+
+def test_new_messages_are_appended_at_the_right_offsets(swapped: Swapped) -> None:
+    live, mq = swapped.live, swapped.live.mq
+    ends = {topic: max_offsets(mq, topic) for topic in TOPICS}
+    new = produce(mq, TOPICS, FIRST, first=100_000)
+    for topic in TOPICS:
+        told = {(m.queue_id, m.queue_offset) for m in new if m.topic == topic and m.is_in_its_queue}
+        assert len(told) > FIRST // 4
+        assert all(offset >= ends[topic][queue_id] for queue_id, offset in told)
+    live.sent += new
+    wait_for_delivery(mq, live.sent)
+    live.dispatcher.start()
+    wait_until_equal(mq, live.dispatcher)
+    live.dispatcher.stop()
+
+
+# --- questions and answers ------------------------------------------------------------------------
+
+
+def key_questions(sent: list[Sent]) -> list[list[Any]]:
+    """Ask for keys and unique keys of messages of each kind, and for one that none has."""
+    kinds: dict[str, list[Sent]] = defaultdict(list)
+    for message in sent:
+        if message.is_delivered:
+            kinds[message.kind].append(message)
+    some = [message for messages in kinds.values() for message in messages[:3]]
+    keys = [["key", m.topic, key] for m in some for key in m.keys.split()]
+    # Clients of 5.x store a batch under another unique key than they tell.
+    unique = [["uniq", m.topic, m.uniq_key] for m in some if m.kind != "batch"]
+    return [*unique, *keys, ["key", TOPICS[0], "no-such-key"]]
+
+
+def queue_questions(mq: RocketMq) -> list[list[Any]]:
+    """Ask for bounds, messages at offsets and offsets at times of each queue."""
+    questions: list[list[Any]] = []
+    for topic in TOPICS:
+        for queue_id, end in enumerate(max_offsets(mq, topic)):
+            queue = [topic, queue_id]
+            questions += [["max", *queue], ["min", *queue]]
+            questions += [["offset", *queue, offset] for offset in (0, end // 2, end - 1)]
+            questions += [["time", *queue, 0]]
+            if mq.version >= "5":  # see docs/reads.md for what earlier ones answer
+                questions += [["time", *queue, 4_000_000_000_000]]
+    return questions
+
+
+def own_answer(store: MessageStore, question: list[Any]) -> list[Received] | int:
+    """Answer a question from what was built here."""
+    what, topic, *rest = question
+    if what == "key":
+        found = store.query_message(topic, rest[0]).messages
+        return [of_store(message) for message in found]
+    if what == "uniq":  # a broker's client keeps the first that it is given
+        return [of_store(store.query_message(topic, rest[0], 1).messages[0])]
+    if what == "offset":
+        return [of_store(m) for m in store.get_message(topic, rest[0], rest[1], 1).messages]
+    if what == "time":
+        return store.offset_in_queue_by_time(topic, rest[0], rest[1])
+    bound = {"max": store.max_offset_in_queue, "min": store.min_offset_in_queue}[what]
+    return bound(topic, rest[0])
