@@ -2,7 +2,8 @@
 
 Figures are messages (or keys) a second. They depend on the machine: compare them with a run of
 another commit beside this one, never with a number from elsewhere. With ``--broker-lib`` the reads
-are measured on RocketMQ's own store too; its figures stand beside ours.
+are measured on RocketMQ's own store too; its figures stand beside ours. With ``--kafka-bootstrap``
+the mirror is measured, and kafka-python's own way of sending beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench import kernels, latency, reads, recovery, streaming_query
+from bench import kernels, latency, mirror, reads, recovery, streaming_query
 from bench.broker import Broker
 from bench.log import write_bench_log
 
@@ -25,6 +26,7 @@ BENCHES: dict[str, Callable[[Path, Path], dict[str, float]]] = {
     "latency": latency.run,
     "reads": reads.run,
     "recovery": recovery.run,
+    "mirror": mirror.run,
 }
 NO_BROKER = "reads by RocketMQ's own store: not run; --broker-lib names the lib folder of a release"
 
@@ -39,6 +41,9 @@ def main() -> None:
     parser.add_argument(
         "--broker-lib", type=Path, help="lib/ of a RocketMQ 5 release: its reads are measured too"
     )
+    parser.add_argument(
+        "--kafka-bootstrap", default="", help="H:P of a Kafka: the mirror to it is measured too"
+    )
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHES)
     if unknown:
@@ -49,7 +54,10 @@ def main() -> None:
             broker = Broker.find(arguments.broker_lib)
         except ValueError as e:
             parser.error(f"--broker-lib: {e}")
-    benches = BENCHES | {"reads": partial(reads.run, broker=broker)}
+    benches = BENCHES | {
+        "reads": partial(reads.run, broker=broker),
+        "mirror": partial(mirror.run, bootstrap=arguments.kafka_bootstrap),
+    }
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="reput-bench-"))
     figures: dict[str, float] = {}
     try:

@@ -38,7 +38,7 @@ from streaming.kafka.position import (
     read_position,
 )
 from streaming.kafka.producer import TransactionalProducer
-from streaming.kafka.record_batches import CODECS, Encoder
+from streaming.kafka.record_batches import CODECS, Encoder, check_codec
 from streaming.kafka.routes import Creation, Router
 from streaming.kafka.topic_rules import TopicRules, check_kafka_name
 from streaming.log_stream import RANGE_BYTES_MIN
@@ -51,8 +51,14 @@ MAX_BYTES_PER_TRIGGER = 128 * 1024 * 1024
 TRANSACTION_BYTES = 32 * 1024 * 1024
 COMPRESSION = "zstd"
 TRANSACTIONAL_ID_PREFIX = "reput-mirror-"
-# Ours where kafka-python's are meant for single messages.
-_DEFAULTS: Mapping[str, Any] = {"batch_size": 512 * 1024}
+WAIT_FOR_KAFKA_SECONDS = 120.0
+# Ours where kafka-python's are meant for single messages, or for who does not begin anew.
+_DEFAULTS: Mapping[str, Any] = {
+    "batch_size": 512 * 1024,
+    "delivery_timeout_ms": 30_000,
+    "request_timeout_ms": 15_000,
+    "reconnect_backoff_max_ms": 2_000,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,7 @@ class MirrorOptions:
     max_bytes_per_trigger: int | None = None
     transaction_bytes: int = TRANSACTION_BYTES
     fail_on_data_loss: bool = True
+    wait_for_kafka_seconds: float = WAIT_FOR_KAFKA_SECONDS
     on_progress: Callable[[DispatchProgress], None] | None = None
 
 
@@ -138,9 +145,7 @@ def start_mirror(spark: SparkSession, store_root: str | Path, options: MirrorOpt
 def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
     """Check everything that can be checked without Spark, and take the name over."""
     spark_interval(options.trigger_interval)
-    if options.compression not in CODECS:
-        known = ", ".join(CODECS)
-        raise ConfigError(f"--compression {options.compression!r} is none of {known}")
+    check_codec(options.compression)
     if options.from_offset is not None and options.from_time is not None:
         raise ConfigError("give an offset or a time to begin at, not both")
     check_kafka_name(options.position_topic, "--position-topic")
@@ -148,8 +153,7 @@ def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
         raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
     client = client_options(options.bootstrap, options.properties, _DEFAULTS)
     codec = client.get("compression_type") or options.compression
-    if codec not in CODECS:
-        raise ConfigError(f"Kafka option compression.type = {codec!r} is not known")
+    check_codec(codec)
     config = load_config(store_root, options.broker_conf, options.broker_version)
     refuse_foreign_store(store_root, config)
     log = CommitLog(config.commit_log_paths(store_root), config)
@@ -176,9 +180,17 @@ def _prepare(
     router = Router(cluster, options.rules, known.content or {}, options.creation)
     router.prepare()
     ensure_position_topic(cluster, options.position_topic)
-    producer = TransactionalProducer(client, TRANSACTIONAL_ID_PREFIX + name, codec)
+
+    def begin() -> tuple[TransactionalProducer, Position | None]:
+        producer = TransactionalProducer(client, TRANSACTIONAL_ID_PREFIX + name, codec)
+        try:
+            return producer, read_position(client, options.position_topic, name)
+        except BaseException:
+            producer.close()
+            raise
+
+    producer, found = begin()
     try:
-        found = read_position(client, options.position_topic, name)
         position = _position(log, found, options, store_root, name)
         until = UNLIMITED
         if options.to_time is not None:
@@ -193,10 +205,11 @@ def _prepare(
         request_bytes_max=client.get("max_request_size"),
         transaction_bytes=options.transaction_bytes,
         fail_on_data_loss=options.fail_on_data_loss,
+        wait_seconds=options.wait_for_kafka_seconds,
         is_clean=lambda: not (store_root / ABORT_FILE).exists(),
     )
     encoder = Encoder(config, terms.batch_bytes, CODECS[codec][1])
-    sink = MirrorSink(log, MirrorLink(producer, router, encoder), terms, position)
+    sink = MirrorSink(log, MirrorLink(begin, router, encoder), terms, (producer, position, found))
     return PreparedMirror(
         store_root=store_root,
         name=name,

@@ -125,6 +125,10 @@ def mirror(  # noqa: PLR0913 - one parameter an option
     fail_on_data_loss: Annotated[
         str, typer.Option(metavar="BOOL", help="false: go on behind damage, and say what is lost.")
     ] = "true",
+    wait_for_kafka: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="How long to wait for a Kafka that went away.", min=0),
+    ] = 120,
     master: Annotated[
         str | None, typer.Option(help="Spark master URL [default: local[*]]", show_default=False)
     ] = None,
@@ -169,6 +173,7 @@ def mirror(  # noqa: PLR0913 - one parameter an option
         transaction_bytes=size_option("--max-bytes-per-transaction", max_bytes_per_transaction)
         or TRANSACTION_BYTES,
         fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
+        wait_for_kafka_seconds=wait_for_kafka,
         on_progress=reporter.report,
     )
     run_mirror(prepare_mirror(store, options), options, reporter, master)

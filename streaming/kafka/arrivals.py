@@ -21,6 +21,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -170,13 +171,14 @@ class KafkaArrivals:
                 pause = _RETRY_SECONDS
             except Exception as e:  # noqa: BLE001 - the thread goes on whatever Kafka does
                 self._tell(e)
+                _end(producer)
+                producer = None  # a new one finds back to a broker more surely
                 with self._changed:
                     if self._closing:
                         break
                     self._changed.wait_for(lambda: self._closing, pause)
                 pause = min(2 * pause, _RETRY_SECONDS_MAX)
-        if producer is not None:
-            producer.close(timeout=1)
+        _end(producer)
 
     def _connect(self) -> Any:
         arguments = self._options.of(KafkaProducer)
@@ -233,6 +235,13 @@ class KafkaArrivals:
             counts.waiting,
             counts.dropped,
         )
+
+
+def _end(producer: Any) -> None:
+    """End a producer, if there is one."""
+    if producer is not None:
+        with suppress(Exception):
+            producer.close(timeout=1)
 
 
 def arrivals_of(requests: DispatchRequests) -> list[Arrival]:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kafka import errors
@@ -19,7 +20,14 @@ from kafka import errors
 from checkpoints.fingerprint import change_of, leads_to, read_fingerprint
 from store.commit_log import CommitLog
 from store.dispatch_request import DispatchRequests
-from store.errors import ConfigError, DamageError, LostDataError, StoreError
+from store.errors import (
+    ConfigError,
+    DamageError,
+    KafkaIOError,
+    LostDataError,
+    MirrorInUseError,
+    StoreError,
+)
 from store.scan import Damage
 from streaming.dispatchers import SinkCounts
 from streaming.kafka.position import Position, encode_position
@@ -36,6 +44,8 @@ from streaming.stretches import Stretch, in_log_order, take_following
 _log = logging.getLogger(__name__)
 
 _ENCODERS = 2
+_RECONNECT_SECONDS = 1.0
+_FAILURES_MAX = 2  # at one offset
 _TIMEOUT_PART = 4  # a transaction is committed after this part of the time Kafka gives it
 CHANGED_HINT = (
     "what was mirrored cannot be taken back; to go on say where: --force-position with "
@@ -54,14 +64,15 @@ class MirrorTerms:
     request_bytes_max: int
     transaction_bytes: int
     fail_on_data_loss: bool
+    wait_seconds: float  # how long a Kafka that went away is waited for
     is_clean: Callable[[], bool]  # whether the log was closed cleanly
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorLink:
-    """Where a mirror writes to."""
+    """Where a mirror writes to; ``connect`` makes a producer and reads the position anew."""
 
-    producer: TransactionalProducer
+    connect: Callable[[], tuple[TransactionalProducer, Position | None]]
     router: Router
     encoder: Encoder
 
@@ -70,10 +81,17 @@ class MirrorSink:
     """Applies micro-batches. Calls come from one thread at a time; ``close`` waits."""
 
     def __init__(
-        self, log: CommitLog, link: MirrorLink, terms: MirrorTerms, position: Position
+        self,
+        log: CommitLog,
+        link: MirrorLink,
+        terms: MirrorTerms,
+        begun: tuple[TransactionalProducer, Position, Position | None],
     ) -> None:
+        """Go on at a position; the third of ``begun`` is what Kafka held, None for nothing."""
         self.error: StoreError | None = None
+        self._producer, position, self._committed = begun
         self.position = position
+        self._may_be = position  # what Kafka holds if the commit that failed last has been done
         self.lost: list[Damage] = []
         self.counts = SinkCounts(reput_from_offset=position.commit_log_offset)
         self._log = log
@@ -81,6 +99,7 @@ class MirrorSink:
         self._terms = terms
         self._lock = threading.Lock()
         self._closed = False
+        self._closing = threading.Event()
         self._bytes = 0  # of log, in the open transaction
         self._messages = 0
         self._lost_to = position.lost_to
@@ -107,26 +126,66 @@ class MirrorSink:
                 raise
 
     def close(self) -> None:
-        """Wait for the batch in flight, and end the producer."""
+        """Wait for the batch in flight, and end the producer; Kafka is not waited for any more."""
+        self._closing.set()
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._pool.shutdown()
-                self._link.producer.close()
+                self._producer.close()
                 self._link.router.close()
 
     def _apply(self, stretches: list[Stretch]) -> None:
         self._check_log()
-        at = self.position.commit_log_offset
-        requests, lost, damage = take_following(stretches, at, self._may_skip)
-        end = max([at, *(part.end for part in requests), *(gap.end for gap in lost)])
-        self._lost_to = max([self._lost_to, *(gap.end for gap in lost)])
-        if end > at:
-            self._transact(requests, end)
-            self.lost += lost
+        failures, failed_at = 0, -1
+        while True:
+            at = self.position.commit_log_offset
+            requests, lost, damage = take_following(stretches, at, self._may_skip)
+            end = max([at, *(part.end for part in requests), *(gap.end for gap in lost)])
+            for gap in lost:
+                if gap.end > self._lost_to:  # not seen before what failed was tried
+                    self.lost.append(gap)
+                    self._lost_to = gap.end
+            if end == at:
+                break
+            try:
+                self._transact(requests, end)
+            except KafkaIOError as e:
+                failures = failures + 1 if failed_at == self.position.commit_log_offset else 1
+                failed_at = self.position.commit_log_offset
+                if failures > _FAILURES_MAX:  # it is not that Kafka was away
+                    raise
+                self._reconnect(e)
+                continue
             self.counts = replace(self.counts, batches=self.counts.batches + 1)
+            break
         if damage is not None:
             raise damage.error()
+
+    def _reconnect(self, failure: KafkaIOError) -> None:
+        """Begin anew with what Kafka has committed. Raises the failure when time is up.
+
+        kafka-python does not always find back to a broker that was restarted: it may lose a
+        request on the way. A new producer and the position in Kafka leave nothing to chance.
+        """
+        _log.warning("%s (trying again for %.0f s)", failure, self._terms.wait_seconds)
+        deadline = time.monotonic() + self._terms.wait_seconds
+        self._producer.close()
+        while time.monotonic() < deadline and not self._closing.is_set():
+            try:
+                self._producer, found = self._link.connect()
+            except KafkaIOError:
+                self._closing.wait(_RECONNECT_SECONDS)
+                continue
+            if found is not None and found == self._may_be:
+                self._count(found)
+            elif found != self._committed:
+                raise MirrorInUseError(
+                    f"another mirror of the name {self._terms.name!r} has been at work: it is at "
+                    f"offset {found.commit_log_offset if found is not None else None}"
+                )
+            return
+        raise failure
 
     def _check_log(self) -> None:
         """Raise DamageError if the log no longer holds what was mirrored last."""
@@ -141,7 +200,7 @@ class MirrorSink:
     def _transact(self, requests: list[DispatchRequests], end: int) -> None:
         """Write requests and commit, now and then and at the end."""
         began = time.monotonic()
-        producer, last = self._link.producer, None
+        producer, last = self._producer, None
         try:
             for part, made in self._encoded(requests):
                 try:
@@ -162,30 +221,31 @@ class MirrorSink:
             if self.position.commit_log_offset < end:
                 self._commit(end, last)
         except BatchRefusedError as e:
-            self._give_up()
-            raise self._refused(e) from e
-        except BaseException:
-            self._give_up()
+            refused = self._refused(e)
+            self._give_up(refused)
+            raise refused from e
+        except BaseException as e:
+            self._give_up(e)
             raise
         finally:
             spent = self.counts.apply_seconds + time.monotonic() - began
             self.counts = replace(self.counts, apply_seconds=spent)
 
     def _is_enough(self) -> bool:
-        producer = self._link.producer
+        producer = self._producer
         is_late = producer.seconds_open > producer.timeout_seconds / _TIMEOUT_PART
         return is_late or self._bytes >= self._terms.transaction_bytes
 
     def _commit(self, end: int, last: DispatchRequests | None) -> None:
         """Write the position and commit; ``last`` holds the last record before it."""
-        producer, terms = self._link.producer, self._terms
+        producer, terms = self._producer, self._terms
         if not producer.is_open:
             producer.begin()
         producer.flush()
         record = self.position.last_record
         if last is not None:
             record = read_fingerprint(self._log, int(last.commit_log_offset[-1]))
-        position = replace(
+        self._may_be = position = replace(
             self.position,
             commit_log_offset=end,
             last_record=record,
@@ -194,15 +254,20 @@ class MirrorSink:
         )
         producer.send_record(terms.position_topic, terms.name.encode(), encode_position(position))
         producer.commit()
-        stamp = int(last.store_timestamp[-1]) if last is not None else 0
+        self._count(position)
+
+    def _count(self, position: Position) -> None:
+        """Note what has been committed."""
+        last = position.last_record
         self.counts = replace(
             self.counts,
-            messages=self.counts.messages + self._messages,
-            bytes=self.counts.bytes + end - self.position.commit_log_offset,
-            reput_from_offset=end,
-            last_store_timestamp=stamp or self.counts.last_store_timestamp,
+            messages=self.counts.messages + position.messages - self.position.messages,
+            bytes=self.counts.bytes + position.commit_log_offset - self.position.commit_log_offset,
+            reput_from_offset=position.commit_log_offset,
+            last_store_timestamp=last.store_timestamp if last is not None else 0,
         )
-        self.position, self._bytes, self._messages = position, 0, 0
+        self.position, self._committed = position, position
+        self._bytes = self._messages = 0
 
     def _encoded(
         self, requests: list[DispatchRequests]
@@ -229,6 +294,7 @@ class MirrorSink:
             failed.set_exception(e)
             return failed
         limits = [self._link.router.message_bytes_max[r.kafka_topic] for r in routes.values()]
+        limits.append(self._terms.request_bytes_max - REQUEST_OVERHEAD)
         encoder = self._link.encoder
         most = min([encoder.batch_bytes, *(limit - BATCH_HEADER_SIZE for limit in limits)])
         encode = replace(encoder, batch_bytes=most).encode
@@ -279,15 +345,14 @@ class MirrorSink:
             f"{self._log.path_of(batch.first_offset)} on to partition {batch.partition} of topic "
             f"{batch.topic}"
         )
-        return self._link.producer.explain(refused.cause, what)
+        return self._producer.explain(refused.cause, what)
 
-    def _give_up(self) -> None:
+    def _give_up(self, why: BaseException) -> None:
         """Abort what is open; what that does not end, the next producer of the name does."""
         self._bytes, self._messages = 0, 0
-        try:
-            self._link.producer.abort()
-        except StoreError as e:
-            _log.debug("not aborted: %s", e)
+        if not isinstance(why, KafkaIOError):
+            with suppress(StoreError):
+                self._producer.abort()
 
 
 def check_position(log: CommitLog, position: Position) -> None:

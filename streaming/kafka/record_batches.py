@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests
+from store.errors import ConfigError
 from store.layout import SYS_COMMIT
 from store.message_columns import message_batch
 from streaming.kafka import record_kernel as rk
@@ -163,6 +164,18 @@ class Encoder:
             largest_offset=int(m.commit_log_offset[batches.largest_row[b]]),
             largest_size=int(batches.largest_size[b]),
         )
+
+
+def check_codec(name: str) -> None:
+    """Raise ConfigError for a compression that is not known or lacks its package."""
+    if name not in CODECS:
+        raise ConfigError(f"compression {name!r} is none of {', '.join(CODECS)}")
+    compress = CODECS[name][1]
+    if compress is not None:
+        try:
+            compress(b"x")
+        except NotImplementedError as e:
+            raise ConfigError(f"compression {name} needs a package: python-{name}") from e
 
 
 def mirrored_rows(requests: DispatchRequests, routes: Mapping[str, Any]) -> NDArray[np.int64]:

@@ -1,5 +1,6 @@
 """Servers for the tests of this folder: started when first needed, ended with the run."""
 
+import gc
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.integration)
             item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+            # kafka-python leaves sockets to the garbage collector, see ``collected``.
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -38,3 +41,10 @@ def no_server_left() -> Iterator[None]:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     yield
     processes.kill_all()
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Collect a test's garbage within the test, so that no other test is warned of it."""
+    yield
+    gc.collect()

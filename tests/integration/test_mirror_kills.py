@@ -234,7 +234,7 @@ def test_what_a_dead_transaction_holds_back_is_waited_for(
     mirror(store, options_for(kafka.bootstrap, "waiting"))
     other = options_for(kafka.bootstrap, "other", properties={"transaction.timeout.ms": "5000"})
     dead = prepare_mirror(store, other)
-    producer = dead.sink._link.producer
+    producer = dead.sink._producer
     producer.begin()
     producer.send_record(dead.options.position_topic, b"other", b"{}")
     append(store, 50, 50)

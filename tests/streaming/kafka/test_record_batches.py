@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka import codec
 from kafka.partitioner.default import murmur2
 from kafka.record.memory_records import MemoryRecords
 from kafka.structs import TopicPartition
 
 from store.config import StoreConfig
+from store.errors import ConfigError
 from store.log_range import LogRange
 from store.log_reader import LogReader
 from store.mapped_file import map_file
 from store.scan import Scanner
 from streaming.kafka import record_kernel as rk
 from streaming.kafka.producer import _Batch, check_inside
-from streaming.kafka.record_batches import CODECS, Encoder, RecordBatch, Route
+from streaming.kafka.record_batches import CODECS, Encoder, RecordBatch, Route, check_codec
 from tests.logs import COMMIT, PREPARED, ROLLBACK, Message, build_log, write_log
 from tests.logs import encode as encode_record
 
@@ -72,16 +74,28 @@ def test_inside_of_kafka_python_is_as_the_producer_expects() -> None:
     check_inside()
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "zstd"])
-def test_a_message_is_a_record(tmp_path: Path, codec: str) -> None:
+def test_compressions_are_known_or_refused() -> None:
+    for name in ("none", "gzip", "lz4", "zstd"):
+        check_codec(name)
+    with pytest.raises(ConfigError, match="'brotli' is none of none, gzip, snappy, lz4, zstd"):
+        check_codec("brotli")
+    if codec.has_snappy():
+        check_codec("snappy")
+    else:
+        with pytest.raises(ConfigError, match="needs a package: python-snappy"):
+            check_codec("snappy")
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "zstd"])
+def test_a_message_is_a_record(tmp_path: Path, compression: str) -> None:
     body = b"body" * 100
     message = Message(
         "Тема%", 3, 41, body, KEYS, store_timestamp=1_700_000_000_123, born_timestamp=17
     )
-    (batch,) = encode(tmp_path, [message], {"Тема%": Route("t", 4, 4)}, codec=codec)
+    (batch,) = encode(tmp_path, [message], {"Тема%": Route("t", 4, 4)}, codec=compression)
     assert (batch.topic, batch.partition, batch.count) == ("t", 3, 1)
-    assert batch.is_compressed == (codec != "none")
-    (record,) = records(batch, codec)
+    assert batch.is_compressed == (compression != "none")
+    (record,) = records(batch, compression)
     assert record.key == b"k1"
     assert record.value == body
     assert record.timestamp == 1_700_000_000_123
