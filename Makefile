@@ -13,11 +13,11 @@ ifeq ($(origin PYTHON),command line)
 .PHONY: $(stamp)
 endif
 
-.PHONY: help setup demo test test-fast check integration torture bench format lock clean
+.PHONY: help setup demo test test-fast check integration image-test torture bench format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo '  ARGS="…" is passed on by test, test-fast, integration, torture, demo and bench; PYTHON=… chooses the interpreter of setup'
+	@echo '  ARGS="…" is passed on by test, test-fast, integration, image-test, torture, demo and bench; PYTHON=… chooses the interpreter of setup'
 
 setup: $(stamp) ## make .venv from requirements.lock, and see that Java is there
 
@@ -45,6 +45,10 @@ integration: $(stamp) ## against real brokers, started here as processes (needs 
 	@tools/integration.sh
 	$(bin)/pytest -m integration tests/integration -v --durations=15 $(ARGS)
 
+image-test: $(stamp) ## build the Dockerfile, and run the services of docker-compose.yml with it
+	@tools/integration.sh --image
+	REPUT_DOCKERFILE=1 $(bin)/pytest -m integration tests/integration/test_compose.py -v --durations=15 $(ARGS)
+
 torture: $(stamp) ## crash proof in its long form: kills, power loss, failing calls (about an hour)
 	$(bin)/python -m tests.torture $(ARGS)
 
@@ -56,11 +60,15 @@ format: $(stamp) ## rewrite the source as ruff formats it
 	$(bin)/ruff format
 
 # `fewest`: one version of each package for every Python, so that check means the same on all of them.
+# requirements-run.lock is the part of it that the image needs.
 lock: ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade for newer versions)
 	@command -v uv >/dev/null || { echo 'make lock needs uv: pip install uv, then again' >&2; exit 1; }
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
 		--fork-strategy fewest --no-annotate --custom-compile-command 'make lock' --quiet \
 		--output-file requirements.lock $(ARGS)
+	uv pip compile pyproject.toml --group build --constraint requirements.lock --universal \
+		--python-version 3.11 --generate-hashes --fork-strategy fewest --no-annotate \
+		--custom-compile-command 'make lock' --quiet --output-file requirements-run.lock
 
 clean: ## remove caches and build output (.venv stays; remove it by hand to start over)
 	rm -rf build dist *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -36,3 +36,11 @@ apt_install() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o DPkg::Lock::Timeout=120 "$package" >/dev/null
 }
+
+# Installs all of the named packages.
+apt_install_all() {
+    as_root apt-get update -qq || say "apt-get update failed, going on with the lists as they are"
+    say "installing $* with apt-get"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o DPkg::Lock::Timeout=120 "$@" >/dev/null
+}

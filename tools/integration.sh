@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Sees to what the tests against real servers need beside .venv: Maven, which fetches the servers, and
-# a Java compiler. Run by `make integration`, safe to run again.
+# Sees to what the tests against real servers need beside .venv: Maven, which fetches the servers, a
+# Java compiler, and a container engine. Run by `make integration`, safe to run again.
+#
+#   --image   also what makes a base image where none can be pulled
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -33,3 +35,26 @@ need() {
 
 need "$(javac_program)" -version "${jdk_packages[@]}"
 need mvn -version maven
+
+# A container engine: one that runs, else the programs for one, which the tests start as root.
+need_engine() {
+    local split
+    if docker version >/dev/null 2>&1 && compose_runs; then return; fi
+    if [ "$(id -u)" != 0 ] || ! apt_usable; then
+        say "NO CONTAINER ENGINE WITH COMPOSE ANSWERS, and installing one takes root and apt-get:"
+        say "the tests of docker-compose.yml are left out. Start docker, and they run"
+        return
+    fi
+    if ! runs dockerd --version || ! runs iptables --version || ! compose_runs; then
+        say "no container engine with compose answers, and these tests need one"
+        split=$(offered docker-cli) || split=  # newer systems have the client apart
+        apt_install_all docker.io iptables docker-compose ${split:+"$split"}
+    fi
+}
+
+compose_runs() { docker compose version >/dev/null 2>&1 || runs docker-compose --version; }
+
+need_engine
+if [ "${1:-}" = --image ] && [ "$(id -u)" = 0 ] && apt_usable && ! runs mmdebstrap --version; then
+    apt_install_all mmdebstrap
+fi

@@ -3,12 +3,18 @@
 Numba keeps a compiled kernel by the file it is written in alone, and would go on using it after a
 kernel or constant that it takes from another file has changed. So the cache lies in a directory
 named by a hash of all that kernels are made of.
+
+Numba also reads only from a directory that it can write. An image, or an installation for all
+users, brings compiled kernels that its users cannot write: those use a copy in their own cache.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -31,7 +37,33 @@ def _cache_directory() -> str:
     """Return where kernels of just these sources are kept."""
     sources = [*sorted(_KERNELS.glob("*.py")), *(_KERNELS.parent / name for name in _CONSTANTS)]
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
-    return str(_KERNELS / "__pycache__" / f"numba-{digest[:_HASH_DIGITS]}")
+    beside = _KERNELS / "__pycache__" / f"numba-{digest[:_HASH_DIGITS]}"
+    if not beside.is_dir() or os.access(beside, os.W_OK):
+        return str(beside)
+    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return str(copied(beside, Path(user_cache) / "reput"))
+
+
+def copied(directory: Path, parent: Path) -> Path:
+    """Return a copy of a cache in ``parent``, made unless it is there.
+
+    Where it cannot be made the cache itself is returned.
+    """
+    copy = parent / directory.name
+    if copy.is_dir():
+        return copy
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent) as unfinished:
+            whole = Path(unfinished) / "whole"
+            for file in directory.glob("*/*"):  # numba has a folder for each of sources
+                target = whole / file.relative_to(directory)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+            whole.rename(copy)
+    except OSError:
+        return copy if copy.is_dir() else directory  # another process may have been first
+    return copy
 
 
 _CACHE_DIRECTORY = _cache_directory()

@@ -54,8 +54,8 @@ _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
 )
 # The order of the commands in the help.
 _MODULES = (
-    "dispatch", "verify", "recover", "rebuild", "export", "topics", "read", "dump", "mirror",
-    "demo",
+    "dispatch", "status", "verify", "recover", "rebuild", "export", "topics", "read", "dump",
+    "mirror", "demo",
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from streaming.query import Dispatch
 
 _POLL_SECONDS = 0.1
-_CATCH_UP_SECONDS = 30.0
+_CATCH_UP_SECONDS = 300.0  # the first batch of an installation compiles the kernels
 _TOPIC = "OrderTopic"  # what is looked at
 
 
@@ -91,9 +91,11 @@ def _write(running: Dispatch, stop: threading.Event, store: Path, seconds: float
         raise StoreError(f"the demo's writer failed (exit {writer.returncode})")
     log = CommitLog([store / COMMIT_LOG_DIR], load_config(store))
     limit = time.monotonic() + _CATCH_UP_SECONDS
-    while running.query.isActive and not stop.is_set() and time.monotonic() < limit:
+    while running.query.isActive and not stop.is_set():
         if running.sink.counts.reput_from_offset >= _end(log):
             return
+        if time.monotonic() > limit:
+            raise StoreError(f"the dispatch did not catch up within {_CATCH_UP_SECONDS:g} s")
         time.sleep(_POLL_SECONDS)
 
 

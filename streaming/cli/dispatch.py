@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from checkpoints.progress import queue_key
-from store.errors import ConfigError, StoreError
+from store.errors import ConfigError, SparkError, StoreError
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.long_running import (
     MEGA,
@@ -175,10 +175,13 @@ def run_dispatch(
             reporter.start()
             try:
                 (meanwhile or _wait)(running, stop)
+                has_ended = not running.query.isActive
             finally:
                 running.close()
                 reporter.end(running)
             error = running.sink.error or query_error(running.query)
+            if error is None and has_ended and not prepared.options.available_now:
+                error = SparkError("Spark ended the query and did not say why")
             if error is not None and not stop.is_set():
                 raise error
         except StoreError:

@@ -1,4 +1,4 @@
-"""Kernels are compiled without a cache where none can be written, and say so."""
+"""Kernels where their cache cannot be written: they use a copy, or are compiled and say so."""
 
 import os
 import shutil
@@ -30,3 +30,32 @@ def test_kernels_load_where_no_cache_can_be_written(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (0, f"{0xCBF43926}\n"), done.stderr
     assert done.stderr.count("cannot be written") == 1
+
+
+READ_ONLY = """
+import os
+os.access = lambda path, mode: "store/kernels" not in str(path)
+"""
+
+
+def test_compiled_kernels_that_cannot_be_written_are_used_from_a_copy(tmp_path: Path) -> None:
+    (source,) = store.__path__
+    shutil.copytree(source, tmp_path / "store", ignore=shutil.ignore_patterns("__pycache__"))
+    user = {"XDG_CACHE_HOME": str(tmp_path / "user"), "PYTHONPATH": str(tmp_path)}
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"} | user
+
+    def run(program: str) -> str:
+        command = [sys.executable, "-P", "-c", program]
+        environment["NUMBA_DEBUG_CACHE"] = "1"
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines()[-1] == f"{0xCBF43926}"
+        return done.stdout
+
+    assert "data saved to" in run(PROGRAM)
+    assert not (tmp_path / "user").exists()
+    said = run(READ_ONLY + PROGRAM)
+    assert f"data loaded from '{tmp_path}/user/reput/numba-" in said
+    assert "saved" not in said
+    assert run(READ_ONLY + PROGRAM) == said  # the copy is made once
+    assert len(list((tmp_path / "user" / "reput").iterdir())) == 1

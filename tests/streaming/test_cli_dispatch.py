@@ -161,3 +161,25 @@ def test_demo_ends_by_itself_and_verifies(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "equal:" in done.stdout
     assert "What just happened" in done.stdout
+
+
+def changed(change: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run `reput` with something of it changed."""
+    program = f"import streaming.cli.{change}; from streaming.cli import main; main()"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_demo_says_so_where_the_dispatch_does_not_catch_up(tmp_path: Path) -> None:
+    change = "demo as d; d._CATCH_UP_SECONDS = 0.0"
+    done = changed(change, "demo", "--seconds", "0.5", "--directory", tmp_path / "demo")
+    assert done.returncode == 3
+    assert "reput: the dispatch did not catch up within 0 s" in done.stderr
+
+
+def test_a_query_that_ends_by_itself_without_an_error_is_one(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", 20)
+    change = "dispatch as d; d._wait = lambda running, stop: running.query.stop()"
+    done = changed(change, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    assert done.returncode == 7
+    assert "Spark ended the query and did not say why" in done.stderr
