@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from checkpoints.progress import queue_key
-from store.errors import ConfigError, SparkError, StoreError
+from store.errors import ConfigError, SparkError
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.long_running import (
     MEGA,
@@ -170,8 +170,13 @@ def run_dispatch(
             prepared.close()
             raise
         try:
-            with cancelled_by(stop, spark):
-                running = prepared.start(spark)
+            try:
+                with cancelled_by(stop, spark):
+                    running = prepared.start(spark)
+            except SparkError:
+                if stop.is_set():  # what was built in bulk is there when it is started again
+                    return
+                raise
             reporter.start()
             try:
                 (meanwhile or _wait)(running, stop)
@@ -184,9 +189,6 @@ def run_dispatch(
                 error = SparkError("Spark ended the query and did not say why")
             if error is not None and not stop.is_set():
                 raise error
-        except StoreError:
-            if not stop.is_set():  # else it was cancelled, and goes on when started again
-                raise
         finally:
             spark.stop()
 
