@@ -57,6 +57,8 @@ _LOGBACK = """<configuration>
     <encoder><pattern>%d{{HH:mm:ss.SSS}} %level %logger{{0}} %msg%n</pattern></encoder>
   </appender>
   <logger name="RocketmqWaterMark" level="OFF"/>
+  <logger name="RocketmqNamesrvWaterMark" level="OFF"/>
+  <logger name="RocketmqTraffic" level="OFF"/>
   <logger name="RocketmqPop" level="WARN"/>
   <root level="{level}"><appender-ref ref="out"/></root>
 </configuration>
