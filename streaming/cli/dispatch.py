@@ -170,13 +170,9 @@ def run_dispatch(
             prepared.close()
             raise
         try:
-            try:
-                with cancelled_by(stop, spark):
-                    running = prepared.start(spark)
-            except SparkError:
-                if stop.is_set():  # what was built in bulk is there when it is started again
-                    return
-                raise
+            running = _start(prepared, spark, stop)
+            if running is None:
+                return
             reporter.start()
             try:
                 (meanwhile or _wait)(running, stop)
@@ -191,6 +187,19 @@ def run_dispatch(
                 raise error
         finally:
             spark.stop()
+
+
+def _start(
+    prepared: PreparedDispatch, spark: SparkSession, stop: threading.Event
+) -> Dispatch | None:
+    """Start the query; None where a stop cancelled a bulk build: the next start goes on with it."""
+    try:
+        with cancelled_by(stop, spark):
+            return prepared.start(spark)
+    except SparkError:
+        if stop.is_set():
+            return None
+        raise
 
 
 @contextmanager
