@@ -87,7 +87,7 @@ class Disk:
         temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
         with _told("write", path):
             self._enter(path.parent)
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            fd = self._create_anew(temporary)
             try:
                 at = 0
                 for piece in pieces:
@@ -136,11 +136,7 @@ class Disk:
         temporary = path.with_name(path.name + _TEMPORARY)
         with _told("replace", path):
             self._enter(path.parent)
-            try:
-                fd = self._create(temporary)
-            except FileExistsError:
-                self._unlink(temporary)  # a process ended before it could rename it
-                fd = self._create(temporary)
+            fd = self._create_anew(temporary)
             try:
                 self._write_all(fd, memoryview(data).cast("B"), 0)
                 self._fsync(fd)
@@ -248,6 +244,13 @@ class Disk:
             self._close(path)
 
     # What the operations above are made of --------------------------------------------------------
+
+    def _create_anew(self, temporary: Path) -> int:
+        try:
+            return self._create(temporary)
+        except FileExistsError:
+            self._unlink(temporary)  # a process ended before it could rename it
+            return self._create(temporary)
 
     def _write_all(self, fd: int, data: memoryview, offset: int) -> None:
         while data:

@@ -15,10 +15,12 @@ from tests.dispatching import tree
 
 PRIMITIVES = (
     "_create",
+    "_open_to_fill",
     "_ftruncate",
     "_pwrite",
     "_fsync",
     "_fsync_directory",
+    "_syncfs",
     "_rename",
     "_unlink",
     "_mkdir",
@@ -75,6 +77,27 @@ def test_every_primitive_is_known_here() -> None:
     assert list(PRIMITIVES) == [
         line.split("(")[0].split()[1] for line in after.splitlines() if "    def " in line
     ]
+
+
+# --- Files that several fill ---------------------------------------------------------------------
+
+
+def test_parts_laid_in_any_order_make_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "f"
+    for at, data in [(4, b"cd"), (0, b"ab"), (4, b"cd")]:
+        Disk().lay(str(path), 8, at, data)
+    assert path.read_bytes() == b"ab\0\0cd\0\0"
+    path.write_bytes(b"ab")  # whoever made it did not come to its size
+    Disk().lay(str(path), 8, 4, b"cd")
+    assert path.read_bytes() == b"ab\0\0cd\0\0"
+
+
+def test_a_file_put_is_there_whole_and_replaces_another(tmp_path: Path) -> None:
+    (tmp_path / f"f.{os.getpid()}.tmp").write_bytes(b"of a process that was killed")
+    for pieces in ([b"1", b"23"], [b"4"], []):
+        Disk().put(tmp_path / "f", pieces)
+        assert (tmp_path / "f").read_bytes() == b"".join(pieces)
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
 # --- Writes ------------------------------------------------------------------------------------
@@ -278,7 +301,10 @@ def work(disk: Disk, root: Path) -> None:
         disk.remove(root / "a" / "f")
         disk.remove_directory(root / "a")
         disk.create(root / "g", 10)
+        disk.lay(str(root / "filled" / "f"), 10, 3, b"x")
+        disk.put(root / "record", [b"1", b"2"])
         disk.sync()
+        disk.sync_all(root)
     finally:
         disk.close()
         disk.unlock(handle)
