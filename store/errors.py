@@ -20,10 +20,21 @@ End of data is a return value, never an exception.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
 class StoreError(Exception):
-    """Anything wrong with a store, told in one sentence."""
+    """Anything wrong with a store, told in one sentence. All of them can be pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[StoreError], args: tuple[Any, ...], values: dict[str, Any]) -> StoreError:
+    error: StoreError = kind.__new__(kind)  # what its __init__ makes of its arguments is done
+    error.args = args
+    error.__dict__.update(values)
+    return error
 
 
 class ConfigError(StoreError):

@@ -1,27 +1,25 @@
 """Bulk work as Spark jobs: each task a row, run by any executor that sees the files.
 
 Executors need this package (installed, or sent with ``--py-files``), and STORE and OUTPUT at the
-same paths. What a task did is on the shared file system; through Spark go the task, and how much of
-the log is done, which an accumulator brings.
+same paths. What a task did is on the shared file system; through Spark go the task and a
+short answer.
 """
 
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pyspark import AccumulatorParam, SparkContext
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from checkpoints.bulk.rebuild import BulkRebuilt, Report, rebuild_root
 from checkpoints.bulk.tasks import Run
-from checkpoints.root import DispatchRoot
-from checkpoints.settings import resolve_config
-from store.errors import ConfigError
-from store.foreign import refuse_foreign_store
 from streaming.failures import error_of
+from streaming.take_root import take_root
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -52,17 +50,6 @@ def rebuild(  # noqa: PLR0913 - as start_dispatch
     return rebuilt
 
 
-def take_root(
-    store_root: Path, output: Path, broker_conf: Path | None, broker_version: str | None
-) -> DispatchRoot:
-    """Take the root of a rebuild: all that can be refused is refused without Spark."""
-    if not store_root.is_dir():
-        raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
-    config = resolve_config(store_root, output, broker_conf, broker_version)
-    refuse_foreign_store(store_root, config)
-    return DispatchRoot.replacing(output.absolute(), store_root.absolute(), config)
-
-
 def spark_run(context: SparkContext) -> Run:
     """Return what runs tasks on the executors of a session."""
 
@@ -76,62 +63,61 @@ def spark_run(context: SparkContext) -> Run:
     return run
 
 
-class _Numbers(AccumulatorParam[list[int]]):
-    """Gathers the numbers of the tasks that are done."""
-
-    def zero(self, value: list[int]) -> list[int]:
-        return []
-
-    def addInPlace(self, value1: list[int], value2: list[int]) -> list[int]:
-        return value1 + value2
-
-
 def _run(
     context: SparkContext,
     function: Callable[[_Task], _Result],
     tasks: Sequence[_Task],
     advance: Callable[[_Task], None],
 ) -> list[_Result]:
-    done = context.accumulator([], _Numbers())
+    """Run a job of one task a row.
 
-    def do(numbered: tuple[int, _Task]) -> tuple[int, _Result]:
-        number, task = numbered
-        result = function(task)
-        done.add([number])
-        return number, result
-
-    with _Watch(lambda: done.value, lambda number: advance(tasks[number])):
+    How many are done is asked of Spark.
+    """
+    group = f"reput-{uuid.uuid4().hex}"
+    context.setJobGroup(group, "reput", interruptOnCancel=False)
+    rows = context.parallelize(tasks, len(tasks)).map(function)
+    with _Watch(lambda: _completed(context, group), lambda n: advance(tasks[n]), len(tasks)):
         try:
-            rows = context.parallelize(list(enumerate(tasks)), len(tasks)).map(do).collect()
+            return rows.collect()
         except Exception as e:
             raise error_of(e) from e
-    return [result for _, result in sorted(rows, key=lambda row: row[0])]
+
+
+def _completed(context: SparkContext, group: str) -> int:
+    """Return how many tasks of a group's jobs are done."""
+    tracker, done = context.statusTracker(), 0
+    for job in tracker.getJobIdsForGroup(group):
+        found = tracker.getJobInfo(job)
+        stages = [tracker.getStageInfo(n) for n in found.stageIds] if found is not None else []
+        done += sum(stage.numCompletedTasks for stage in stages if stage is not None)
+    return done
 
 
 class _Watch:
-    """Tells of finished tasks while a job runs, each once."""
+    """Tells of so many tasks while a job runs, in their order, as there are done."""
 
-    def __init__(self, done: Callable[[], list[int]], tell: Callable[[int], None]) -> None:
+    def __init__(self, done: Callable[[], int], tell: Callable[[int], None], count: int) -> None:
         self._done = done
         self._tell = tell
-        self._told: set[int] = set()
+        self._count = count
+        self._told = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="reput-progress", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._end.set()
         self._thread.join()
-        self._look()
+        if kind is None:
+            self._tell_up_to(self._count)
 
     def _watch(self) -> None:
         while not self._end.wait(_LOOK_SECONDS):
-            self._look()
+            self._tell_up_to(min(self._done(), self._count))
 
-    def _look(self) -> None:
-        for number in self._done():
-            if number not in self._told:
-                self._told.add(number)
-                self._tell(number)
+    def _tell_up_to(self, count: int) -> None:
+        for number in range(self._told, count):
+            self._tell(number)
+        self._told = max(self._told, count)

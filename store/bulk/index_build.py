@@ -53,15 +53,19 @@ def build_index_file(
     header[INDEX_COUNT] = 1
     slots = np.zeros(config.max_hash_slot_num, np.int32)
     pages = np.zeros(-(-len(slots) // SLOTS_PER_PAGE), np.uint8)
+    room = max((_count(source, plan) for source in plan.sources), default=0)
+    buffers = [np.empty(room * layout.INDEX_ENTRY_SIZE, np.uint8) for _ in range(2)]
     with ThreadPoolExecutor(1) as writer:  # entries are written while the next are put
         writing: Future[None] | None = None
         for source in plan.sources:
             records = read_keys(source)
             _prefill(header, source, records, plan.first_key)
             count = int(header[INDEX_COUNT])
-            entries = _put((header, slots, pages), source, records, plan, config)
+            state = PutState(header, slots, pages, buffers[0])
+            entries = _put(state, source, records, plan, config)
             if writing is not None:
                 writing.result()
+            buffers.reverse()
             at = layout.index_entry_at(count, config.max_hash_slot_num)
             if len(entries):
                 writing = writer.submit(disk.lay, path, size, at, entries.data)
@@ -97,22 +101,27 @@ def _prefill(
         header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = stamp
 
 
+def _count(source: KeySource, plan: IndexFilePlan) -> int:
+    """Return how many keys of a source belong in the file."""
+    first = max(plan.first_key, source.first_key)
+    return max(min(plan.end_key, source.first_key + source.part.keys) - first, 0)
+
+
 def _put(
-    state: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8]],
+    state: PutState,
     source: KeySource,
     records: PutInput,
     plan: IndexFilePlan,
     config: StoreConfig,
 ) -> NDArray[np.uint8]:
     """Put the keys of one source that belong in the file; return their entries' bytes."""
-    first = max(plan.first_key - source.first_key, 0)
-    last = min(plan.end_key - source.first_key, source.part.keys)
-    entries = np.empty(max(last - first, 0) * layout.INDEX_ENTRY_SIZE, np.uint8)
-    if len(entries):
+    count = _count(source, plan)
+    if count:
+        first = max(plan.first_key - source.first_key, 0)
         row = int(np.searchsorted(records.key_end, first, side="right"))
         limits = (config.max_index_num, config.counts_every_entry_as_slot)
-        put_keys(PutState(*state, entries), records, (row, first), limits)
-    return entries
+        put_keys(state, records, (row, first), limits)
+    return state.entries[: count * layout.INDEX_ENTRY_SIZE]
 
 
 def _runs(pages: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from store.config import StoreConfig
 from store.errors import ConfigError
 from streaming.cli.show import say
 from streaming.options import parse_bytes, parse_time_ms
+
+if TYPE_CHECKING:
+    from checkpoints.bulk.tasks import Run
 
 Store = Annotated[
     Path, typer.Argument(metavar="STORE", help="The broker's storePathRootDir.", show_default=False)
@@ -109,3 +112,25 @@ def opened_store(
 def _say_settings(s: MessageStore) -> None:
     if s.reput_from_offset() is None:
         say(describe_settings(s.config))
+
+
+@contextmanager
+def bulk_run(name: str, store: Path, config: StoreConfig, master: str | None) -> Iterator[Run]:
+    """Give what runs bulk tasks: Spark for a master or a large log, else processes of this machine.
+
+    Raises SparkError.
+    """
+    from streaming.processes import is_for_spark, processes
+
+    if master is None and not is_for_spark(store, config):
+        with processes() as run:
+            yield run
+        return
+    from streaming.bulk import spark_run
+    from streaming.session import build_session
+
+    spark = build_session(name, master)
+    try:
+        yield spark_run(spark.sparkContext)
+    finally:
+        spark.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ from streaming.cli.options import (
     BrokerVersion,
     Json,
     Store,
+    bulk_run,
     describe_settings,
 )
 from streaming.cli.show import drops_line, print_json, printable, progress_bar, say
@@ -44,7 +46,12 @@ def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
         int | None, typer.Option(help="One queue of it; by default all.", show_default=False)
     ] = None,
     master: Annotated[
-        str | None, typer.Option(help="Spark's master URL (local[*]).", show_default=False)
+        str | None,
+        typer.Option(
+            help="Spark's master URL. By default local[*] for more than 4 GiB of log, else "
+            "processes without Spark.",
+            show_default=False,
+        ),
     ] = None,
     broker_conf: BrokerConf = None,
     broker_version: BrokerVersion = None,
@@ -97,23 +104,21 @@ def _rebuild_all(
 ) -> None:
     """Rebuild everything with Spark; ``how`` = (master URL, as JSON)."""
     from checkpoints.bulk.rebuild import rebuild_root
-    from streaming.bulk import spark_run, take_root
-    from streaming.session import build_session
+    from streaming.take_root import take_root
 
     master, as_json = how
     root = take_root(store, output, broker_conf, broker_version)
     if not as_json:
         say(describe_settings(root.log.config))
-    try:
-        spark = build_session("reput rebuild", master)
-    except BaseException:
-        root.close(clean=False)
-        raise
-    try:
-        with progress_bar("rebuilding", is_shown=sys.stderr.isatty() and not as_json) as report:
-            result = rebuild_root(root, spark_run(spark.sparkContext), report)
-    finally:
-        spark.stop()
+    is_shown = sys.stderr.isatty() and not as_json
+    with ExitStack() as stack:
+        try:
+            run = stack.enter_context(bulk_run("reput rebuild", store, root.log.config, master))
+            report = stack.enter_context(progress_bar("rebuilding", is_shown=is_shown))
+        except BaseException:
+            root.close(clean=False)
+            raise
+        result = rebuild_root(root, run, report)
     if as_json:
         print_json(_bulk_json(result))
     else:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,18 +16,16 @@ from streaming.cli.options import (
     Json,
     Output,
     Store,
+    bulk_run,
     describe_settings,
 )
 from streaming.cli.show import print_json, printable, progress_bar, say
 
 if TYPE_CHECKING:
-    from checkpoints.bulk.tasks import Run
     from store.compare import Counts
-    from store.config import StoreConfig
     from streaming.verification import Verification
 
 _SHOWN_MAX = 20
-_SPARK_BYTES = 4 << 30
 _COUNTED = {
     "older_units": "queue units of messages below the log's minimum",
     "older_entries": "index entries of messages below the log's minimum",
@@ -55,8 +51,8 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
     master: Annotated[
         str | None,
         typer.Option(
-            help="Spark's master URL. By default local[*] for more than 4 GiB of log, else no "
-            "Spark.",
+            help="Spark's master URL. By default local[*] for more than 4 GiB of log, else "
+            "processes without Spark.",
             show_default=False,
         ),
     ] = None,
@@ -78,7 +74,7 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
     if not as_json:
         say(describe_settings(config))
     with (
-        _spark_run(store, config, master) as run,
+        bulk_run("reput verify", store, config, master) as run,
         progress_bar("verifying", is_shown=sys.stderr.isatty() and not as_json) as report,
     ):
         result = verify(store, root, config, report, run)
@@ -89,24 +85,6 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
             typer.echo(printable(line))
     if not result.is_equal:
         raise typer.Exit(EXIT_NO)
-
-
-@contextmanager
-def _spark_run(store: Path, config: StoreConfig, master: str | None) -> Iterator[Run | None]:
-    """Start Spark where a master is named or there is much log; else give None."""
-    paths = config.commit_log_paths(store)
-    size = sum(f.stat().st_size for path in paths if path.is_dir() for f in path.iterdir())
-    if master is None and size <= _SPARK_BYTES:
-        yield None
-        return
-    from streaming.bulk import spark_run
-    from streaming.session import build_session
-
-    spark = build_session("reput verify", master)
-    try:
-        yield spark_run(spark.sparkContext)
-    finally:
-        spark.stop()
 
 
 def summary(result: Verification) -> Iterator[str]:

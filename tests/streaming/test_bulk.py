@@ -98,16 +98,17 @@ def test_damage_is_raised_when_all_before_it_is_in_place(
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")
 
 
-def test_the_command_rebuilds_and_a_killed_one_goes_on(store: Path, tmp_path: Path) -> None:
+def test_the_command_rebuilds_as_a_spark_job_and_once_more(store: Path, tmp_path: Path) -> None:
     dispatch_all(store, tmp_path / "dispatched", CONFIG)
-    done = reput("rebuild", store, "--output", tmp_path / "output", "--json")
+    spark = ["--master", "local[2]"]
+    done = reput("rebuild", store, "--output", tmp_path / "output", "--json", *spark)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert (result["messages"], result["queues"], result["damage"]) == (33, 2, None)
     assert set(result) == set(BulkRebuilt.__dataclass_fields__)
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")
     assert not (tmp_path / "output" / BULK_DIR).exists()
-    told = reput("rebuild", store, "--output", tmp_path / "output")
+    told = reput("rebuild", store, "--output", tmp_path / "output", *spark)
     assert told.stdout.startswith(f"rebuilt {tmp_path / 'output'}: 33 messages, offsets 0 to ")
 
 
