@@ -282,6 +282,7 @@ class BulkRebuild:
         """Make all durable, then put it in the places of the old queues and index."""
         root = self._root
         root.disk.sync()
+        self._state.forget_keys()  # else they would be written to the disk now, for nothing
         root.disk.sync_all(root.path)
         progress = root.advanced(end)
         signs = read_signs(root.path, root.progress.signs.checkpoint)

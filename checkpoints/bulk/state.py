@@ -110,6 +110,11 @@ class BulkState:
         if (self.root / BULK_DIR).is_dir():
             self._disk.remove_tree(self.root / BULK_DIR)
 
+    def forget_keys(self) -> None:
+        """Delete the keys of all parts: every index file is built."""
+        for path in (self.root / _PARTS).glob("*.keys"):
+            self._disk.remove(path)
+
     def keys_path(self, number: int) -> Path:
         """Return where the keys of a part lie."""
         return self.root / _PARTS / f"{number:06d}.keys"
