@@ -116,7 +116,8 @@ class DispatchRoot:
         new = self._new_progress(store_root, config, before, max(self.log.min_offset(), 0))
         log_was_clean = None
         if _same_directory(self.path, store_root):
-            log_was_clean = not has_abort if before is None else before.log_was_clean
+            is_ours = before is not None and not self._find_other(before)
+            log_was_clean = before.log_was_clean if before and is_ours else not has_abort
         elif before is None:
             self._refuse_other_store(store_root)
         self.progress = replace(new, log_was_clean=log_was_clean)

@@ -282,6 +282,15 @@ def test_a_broker_s_root_is_rebuilt_in_place(config: StoreConfig, tmp_path: Path
     assert_same_store(store_root, tmp_path / "dispatched")
 
 
+def test_a_broker_that_crashed_since_has_left_a_torn_end_and_no_damage(tmp_path: Path) -> None:
+    store_root = write_store(tmp_path, messages(40))
+    rebuild_all(store_root, store_root, CONFIG)
+    assert not (store_root / "abort").exists()
+    (store_root / "abort").touch()  # a broker ran, and was killed while it wrote
+    flip(log_files(store_root)[-1], 100)
+    assert rebuild_all(store_root, store_root, CONFIG).damage is None
+
+
 def test_what_cannot_be_rebuilt_is_refused_and_left_as_it_is(
     roots: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
