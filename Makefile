@@ -52,8 +52,10 @@ image-test: $(stamp) ## build the Dockerfile, and run the services of docker-com
 torture: $(stamp) ## crash proof in its long form: kills, power loss, failing calls (about an hour)
 	$(bin)/python -m tests.torture $(ARGS)
 
-bench: $(stamp) ## measure
+bench: $(stamp) ## measure; the rebuild beside brokers 5.3.3 and 4.8.0 (needs Maven and a JDK)
+	@tools/integration.sh --java
 	$(bin)/python -m bench $(ARGS)
+	$(bin)/python -m bench.bulk --broker 5.3.3 4.8.0
 
 format: $(stamp) ## rewrite the source as ruff formats it
 	$(bin)/ruff check --fix-only

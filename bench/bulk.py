@@ -27,6 +27,7 @@ from bench.memory import PeakMemory
 from bench.picture import Line, draw
 from store.commit_log_writer import CommitLogWriter
 from store.config import StoreConfig
+from tests.integration.servers.maven import rocketmq_jars
 
 GIB = 1 << 30
 _REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
@@ -52,13 +53,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.bulk", description=__doc__)
     parser.add_argument("--sizes", type=float, nargs="+", default=[0.5, 1, 2, 4, 8], metavar="GIB")
     parser.add_argument("--cores-at", type=float, default=2, metavar="GIB")
-    parser.add_argument("--broker-lib", type=Path, nargs="*", default=[], metavar="DIR")
+    parser.add_argument(
+        "--broker", nargs="*", default=[], metavar="VERSION", help="releases to fetch with Maven"
+    )
+    parser.add_argument(
+        "--broker-lib", type=Path, nargs="*", default=[], metavar="DIR", help="lib/ of a release"
+    )
     parser.add_argument("--directory", type=Path, help="where to work (default: temporary)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path, help="an SVG file")
     arguments = parser.parse_args()
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="reput-bulk-"))
-    libs = {version_of(lib): lib.resolve() for lib in arguments.broker_lib}
+    libs = {version: rocketmq_jars(version) for version in arguments.broker}
+    libs |= {version_of(lib): lib.resolve() for lib in arguments.broker_lib}
+    if not libs:
+        print("RocketMQ's own store: not run; name releases with --broker or --broker-lib")
     try:
         rows = []
         for gib in sorted(arguments.sizes):

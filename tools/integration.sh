@@ -3,6 +3,7 @@
 # Java compiler, and a container engine. Run by `make integration`, safe to run again.
 #
 #   --image   also what makes a base image where none can be pulled
+#   --java    only Maven and a Java compiler
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -54,6 +55,7 @@ need_engine() {
 
 compose_runs() { docker compose version >/dev/null 2>&1 || runs docker-compose --version; }
 
+if [ "${1:-}" = --java ]; then exit; fi
 need_engine
 if [ "${1:-}" = --image ] && [ "$(id -u)" = 0 ] && apt_usable && ! runs mmdebstrap --version; then
     apt_install_all mmdebstrap
