@@ -193,6 +193,8 @@ def _start(
     prepared: PreparedDispatch, spark: SparkSession, stop: threading.Event
 ) -> Dispatch | None:
     """Start the query; None where a stop cancelled a bulk build: the next start goes on with it."""
+    if not prepared.is_far_behind:
+        return prepared.start(spark)
     try:
         with cancelled_by(stop, spark):
             return prepared.start(spark)
@@ -208,8 +210,8 @@ def cancelled_by(stop: threading.Event, spark: SparkSession) -> Iterator[None]:
     done = threading.Event()
 
     def watch() -> None:
-        while not done.is_set():
-            if stop.wait(POLL_SECONDS):
+        while not done.wait(POLL_SECONDS):
+            if stop.is_set():
                 spark.sparkContext.cancelAllJobs()
 
     thread = threading.Thread(target=watch, name="reput-cancel", daemon=True)
