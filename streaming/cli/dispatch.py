@@ -170,8 +170,11 @@ def run_dispatch(
             prepared.close()
             raise
         try:
-            running = _start(prepared, spark, stop)
+            running = None if stop.is_set() else _start(prepared, spark, stop)
             if running is None:
+                prepared.close()
+                reporter.end_line()
+                reporter.say("stop", f"{prepared.root.path}: stopped before the query began")
                 return
             reporter.start()
             try:
