@@ -15,6 +15,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from store.errors import SparkError
+from streaming.jvm_stderr import worth_passing_on
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _GC = "-XX:+UseParallelGC"  # batches arrive as few large arrays, which G1 treats as special cases
@@ -30,12 +31,6 @@ _SETTINGS = {
 }
 _JAVA_MIN = 17
 _STDERR = 2
-_NOISE = (
-    b"WARNING: Using incubator modules",
-    b"Setting default log level",
-    b"To adjust logging level",
-    b"Picked up JAVA_TOOL_OPTIONS",
-)
 
 
 def build_session(app_name: str, master: str | None = None) -> SparkSession:
@@ -71,9 +66,8 @@ def _start_jvm(conf: SparkConf) -> JavaGateway:
 
     def pass_on() -> None:
         with os.fdopen(reader, "rb") as lines:
-            for line in lines:
-                if not line.startswith(_NOISE):
-                    os.write(_STDERR, line)
+            for line in worth_passing_on(lines):
+                os.write(_STDERR, line)
 
     threading.Thread(target=pass_on, name="reput-stderr", daemon=True).start()
     try:
