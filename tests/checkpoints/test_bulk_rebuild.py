@@ -1,6 +1,7 @@
 """The whole rebuild: the same bytes as a dispatch, however the log is cut, killed wherever."""
 
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -14,10 +15,11 @@ import checkpoints.bulk.rebuild
 from checkpoints.bulk.state import BULK_DIR, BulkState
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
+from store import MessageStore
 from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatched import SWAP
-from store.errors import ConfigError, DamageError, RootInUseError
+from store.errors import ConfigError, DamageError, RootInUseError, StoreIOError
 from streaming.verification import verify
 from tests.checkpoints.test_retention import log_files, sent
 from tests.conftest import Golden
@@ -289,6 +291,40 @@ def test_a_broker_that_crashed_since_has_left_a_torn_end_and_no_damage(tmp_path:
     (store_root / "abort").touch()  # a broker ran, and was killed while it wrote
     flip(log_files(store_root)[-1], 100)
     assert rebuild_all(store_root, store_root, CONFIG).damage is None
+
+
+def test_readers_go_on_while_a_root_is_replaced(tmp_path: Path) -> None:
+    roots, config = (write_store(tmp_path, sent(60)), tmp_path / "output"), CONFIG
+    dispatch_all(*roots, config)
+    wrong: list[object] = []
+    stop = threading.Event()
+
+    def answers(reads: MessageStore) -> tuple[list[int], list[int]]:
+        found = reads.query_message("T", "common", max_count=64).messages
+        got = reads.get_message("T", 0, 5, max_count=8).messages
+        return [m.queue_offset for m in found], [m.queue_offset for m in got]
+
+    with MessageStore.open(*roots) as reads:
+        right = answers(reads)
+        assert len(right[0]) > 20
+
+        def read() -> None:
+            while not stop.is_set():
+                try:
+                    found: object = answers(reads)
+                except (StoreIOError, DamageError) as e:
+                    found = e
+                if found != right:
+                    wrong.append(found)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        for _ in range(12):
+            rebuild_all(*roots, config)
+        stop.set()
+        thread.join()
+    assert not [w for w in wrong if not isinstance(w, Exception)]
+    assert len(wrong) < 5, wrong[:5]
 
 
 def test_what_cannot_be_rebuilt_is_refused_and_left_as_it_is(
