@@ -51,6 +51,7 @@ class Record:
     headers: tuple[tuple[str, bytes], ...]
 
 
+MARKERS_SECONDS = 5.0
 Held = dict[tuple[str, int], list[Record]]
 
 
@@ -134,7 +135,7 @@ def held(
         found: Held = {(p.topic, p.partition): [] for p in partitions}
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(partitions)
+        ends = settled_ends(consumer, partitions, {"bootstrap_servers": bootstrap, **more})
         deadline = time.monotonic() + 120
         while any(consumer.position(p) < ends[p] for p in partitions):
             assert time.monotonic() < deadline, "Kafka's topics could not be read to their end"
@@ -145,6 +146,26 @@ def held(
         return found
     finally:
         consumer.close()
+
+
+def settled_ends(
+    consumer: KafkaConsumer, partitions: list[TopicPartition], client: dict[str, Any]
+) -> dict[TopicPartition, int]:
+    """Return where partitions end for a consumer, as soon as that is where they end for all.
+
+    Kafka marks what a transaction wrote as committed a moment after it says so. Where one is left
+    open that does not come: then the ends after some seconds.
+    """
+    deadline = time.monotonic() + MARKERS_SECONDS
+    other = KafkaConsumer(group_id=None, **client)
+    try:
+        while True:
+            written, ends = other.end_offsets(partitions), consumer.end_offsets(partitions)
+            if ends == written or time.monotonic() > deadline:
+                return dict(ends)
+            time.sleep(0.05)
+    finally:
+        other.close()
 
 
 def messages_of(store: Path, config: StoreConfig) -> list[Message]:
