@@ -40,12 +40,12 @@ def start(kafka: KafkaServer, store: Path, name: str, *more: str) -> subprocess.
     )
 
 
-def wait_for_progress(process: subprocess.Popen[str]) -> dict[str, int]:
-    """Return the first report that counts messages."""
+def wait_for_progress(process: subprocess.Popen[str], messages: int = 1) -> dict[str, int]:
+    """Return the first report that counts so many messages: what is appended may come in parts."""
     assert process.stdout is not None
     for line in process.stdout:
         event = json.loads(line)
-        if event["event"] == "progress" and event["messages"]:
+        if event["event"] == "progress" and event["messages"] >= messages:
             return dict(event)
     raise AssertionError(f"it ended: {process.communicate()}")
 
@@ -87,9 +87,9 @@ def test_a_live_log_is_followed_until_a_signal_ends_it(kafka: KafkaServer, tmp_p
     store = tmp_path / "store"
     make_store(store, 300)
     process = start(kafka, store, "live")
-    assert wait_for_progress(process)["messages"] == 300
+    assert wait_for_progress(process, 300)["messages"] == 300
     append(store, 200, 300)
-    assert wait_for_progress(process)["messages"] == 500
+    assert wait_for_progress(process, 500)["messages"] == 500
     process.send_signal(signal.SIGTERM)
     said, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
