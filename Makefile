@@ -49,7 +49,7 @@ image-test: $(stamp) ## build the Dockerfile, and run the services of docker-com
 	@tools/integration.sh --image
 	REPUT_DOCKERFILE=1 $(bin)/pytest -m integration tests/integration/test_compose.py -v --durations=15 $(ARGS)
 
-torture: $(stamp) ## crash proof in its long form: kills, power loss, failing calls (about an hour)
+torture: $(stamp) ## crash proof in its long form: kills, power loss, failing calls (takes long)
 	$(bin)/python -m tests.torture $(ARGS)
 
 bench: $(stamp) ## measure; the rebuild beside brokers 5.3.3 and 4.8.0 (needs Maven and a JDK)

@@ -218,9 +218,14 @@ class ConsumeQueueStore:
     def _write_pre_fill(self, path: Path, count: int) -> None:
         """Fill the start of a new queue's first file (``ConsumeQueue.fillPreBlank``)."""
         if count:
-            fill = np.zeros(count, CQ_UNIT)
-            fill["size"] = PRE_BLANK_SIZE
-            self._disk.write(path, 0, fill.tobytes())
+            self._disk.write(path, 0, pre_fill(count))
+
+
+def pre_fill(count: int) -> bytes:
+    """Return so many of the units that a queue's first file has before its first unit."""
+    fill = np.zeros(count, CQ_UNIT)
+    fill["size"] = PRE_BLANK_SIZE
+    return fill.tobytes()
 
 
 def queues_of(requests: DispatchRequests) -> list[QueueKey]:

@@ -76,6 +76,24 @@ def first_stored_at(log: CommitLog, timestamp_ms: int) -> int:
     return log.max_offset()
 
 
+def asked_offset(log: CommitLog, offset: int | None, timestamp_ms: int | None) -> int | None:
+    """Return the offset to begin at that was asked for, by itself or by time; None if none was.
+
+    Raises ConfigError for an offset that is not in the log or inside a record.
+    """
+    if timestamp_ms is not None:
+        return first_stored_at(log, timestamp_ms)
+    if offset is None:
+        return None
+    if not max(log.min_offset(), 0) <= offset <= log.max_offset():
+        raise ConfigError(
+            f"offset {offset} is not in the log, which holds "
+            f"{log.min_offset()} to {log.max_offset()}"
+        )
+    check_boundary(log, offset)
+    return offset
+
+
 def _fast_rules(log: CommitLog) -> Rules:
     return scan_rules(log.config)._replace(check_crc=False, check_property_crc=False)
 

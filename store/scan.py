@@ -67,6 +67,14 @@ def scan_rules(config: StoreConfig) -> Rules:
     )
 
 
+def inner_batch_error(path: str, offset: int) -> UnsupportedFormatError:
+    """Return the error of a record that is an inner batch."""
+    return UnsupportedFormatError(
+        f"{path} at offset {offset}: an inner batch (a BatchCQ topic); "
+        "batch consume queues are not read here"
+    )
+
+
 def _multi_dispatch(config: StoreConfig) -> int:
     if not config.dispatches_multi:
         return tk.MULTI_OFF
@@ -133,10 +141,7 @@ class Scanner:
                 time.sleep(_SETTLE_SECONDS)
                 continue
             if reason == rk.INNER_BATCH:
-                raise UnsupportedFormatError(
-                    f"{part.path} at offset {part.base + at}: an inner batch (a BatchCQ topic); "
-                    "batch consume queues are not read here"
-                )
+                raise inner_batch_error(part.path, part.base + at)
             valid = -1
             if skip_damage:
                 valid = int(find_record(view, (part.base, at + 1, end), self.rules))

@@ -69,10 +69,7 @@ def _run(
     tasks: Sequence[_Task],
     advance: Callable[[_Task], None],
 ) -> list[_Result]:
-    """Run a job of one task a row.
-
-    How many are done is asked of Spark.
-    """
+    """Run a job of one task a row; how many are done is asked of Spark."""
     group = f"reput-{uuid.uuid4().hex}"
     context.setJobGroup(group, "reput", interruptOnCancel=False)
     rows = context.parallelize(tasks, len(tasks)).map(function)

@@ -25,7 +25,7 @@ from store.errors import ConfigError, DamageError
 from store.foreign import refuse_foreign_store
 from store.layout import ABORT_FILE
 from store.log_plan import UNLIMITED
-from store.log_position import check_boundary, first_stored_at
+from store.log_position import asked_offset, first_stored_at
 from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
 from streaming.kafka.client_options import ClientOptions, client_options
 from streaming.kafka.cluster import Cluster
@@ -232,7 +232,7 @@ def _position(
 ) -> Position:
     """Return where to go on. Raises ConfigError, DamageError if that is not for us to say."""
     store = str(store_root.resolve())
-    begin = _asked(log, options)
+    begin = asked_offset(log, options.from_offset, options.from_time)
     if found is None or options.force_position:
         if options.force_position and begin is None:
             raise ConfigError("--force-position needs --from-offset or --from-time")
@@ -255,21 +255,6 @@ def _position(
             ) from e
         raise
     return found
-
-
-def _asked(log: CommitLog, options: MirrorOptions) -> int | None:
-    """Return the offset that the options ask to begin at, None where they ask for none."""
-    if options.from_time is not None:
-        return first_stored_at(log, options.from_time)
-    if options.from_offset is None:
-        return None
-    if not max(log.min_offset(), 0) <= options.from_offset <= log.max_offset():
-        raise ConfigError(
-            f"offset {options.from_offset} is not in the log, which holds {log.min_offset()} to "
-            f"{log.max_offset()}"
-        )
-    check_boundary(log, options.from_offset)
-    return options.from_offset
 
 
 def _start_query(spark: SparkSession, prepared: PreparedMirror) -> Mirror:

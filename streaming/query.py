@@ -19,7 +19,7 @@ from store.commit_log import CommitLog
 from store.config import StoreConfig, config_to_json
 from store.errors import ConfigError, StoreError
 from store.foreign import refuse_foreign_store
-from store.log_position import check_boundary, first_stored_at
+from store.log_position import asked_offset
 from streaming.bulk import spark_run
 from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
 from streaming.dispatchers import ArrivalListener, DispatchSink
@@ -216,16 +216,7 @@ def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptio
     if options.from_offset is not None and options.from_time is not None:
         raise ConfigError("give an offset or a time to begin at, not both")
     log = CommitLog(config.commit_log_paths(store_root), config)
-    if options.from_time is not None:
-        return first_stored_at(log, options.from_time)
-    assert options.from_offset is not None
-    if not max(log.min_offset(), 0) <= options.from_offset <= log.max_offset():
-        raise ConfigError(
-            f"offset {options.from_offset} is not in the log, which holds "
-            f"{log.min_offset()} to {log.max_offset()}"
-        )
-    check_boundary(log, options.from_offset)
-    return options.from_offset
+    return asked_offset(log, options.from_offset, options.from_time)
 
 
 def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> StreamingQuery:

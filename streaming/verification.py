@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints.bulk.prove import can_prove, prove
+from checkpoints.bulk.prove import Proof, can_prove, prove
 from checkpoints.bulk.tasks import Run
 from checkpoints.fingerprint import check_fingerprint
 from checkpoints.progress import LostRange, Progress, read_progress
@@ -98,19 +98,7 @@ def verify(
     if run is not None and progress is not None and can_prove(output, progress, log):
         proof = prove(output, progress, log, planner, run, report=report)
         if proof is not None:
-            return Verification(
-                store=store_root,
-                output=output,
-                is_ours=True,
-                begin_offset=span.terms.begin,
-                end_offset=span.end,
-                log_end_offset=max(log_end, span.end),
-                messages=proof.messages,
-                differences=(),
-                counts=Counts(units=proof.units, entries=proof.entries),
-                drops={},
-                lost=(),
-            )
+            return _proved(proof, (store_root, output), span, log_end)
     comparison = StoreComparison(output, config, span.terms)
     derivation = Derivation(log, planner, span.stretches(), span.must_reach_end)
     messages = 0
@@ -135,6 +123,23 @@ def verify(
         counts=comparison.counts,
         drops=comparison.take_drops(),
         lost=span.lost,
+    )
+
+
+def _proved(proof: Proof, roots: tuple[Path, Path], span: _Span, log_end: int) -> Verification:
+    """Return the result of a comparison that found all equal; ``roots`` = (STORE, OUTPUT)."""
+    return Verification(
+        store=roots[0],
+        output=roots[1],
+        is_ours=True,
+        begin_offset=span.terms.begin,
+        end_offset=span.end,
+        log_end_offset=max(log_end, span.end),
+        messages=proof.messages,
+        differences=(),
+        counts=Counts(units=proof.units, entries=proof.entries),
+        drops={},
+        lost=(),
     )
 
 

@@ -26,7 +26,13 @@ from store.commit_log import CommitLog
 from store.config import config_to_json
 from store.consume_queue_store import QueueKey
 from store.index_file import list_index_files
-from store.layout import ABORT_FILE, CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
+from store.layout import (
+    ABORT_FILE,
+    CONSUME_QUEUE_DIR,
+    CONSUME_QUEUE_EXT_DIR,
+    CQ_UNIT_SIZE,
+    INDEX_DIR,
+)
 from store.log_plan import LogPlanner
 
 _QUEUES_A_TASK = 1000
@@ -130,7 +136,7 @@ def prove(  # noqa: PLR0913 - what is compared with what, and how
         return None
     if not all(run(CheckIndexFile(job), range(files), lambda _: None)):
         return None
-    units = sum(end - first for _, first, end in spans) // 20
+    units = sum(end - first for _, first, end in spans) // CQ_UNIT_SIZE
     return Proof(
         sum(part.messages for part in compared), units, sum(part.entries for part in compared)
     )

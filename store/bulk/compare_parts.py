@@ -18,7 +18,7 @@ from store import layout
 from store.bulk.log_parts import LogPart, PartScanner
 from store.bulk.queue_parts import PartQueues, PlacedPart, place_part
 from store.config import StoreConfig
-from store.consume_queue_store import QueueKey
+from store.consume_queue_store import QueueKey, pre_fill
 from store.differences import first_data
 from store.dispatch_request import DispatchRequests
 from store.errors import StoreError
@@ -31,6 +31,7 @@ from store.kernels.index import (
     END_TIMESTAMP,
     INDEX_COUNT,
     SLOT_COUNT,
+    SLOTS_PER_PAGE,
     PutInput,
     PutState,
     put_keys,
@@ -127,7 +128,7 @@ def compare_part(
 def has_queue_files(root: Path, queue: tuple[QueueKey, int, int], config: StoreConfig) -> bool:
     """Tell whether a queue has the files of its span, in bytes, and nothing before or behind it."""
     (topic, queue_id), first, end = queue
-    directory, size = root / layout.CONSUME_QUEUE_DIR / topic / str(queue_id), 0
+    directory = root / layout.CONSUME_QUEUE_DIR / topic / str(queue_id)
     size = config.mapped_file_size_consume_queue
     begin = first - first % size
     names = [file_name(base) for base in range(begin, end, size)]
@@ -136,10 +137,8 @@ def has_queue_files(root: Path, queue: tuple[QueueKey, int, int], config: StoreC
     if sizes != dict.fromkeys(names, size):
         return False
     if first > begin:
-        fill = map_file(directory / names[0])[: first - begin].view(layout.CQ_UNIT)
-        wanted = np.zeros(1, layout.CQ_UNIT)
-        wanted["size"] = layout.PRE_BLANK_SIZE
-        if not (fill == wanted).all():
+        fill = map_file(directory / names[0])[: first - begin]
+        if fill.tobytes() != pre_fill(len(fill) // layout.CQ_UNIT_SIZE):
             return False
     if end % size == 0:
         return True
@@ -166,7 +165,7 @@ def is_index_file(root: Path, number: int, config: StoreConfig) -> bool:
     for at in range(0, len(entries), _CHUNK_ENTRIES):
         chunk = entries[at : at + _CHUNK_ENTRIES]
         out = np.empty(chunk.nbytes, np.uint8)
-        state = PutState(derived, slots, np.zeros(-(-len(slots) // 1024), np.uint8), out)
+        state = PutState(derived, slots, np.zeros(-(-len(slots) // SLOTS_PER_PAGE), np.uint8), out)
         put_keys(state, _as_input(chunk), (0, 0), limits)
         if not np.array_equal(out.view(layout.INDEX_ENTRY)["prev_index"], chunk["prev_index"]):
             return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests
-from store.errors import UnsupportedFormatError
 from store.kernels import record as rk
 from store.kernels.log_walk import find_record
 from store.log_plan import LogPlanner
 from store.mapped_file import MappedFile, data_pieces, map_file
-from store.scan import Damage, Scanner
+from store.scan import Damage, Scanner, inner_batch_error, scan_rules
 
 PART_BYTES = 64 * 1024 * 1024
 _TAIL_BYTES = 8 * 1024 * 1024  # of the last file, planned record by record
@@ -105,7 +104,7 @@ def cut_by_records(
     parts, at = list[LogPart](), begin
     while at < until:
         found = _planned(planner, at, at, [], until=min(at + part_bytes, until))
-        parts += [_numbered(part, len(parts) + n) for n, part in enumerate(found.parts)]
+        parts += [replace(part, number=len(parts) + n) for n, part in enumerate(found.parts)]
         if found.damage is not None:
             return LogParts(begin, found.end, tuple(parts), found.damage, True)
         if found.end == at:
@@ -163,10 +162,7 @@ class PartScanner:
 
     def _fault(self, part: LogPart, at: int, reason: int) -> Damage:
         if reason == rk.INNER_BATCH:
-            raise UnsupportedFormatError(
-                f"{part.path} at offset {part.base + at}: an inner batch (a BatchCQ topic); "
-                "batch consume queues are not read here"
-            )
+            raise inner_batch_error(part.path, part.base + at)
         end = part.base + self._file_size
         return Damage(part.base + at, end, part.path, rk.REASONS[reason])
 
@@ -195,16 +191,12 @@ def _planned(
     return LogParts(begin, parts[-1].end if parts else begin, tuple(parts), damage)
 
 
-def _numbered(part: LogPart, number: int) -> LogPart:
-    return LogPart(number, part.path, part.base, part.begin, part.end, part.is_boundary)
-
-
 def _find_tail(log: CommitLog, file: MappedFile, size: int) -> int:
     """Return where a record begins about ``size`` bytes before the last file's data end."""
     view = file.view()
     end = _data_end(file, view)
     at = max(end - size, 0)
-    found = int(find_record(view, (file.base, at, end), Scanner(log.config).rules)) if at else 0
+    found = int(find_record(view, (file.base, at, end), scan_rules(log.config))) if at else 0
     return file.base + max(found, 0)
 
 

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.config import StoreConfig
-from store.consume_queue_store import QueueKey, units_of
+from store.consume_queue_store import QueueKey, pre_fill, units_of
 from store.disk import Disk
 from store.dispatch_request import DispatchRequests, concat
 from store.kernels.consume_queue import NO_QUEUE_YET, Placed, Queues, Units, place
-from store.layout import CONSUME_QUEUE_DIR, CQ_UNIT, CQ_UNIT_SIZE, PRE_BLANK_SIZE
+from store.layout import CONSUME_QUEUE_DIR, CQ_UNIT_SIZE
 from store.mapped_file import file_name
 from store.queue_name import check_topic
 
@@ -138,10 +138,8 @@ class JoinedQueues:
 def lay_pre_fill(root: Path, key: QueueKey, first: int, config: StoreConfig, disk: Disk) -> None:
     """Fill the file of a queue's first unit up to that unit (``ConsumeQueue.fillPreBlank``)."""
     size = config.mapped_file_size_consume_queue
-    fill = np.zeros(first % size // CQ_UNIT_SIZE, CQ_UNIT)
-    fill["size"] = PRE_BLANK_SIZE
     path = root / CONSUME_QUEUE_DIR / key[0] / str(key[1]) / file_name(first - first % size)
-    disk.lay(str(path), size, 0, fill.tobytes())
+    disk.lay(str(path), size, 0, pre_fill(first % size // CQ_UNIT_SIZE))
 
 
 def _units(requests: Sequence[DispatchRequests]) -> tuple[Units, list[QueueKey]]:
