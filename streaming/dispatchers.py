@@ -7,10 +7,9 @@ in turn and makes it durable. Applying a batch again, or in other cuts, leaves t
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,11 +19,11 @@ from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from store.consume_queue_store import ConsumeQueueStore
 from store.dispatch_request import DispatchRequests, concat
-from store.errors import StoreError
 from store.index_service import IndexService, IndexState
 from store.pull_request_hold import PullRequestHoldService
 from store.scan import Damage
-from streaming.stretches import in_log_order, take_following
+from streaming.batch_sink import BatchSink, SinkCounts
+from streaming.stretches import Stretch, take_following
 
 
 class CommitLogDispatcher(Protocol):
@@ -62,19 +61,6 @@ class IndexDispatcher:
         self._watermark = max(self._watermark, requests.end)
 
 
-@dataclass(frozen=True, slots=True)
-class SinkCounts:
-    """What the sink has done since it began."""
-
-    batches: int = 0
-    messages: int = 0
-    bytes: int = 0
-    reput_from_offset: int = 0
-    last_store_timestamp: int = 0
-    apply_seconds: float = 0.0
-    expired_files: int = 0  # deleted, because the log begins behind what they are about
-
-
 ArrivalListener = Callable[[DispatchRequests], None]
 
 
@@ -86,8 +72,10 @@ def notify_message_arriving(output: Path) -> ArrivalListener:
     return PullRequestHoldService.of(output).notify_message_arriving
 
 
-class DispatchSink:
-    """Applies batches to one root. Calls come from one thread at a time; ``close`` waits."""
+class DispatchSink(BatchSink):
+    """Applies batches to one root."""
+
+    name = "dispatch"
 
     def __init__(
         self,
@@ -98,12 +86,10 @@ class DispatchSink:
         keep_expired: bool = False,
         listeners: Sequence[ArrivalListener] = (),
     ) -> None:
-        self.error: StoreError | None = None
+        super().__init__()
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss
         self._listeners = (*listeners, notify_message_arriving(root.path))
-        self._lock = threading.Lock()
-        self._closed = False
         self._is_settled = True  # all that was applied is named by progress
         self._retention = Retention(root, config, keep_expired=keep_expired)
         self._retention.follow_log()
@@ -120,35 +106,11 @@ class DispatchSink:
             watermark = root.progress.reput_from_offset
             self.dispatchers.append(IndexDispatcher(self._index, watermark))
 
-    def apply(self, stretches: Iterable[DispatchRequests | Damage]) -> None:
-        """Apply one batch and make it durable.
+    def _end(self) -> None:
+        """Flush, and give the root back."""
+        self._root.close(clean=self._is_settled)
 
-        Raises the damage found in it, after all before the damage is durable; then, as after any
-        failure, the sink takes nothing more.
-        """
-        with self._lock:
-            if self._closed:
-                raise StoreError("the dispatch is being stopped")
-            if self.error is not None:
-                raise self.error
-            try:
-                self._apply(in_log_order(stretches))
-            except StoreError as e:
-                self.error = e
-                raise
-            except BaseException as e:
-                self.error = StoreError(f"a batch was not applied: {e!r}")
-                raise
-
-    def close(self) -> None:
-        """Wait for the batch in flight, flush and give the root back."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._root.close(clean=self._is_settled)
-
-    def _apply(self, stretches: list[DispatchRequests | Damage]) -> None:
+    def _apply(self, stretches: list[Stretch]) -> None:
         began = time.monotonic()
         at = self._root.progress.reput_from_offset
         self._root.check_log()

@@ -2,7 +2,7 @@
 
 The process that plans a stream reads from Spark's JVM. When a query ends, that is closed before the
 process is, which then prints how it failed to read, and to write that it failed. What really fails
-there reaches the query as its error.
+there reaches the query as its error. So it is with workers whose task was cancelled.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _NOISE = (
 _TRACEBACK = b"Traceback (most recent call last):"
 _GOES_ON = (b"During handling of the above", b"The above exception was")
 _PLANNER = b"python_streaming_source_runner.py"
+_WORKER, _BROKEN_PIPE = b"pyspark/daemon.py", b"BrokenPipeError"
 
 
 def worth_passing_on(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -44,4 +45,6 @@ def _belongs(line: bytes, *, has_ended: bool) -> bool:
 
 
 def _kept(block: list[bytes]) -> list[bytes]:
-    return [] if any(_PLANNER in line for line in block) else block
+    said = b"".join(block)
+    is_cut_off = _WORKER in said and said.rstrip().rpartition(b"\n")[2].startswith(_BROKEN_PIPE)
+    return [] if is_cut_off or _PLANNER in said else block

@@ -9,24 +9,22 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from store.broker_config_files import read_topic_configs
 from store.commit_log import CommitLog
-from store.config import StoreConfig, config_to_json, load_config
+from store.config import StoreConfig, load_config
 from store.errors import ConfigError, DamageError
 from store.foreign import refuse_foreign_store
 from store.layout import ABORT_FILE
 from store.log_plan import UNLIMITED
 from store.log_position import asked_offset, first_stored_at
-from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
 from streaming.kafka.client_options import ClientOptions, client_options
 from streaming.kafka.cluster import Cluster
 from streaming.kafka.mirror import MirrorLink, MirrorSink, MirrorTerms, check_position
@@ -41,9 +39,9 @@ from streaming.kafka.producer import TransactionalProducer
 from streaming.kafka.record_batches import CODECS, Encoder, check_codec
 from streaming.kafka.routes import Creation, Router
 from streaming.kafka.topic_rules import TopicRules, check_kafka_name
-from streaming.log_stream import RANGE_BYTES_MIN
+from streaming.log_query import LogQuery, RunningLogQuery
 from streaming.options import spark_interval
-from streaming.progress import DispatchProgress, Listener
+from streaming.progress import DispatchProgress
 
 _log = logging.getLogger(__name__)
 
@@ -95,13 +93,18 @@ class MirrorOptions:
 class Mirror:
     """A running mirror: Spark's query and the sink it feeds."""
 
-    query: StreamingQuery
+    running: RunningLogQuery
     sink: MirrorSink
     checkpoint: Path
 
+    @property
+    def query(self) -> StreamingQuery:
+        """Return Spark's query."""
+        return self.running.query
+
     def close(self) -> None:
-        """Stop the query if it runs, wait for the batch in flight, end the producer."""
-        self.query.stop()
+        """Stop the query after the batch in flight, end the producer."""
+        self.running.stop()
         self.sink.close()
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
@@ -258,37 +261,20 @@ def _position(
 
 
 def _start_query(spark: SparkSession, prepared: PreparedMirror) -> Mirror:
-    sink, options = prepared.sink, prepared.options
-    max_bytes = options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER
-    range_bytes = max(max_bytes // spark.sparkContext.defaultParallelism, RANGE_BYTES_MIN)
-    spark.dataSource.register(DispatchRequestSource)
+    options = prepared.options
+    ends = options.available_now or options.to_time is not None
     checkpoint = Path(tempfile.mkdtemp(prefix="reput-mirror-"))
-    reader = (
-        spark.readStream.format(FORMAT)
-        .option("config", config_to_json(prepared.config))
-        .option("reputFromOffset", str(prepared.begin))
-        .option("maxBytesPerTrigger", str(max_bytes))
-        .option("rangeBytes", str(range_bytes))
-        .option("failOnDataLoss", str(options.fail_on_data_loss).lower())
-        .option("until", str(prepared.until))
+    query = LogQuery(
+        name="reput-mirror",
+        store_root=str(prepared.store_root.resolve()),
+        config=prepared.config,
+        begin=prepared.begin,
+        max_bytes=options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER,
+        fail_on_data_loss=options.fail_on_data_loss,
+        checkpoint=checkpoint,
+        trigger_interval=None if ends else options.trigger_interval,
+        options={"until": str(prepared.until)},
+        on_progress=options.on_progress,
+        on_end=lambda: shutil.rmtree(checkpoint, ignore_errors=True),
     )
-
-    def apply(batch: DataFrame, _batch_id: int) -> None:
-        sink.apply(from_table(batch.toArrow()))
-
-    name = f"reput-mirror-{uuid.uuid4().hex[:8]}"
-    listener = Listener(name, sink, options.on_progress)
-    spark.streams.addListener(listener)
-    listener.on_end(lambda: spark.streams.removeListener(listener))
-    listener.on_end(lambda: shutil.rmtree(checkpoint, ignore_errors=True))
-    writer = (
-        reader.load(str(prepared.store_root.resolve()))
-        .writeStream.foreachBatch(apply)
-        .queryName(name)
-        .option("checkpointLocation", str(checkpoint))
-    )
-    if options.available_now or options.to_time is not None:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=spark_interval(options.trigger_interval))
-    return Mirror(writer.start(), sink, checkpoint)
+    return Mirror(query.start(spark, prepared.sink), prepared.sink, checkpoint)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -22,7 +21,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from streaming.dispatchers import SinkCounts
+from streaming.batch_sink import BatchSink
 from streaming.options import OFFSET_KEY
 
 _log = logging.getLogger(__name__)
@@ -41,20 +40,11 @@ class DispatchProgress:
     lag_ms: int  # how far the last message dispatched lies behind now, 0 when nothing is behind
 
 
-class Sink(Protocol):
-    """What a query feeds."""
-
-    counts: SinkCounts
-
-    def close(self) -> None:
-        """Wait for the batch in flight, and end."""
-
-
 class Listener(StreamingQueryListener):
     """Turns Spark's progress events of one query into reports, and gives the root back."""
 
     def __init__(
-        self, name: str, sink: Sink, report: Callable[[DispatchProgress], None] | None
+        self, name: str, sink: BatchSink, report: Callable[[DispatchProgress], None] | None
     ) -> None:
         self._name = name
         self._sink = sink

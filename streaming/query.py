@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.adoption import Report
@@ -16,17 +15,16 @@ from checkpoints.bulk.rebuild import BulkRebuild, BulkRebuilt
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
 from store.commit_log import CommitLog
-from store.config import StoreConfig, config_to_json
+from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
 from store.foreign import refuse_foreign_store
 from store.log_position import asked_offset
 from streaming.bulk import spark_run
-from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
 from streaming.dispatchers import ArrivalListener, DispatchSink
 from streaming.failures import error_of
-from streaming.log_stream import RANGE_BYTES_MIN
+from streaming.log_query import LogQuery, RunningLogQuery
 from streaming.options import spark_interval
-from streaming.progress import DispatchProgress, Listener
+from streaming.progress import DispatchProgress
 
 _log = logging.getLogger(__name__)
 MAX_BYTES_PER_TRIGGER = 256 * 1024 * 1024
@@ -56,15 +54,20 @@ class DispatchOptions:
 class Dispatch:
     """A running dispatch: Spark's query, the sink it feeds and the root it owns."""
 
-    query: StreamingQuery
+    running: RunningLogQuery
     sink: DispatchSink
     root: DispatchRoot
     config: StoreConfig
     caught_up: BulkRebuilt | None = None  # what was built in bulk before the query began
 
+    @property
+    def query(self) -> StreamingQuery:
+        """Return Spark's query."""
+        return self.running.query
+
     def close(self) -> None:
-        """Stop the query if it runs, wait for the batch in flight, give the root back."""
-        self.query.stop()
+        """Stop the query after the batch in flight, give the root back."""
+        self.running.stop()
         self.sink.close()
 
 
@@ -135,11 +138,11 @@ class PreparedDispatch:
         """
         try:
             prepared, built = self._caught_up(spark) if self.is_far_behind else (self, None)
-            query = _start_query(spark, prepared)
+            running = _start_query(spark, prepared)
         except BaseException:
             self.close()
             raise
-        return Dispatch(query, prepared.sink, prepared.root, prepared.config, built)
+        return Dispatch(running, prepared.sink, prepared.root, prepared.config, built)
 
     @property
     def is_far_behind(self) -> bool:
@@ -219,37 +222,19 @@ def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptio
     return asked_offset(log, options.from_offset, options.from_time)
 
 
-def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> StreamingQuery:
-    root, sink, options = prepared.root, prepared.sink, prepared.options
-    max_bytes = options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER
-    range_bytes = max(max_bytes // spark.sparkContext.defaultParallelism, RANGE_BYTES_MIN)
-    spark.dataSource.register(DispatchRequestSource)
-    reader = (
-        spark.readStream.format(FORMAT)
-        .option("config", config_to_json(prepared.config))
-        .option("reputFromOffset", str(prepared.begin))
-        .option("maxBytesPerTrigger", str(max_bytes))
-        .option("rangeBytes", str(range_bytes))
-        .option("failOnDataLoss", str(options.fail_on_data_loss).lower())
+def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> RunningLogQuery:
+    root, options = prepared.root, prepared.options
+    clean = root.progress.log_was_clean
+    query = LogQuery(
+        name="reput",
+        store_root=root.progress.store,
+        config=prepared.config,
+        begin=prepared.begin,
+        max_bytes=options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER,
+        fail_on_data_loss=options.fail_on_data_loss,
+        checkpoint=root.new_epoch(),
+        trigger_interval=None if options.available_now else options.trigger_interval,
+        options={} if clean is None else {"closedCleanly": str(clean).lower()},
+        on_progress=options.on_progress,
     )
-    if root.progress.log_was_clean is not None:
-        reader = reader.option("closedCleanly", str(root.progress.log_was_clean).lower())
-
-    def apply(batch: DataFrame, _batch_id: int) -> None:
-        sink.apply(from_table(batch.toArrow()))
-
-    name = f"reput-{uuid.uuid4().hex[:8]}"
-    listener = Listener(name, sink, options.on_progress)
-    spark.streams.addListener(listener)
-    listener.on_end(lambda: spark.streams.removeListener(listener))
-    writer = (
-        reader.load(root.progress.store)
-        .writeStream.foreachBatch(apply)
-        .queryName(name)
-        .option("checkpointLocation", str(root.new_epoch()))
-    )
-    if options.available_now:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=spark_interval(options.trigger_interval))
-    return writer.start()
+    return query.start(spark, prepared.sink)

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from store.errors import (
     StoreError,
 )
 from store.scan import Damage
-from streaming.dispatchers import SinkCounts
+from streaming.batch_sink import BatchSink, SinkCounts
 from streaming.kafka.position import Position, encode_position
 from streaming.kafka.producer import (
     BATCH_HEADER_SIZE,
@@ -39,7 +39,7 @@ from streaming.kafka.producer import (
 )
 from streaming.kafka.record_batches import Encoder, RecordBatch, Route
 from streaming.kafka.routes import Router
-from streaming.stretches import Stretch, in_log_order, take_following
+from streaming.stretches import Stretch, take_following
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +77,10 @@ class MirrorLink:
     encoder: Encoder
 
 
-class MirrorSink:
-    """Applies micro-batches. Calls come from one thread at a time; ``close`` waits."""
+class MirrorSink(BatchSink):
+    """Applies micro-batches: what is applied is committed."""
+
+    name = "mirror"
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class MirrorSink:
         begun: tuple[TransactionalProducer, Position, Position | None],
     ) -> None:
         """Go on at a position; the third of ``begun`` is what Kafka held, None for nothing."""
-        self.error: StoreError | None = None
+        super().__init__()
         self._producer, position, self._committed = begun
         self.position = position
         self._may_be = position  # what Kafka holds if the commit that failed last has been done
@@ -97,43 +99,21 @@ class MirrorSink:
         self._log = log
         self._link = link
         self._terms = terms
-        self._lock = threading.Lock()
-        self._closed = False
         self._closing = threading.Event()
         self._bytes = 0  # of log, in the open transaction
         self._messages = 0
         self._lost_to = position.lost_to
         self._pool = ThreadPoolExecutor(_ENCODERS, "reput-mirror")
 
-    def apply(self, stretches: Iterable[Stretch]) -> None:
-        """Mirror one micro-batch; what it returns from is committed.
-
-        Raises the damage found in it after all before that is committed; then, as after any
-        failure, the sink takes nothing more.
-        """
-        with self._lock:
-            if self._closed:
-                raise StoreError("the mirror is being stopped")
-            if self.error is not None:
-                raise self.error
-            try:
-                self._apply(in_log_order(stretches))
-            except StoreError as e:
-                self.error = e
-                raise
-            except BaseException as e:
-                self.error = StoreError(f"a batch was not mirrored: {e!r}")
-                raise
-
-    def close(self) -> None:
-        """Wait for the batch in flight, and end the producer; Kafka is not waited for any more."""
+    def stop_waiting(self) -> None:
+        """Wait no more for a Kafka that is away."""
         self._closing.set()
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._pool.shutdown()
-                self._producer.close()
-                self._link.router.close()
+
+    def _end(self) -> None:
+        """End the producer."""
+        self._pool.shutdown()
+        self._producer.close()
+        self._link.router.close()
 
     def _apply(self, stretches: list[Stretch]) -> None:
         self._check_log()

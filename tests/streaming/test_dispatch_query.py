@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,31 @@ def test_start_dispatch_returns_a_query_and_gives_the_root_back(
     progress = read_progress(output)
     assert progress is not None
     assert progress.messages == 200
+
+
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_a_query_stopped_in_the_middle_of_a_batch_has_not_failed(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], *, by_spark: bool
+) -> None:
+    store, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store, 3_000)
+    options = DispatchOptions(max_bytes_per_trigger=20_000)
+    for wait in (0.0, 0.05, 0.1, 0.15):
+        running = begin_dispatch(spark, store, output, options)
+        while running.sink.counts.batches < 2 and running.query.isActive:
+            running.query.awaitTermination(0.01)
+        time.sleep(wait)
+        if by_spark:
+            running.query.stop()
+        running.close()
+        assert running.query.exception() is None
+        assert running.sink.error is None
+    said = capfd.readouterr().err
+    assert "StackOverflowError" not in said
+    assert by_spark or not said  # by Spark's own stop the tasks of the batch are cancelled
+    run(spark, store, output, DispatchOptions(available_now=True))
+    dispatch_all(store, tmp_path / "expected", config)
+    assert_same_store(output, tmp_path / "expected")
 
 
 def test_replay_changes_nothing_and_never_leaves_a_hole(

@@ -25,6 +25,11 @@ Traceback (most recent call last):
   File "x/pyspark/sql/streaming/python_streaming_source_runner.py", line 313, in <module>
 PySparkRuntimeError: [CANNOT_OPEN_SOCKET] Can not open socket
 """
+WORKER = """Traceback (most recent call last):
+  File "x/pyspark/daemon.py", line 95, in worker
+    outfile.flush()
+BrokenPipeError: [Errno 32] Broken pipe
+"""
 OTHER = """Traceback (most recent call last):
   File "x/pyspark/worker.py", line 1, in main
 
@@ -36,7 +41,9 @@ ValueError: no
 """
 
 
-@pytest.mark.parametrize("noise", [PLANNER, NO_SOCKET, "Setting default log level to WARN\n"])
+@pytest.mark.parametrize(
+    "noise", [PLANNER, NO_SOCKET, WORKER, "Setting default log level to WARN\n"]
+)
 @pytest.mark.parametrize("around", ["", "a line\n", OTHER, "  an indented one\n\n"])
 def test_noise_is_left_out_and_all_else_passed_on(noise: str, around: str) -> None:
     lines = (around + noise + around).encode().splitlines(keepends=True)

@@ -1,0 +1,76 @@
+"""What the sinks of all queries have in common: one batch at a time, and none after a failure."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from store.errors import StoreError
+from streaming.stretches import Stretch, in_log_order
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCounts:
+    """What a sink has done since it began."""
+
+    batches: int = 0
+    messages: int = 0
+    bytes: int = 0
+    reput_from_offset: int = 0
+    last_store_timestamp: int = 0
+    apply_seconds: float = 0.0
+    expired_files: int = 0  # deleted, because the log begins behind what they are about
+
+
+class BatchSink(ABC):
+    """Takes stretches of the log, batch by batch. Calls come from one thread at a time."""
+
+    counts: SinkCounts
+    name: ClassVar[str]  # as in "the dispatch is being stopped"
+
+    def __init__(self) -> None:
+        self.error: StoreError | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def apply(self, stretches: Iterable[Stretch]) -> None:
+        """Apply one batch; what it returns from is durable.
+
+        Raises the damage found in it after all before that is durable; then, as after any failure,
+        the sink takes nothing more.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"the {self.name} is being stopped")
+            if self.error is not None:
+                raise self.error
+            try:
+                self._apply(in_log_order(stretches))
+            except StoreError as e:
+                self.error = e
+                raise
+            except BaseException as e:
+                self.error = StoreError(f"a batch of the {self.name} was not applied: {e!r}")
+                raise
+
+    def stop_waiting(self) -> None:  # noqa: B027 - most sinks wait for nothing
+        """Let a batch that waits for something outside fail now: its query is about to end."""
+
+    def close(self) -> None:
+        """Wait for the batch in flight, and end."""
+        self.stop_waiting()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._end()
+
+    @abstractmethod
+    def _apply(self, stretches: list[Stretch]) -> None:
+        """Apply one batch, its stretches in log order."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Give back what the sink owns."""
