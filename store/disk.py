@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from store.errors import RootInUseError, StoreIOError
-from store.file_system import data_extents, for_each, sync_file_system
+from store.file_system import begin_write_back, data_extents, for_each, sync_file_system
 
 OPEN_FILES_MAX = 256
 _ZEROS = bytes(1 << 20)
+_WRITE_BACK_BYTES = 256 * 1024
 _TEMPORARY = ".tmp"
 _IN_USE = (
     "{path} is locked: a broker or another dispatcher owns this root; stop it, or choose another "
@@ -77,6 +78,8 @@ class Disk:
                 if os.fstat(fd).st_size != size:  # new, or whoever made it did not come to that
                     self._ftruncate(fd, size)
                 self._write_all(fd, memoryview(data).cast("B"), offset)
+                if len(data) >= _WRITE_BACK_BYTES:
+                    begin_write_back(fd, offset, len(data))
             finally:
                 os.close(fd)
         except OSError as e:
