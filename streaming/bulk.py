@@ -17,7 +17,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from checkpoints.bulk.rebuild import BulkRebuilt, Report, rebuild_root
-from checkpoints.bulk.tasks import Run
 from streaming.failures import error_of
 from streaming.take_root import take_root
 
@@ -44,40 +43,36 @@ def rebuild(  # noqa: PLR0913 - as start_dispatch
     """
     conf = Path(broker_conf) if broker_conf is not None else None
     root = take_root(Path(store_root), Path(output), conf, broker_version)
-    rebuilt = rebuild_root(root, spark_run(spark.sparkContext), report)
+    rebuilt = rebuild_root(root, SparkRun(spark.sparkContext), report)
     if rebuilt.damage is not None:
         raise rebuilt.damage.error()
     return rebuilt
 
 
-def spark_run(context: SparkContext) -> Run:
-    """Return what runs tasks on the executors of a session."""
+class SparkRun:
+    """Runs tasks on the executors of a session: a job of one task a row."""
 
-    def run(
+    def __init__(self, context: SparkContext) -> None:
+        self.cores: int = context.defaultParallelism
+        self._context = context
+
+    def __call__(
+        self,
         function: Callable[[_Task], _Result],
         tasks: Sequence[_Task],
         advance: Callable[[_Task], None],
     ) -> list[_Result]:
-        return _run(context, function, tasks, advance) if tasks else []
-
-    return run
-
-
-def _run(
-    context: SparkContext,
-    function: Callable[[_Task], _Result],
-    tasks: Sequence[_Task],
-    advance: Callable[[_Task], None],
-) -> list[_Result]:
-    """Run a job of one task a row; how many are done is asked of Spark."""
-    group = f"reput-{uuid.uuid4().hex}"
-    context.setJobGroup(group, "reput", interruptOnCancel=False)
-    rows = context.parallelize(tasks, len(tasks)).map(function)
-    with _Watch(lambda: _completed(context, group), lambda n: advance(tasks[n]), len(tasks)):
-        try:
-            return rows.collect()
-        except Exception as e:
-            raise error_of(e) from e
+        """Run all; how many are done is asked of Spark."""
+        if not tasks:
+            return []
+        context, group = self._context, f"reput-{uuid.uuid4().hex}"
+        context.setJobGroup(group, "reput", interruptOnCancel=False)
+        rows = context.parallelize(tasks, len(tasks)).map(function)
+        with _Watch(lambda: _completed(context, group), lambda n: advance(tasks[n]), len(tasks)):
+            try:
+                return rows.collect()
+            except Exception as e:
+                raise error_of(e) from e
 
 
 def _completed(context: SparkContext, group: str) -> int:

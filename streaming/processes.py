@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,35 +43,32 @@ def processes() -> Iterator[Run]:
     fork, cores = multiprocessing.get_context("fork"), len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, mp_context=fork, initializer=_begin_process) as pool:
         pool.submit(int).result()  # all are forked now
-
-        def run(
-            function: Callable[[_Task], _Result],
-            tasks: Sequence[_Task],
-            advance: Callable[[_Task], None],
-        ) -> list[_Result]:
-            return _run(pool, function, tasks, advance)
-
-        yield run
+        yield _ProcessRun(pool, cores)
 
 
-def _run(
-    pool: ProcessPoolExecutor,
-    function: Callable[[_Task], _Result],
-    tasks: Sequence[_Task],
-    advance: Callable[[_Task], None],
-) -> list[_Result]:
-    futures = [pool.submit(function, task) for task in tasks]
-    numbers = {future: number for number, future in enumerate(futures)}
-    try:
-        for future in as_completed(futures):
-            future.result()
-            advance(tasks[numbers[future]])
-    except BrokenProcessPool as e:
-        raise StoreError("a process at work was killed (was there memory enough?)") from e
-    finally:
-        for future in futures:
-            future.cancel()
-    return [future.result() for future in futures]
+@dataclass(slots=True)
+class _ProcessRun:
+    pool: ProcessPoolExecutor
+    cores: int
+
+    def __call__(
+        self,
+        function: Callable[[_Task], _Result],
+        tasks: Sequence[_Task],
+        advance: Callable[[_Task], None],
+    ) -> list[_Result]:
+        futures = [self.pool.submit(function, task) for task in tasks]
+        numbers = {future: number for number, future in enumerate(futures)}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                advance(tasks[numbers[future]])
+        except BrokenProcessPool as e:
+            raise StoreError("a process at work was killed (was there memory enough?)") from e
+        finally:
+            for future in futures:
+                future.cancel()
+        return [future.result() for future in futures]
 
 
 def _begin_process() -> None:

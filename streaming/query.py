@@ -19,7 +19,7 @@ from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
 from store.foreign import refuse_foreign_store
 from store.log_position import asked_offset
-from streaming.bulk import spark_run
+from streaming.bulk import SparkRun
 from streaming.dispatchers import ArrivalListener, DispatchSink
 from streaming.failures import error_of
 from streaming.log_query import LogQuery, RunningLogQuery
@@ -157,7 +157,7 @@ class PreparedDispatch:
 
     def _caught_up(self, spark: SparkSession) -> tuple[PreparedDispatch, BulkRebuilt]:
         """Build the root as ``reput rebuild`` does; damage is left for the query to find."""
-        rebuild = BulkRebuild(self.root, spark_run(spark.sparkContext))
+        rebuild = BulkRebuild(self.root, SparkRun(spark.sparkContext))
         built = rebuild.run(self.options.on_catch_up)
         sink = _sink(self.root, self.config, self.options)
         begin = self.root.progress.reput_from_offset

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints.bulk.rebuild import BulkRebuilt, rebuild_root
-from checkpoints.bulk.tasks import Run, run_here
+from checkpoints.bulk.tasks import Run, RunHere
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from store.disk import Disk
@@ -13,12 +13,21 @@ from store.disk import Disk
 PART_BYTES = 400
 
 
+class AsOnCores(RunHere):
+    """Runs tasks here that are cut as for several cores."""
+
+    cores = 3
+
+
+_HERE = AsOnCores()
+
+
 def rebuild_all(  # noqa: PLR0913 - each is a way of the same rebuild
     store_root: Path,
     output: Path,
     config: StoreConfig,
     *,
-    run: Run = run_here,
+    run: Run = _HERE,
     part_bytes: int = PART_BYTES,
     disk: Disk | None = None,
 ) -> BulkRebuilt:
@@ -32,6 +41,8 @@ def rebuild_all(  # noqa: PLR0913 - each is a way of the same rebuild
 
 class FailingRun:
     """Runs ``tasks`` tasks, the last ones first, then fails with an error."""
+
+    cores = 3
 
     def __init__(self, tasks: int, error: BaseException) -> None:
         self.left = tasks

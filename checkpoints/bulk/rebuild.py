@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from checkpoints.bulk.state import BulkPlan, BulkState, PartRecord, boot_id
-from checkpoints.bulk.tasks import BuildIndexFile, Job, PreFill, Run, ScanPart
+from checkpoints.bulk.tasks import BuildIndex, Job, PreFill, Run, ScanPart
 from checkpoints.fingerprint import read_fingerprint
 from checkpoints.progress import BatchEnd
 from checkpoints.root import DispatchRoot
@@ -266,13 +266,13 @@ class BulkRebuild:
             return IndexState()
         paths = [str(self._state.keys_path(part.number)) for part in plan.log.parts]
         sources = number_keys(list(zip(paths, keys, strict=True)))
-        files = plan_index(sources, names, entries_max)
-        missing = [file for file in files if self._state.read_index_file(file.name) is None]
-        self._run(BuildIndexFile(self._job), missing, lambda _: None)
-        last = self._state.read_index_file(names[-1])
+        index_parts = plan_index(sources, names, entries_max, self._run.cores)
+        missing = [part for part in index_parts if self._state.read_index_part(part) is None]
+        self._run(BuildIndex(self._job), missing, lambda _: None)
+        ends = [self._state.read_index_part(part) for part in index_parts if part.is_last]
+        last, before = ends[-1], ends[-2] if len(ends) > 1 else None
         if last is None:
             raise StoreError(f"{self._root.path}: the index file {names[-1]} was not built")
-        before = self._state.read_index_file(names[-2]) if len(names) > 1 else None
         full_timestamp = before.end_timestamp if before is not None else 0
         return IndexState(names[0], names[-1], len(names), last.count - 1, full_timestamp)
 

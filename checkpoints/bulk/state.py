@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from checkpoints.progress import REPUT_DIR
-from store.bulk.index_build import BuiltIndexFile
-from store.bulk.key_parts import PartKeys
+from store.bulk.index_build import BuiltIndexPart
+from store.bulk.key_parts import IndexPart, PartKeys
 from store.bulk.log_parts import LogPart, LogParts, Scanned
 from store.bulk.queue_parts import PartQueues
 from store.disk import Disk
@@ -142,14 +142,16 @@ class BulkState:
             values[name] = dataclasses.asdict(value) if value is not None else None
         self._disk.put(self._part_path(number), [encode_values(values)])
 
-    def read_index_file(self, name: str) -> BuiltIndexFile | None:
-        """Return an index file that is built, None if it is not."""
-        return _read(self.root / _INDEX / f"{name}.done", lambda v: BuiltIndexFile(**v))
+    def read_index_part(self, part: IndexPart) -> BuiltIndexPart | None:
+        """Return what a part of an index file came to, None if it is not built."""
+        return _read(self._index_path(part), lambda v: BuiltIndexPart(**v))
 
-    def write_index_file(self, built: BuiltIndexFile) -> None:
-        """Note that an index file is built."""
-        path = self.root / _INDEX / f"{built.name}.done"
-        self._disk.put(path, [encode_values(dataclasses.asdict(built))])
+    def write_index_part(self, part: IndexPart, built: BuiltIndexPart) -> None:
+        """Note that a part of an index file is built."""
+        self._disk.put(self._index_path(part), [encode_values(dataclasses.asdict(built))])
+
+    def _index_path(self, part: IndexPart) -> Path:
+        return self.root / _INDEX / f"{part.name}-{part.begin_key}-{part.end_key}.done"
 
     def _part_path(self, number: int) -> Path:
         return self.root / _PARTS / f"{number:06d}.done"

@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 
 from checkpoints.bulk.state import BulkState, PartRecord
 from checkpoints.fingerprint import fingerprint_at
-from store.bulk.index_build import build_index_file
-from store.bulk.key_parts import IndexFilePlan, encode_keys, summarise
+from store.bulk.index_build import build_index_part
+from store.bulk.key_parts import IndexPart, encode_keys, summarise
 from store.bulk.log_parts import LogPart, PartScanner
 from store.bulk.queue_parts import lay_pre_fill, lay_units, place_part
 from store.config import StoreConfig, config_from_json
@@ -30,8 +30,11 @@ _Result = TypeVar("_Result")
 class Run(Protocol):
     """Runs a function on each of some tasks, in any order and anywhere.
 
-    ``advance`` is told of each task that is done. Raises the StoreError that a task raised.
+    ``cores``: how many run at a time. ``advance`` is told of each task that is done. Raises the
+    StoreError that a task raised.
     """
+
+    cores: int
 
     def __call__(
         self,
@@ -42,15 +45,23 @@ class Run(Protocol):
         """Run all, and return what they came to, in the order of the tasks."""
 
 
-def run_here(
-    function: Callable[[_Task], _Result], tasks: Sequence[_Task], advance: Callable[[_Task], None]
-) -> list[_Result]:
-    """Run one task after the other in this process."""
-    results = []
-    for task in tasks:
-        results.append(function(task))
-        advance(task)
-    return results
+class RunHere:
+    """Runs one task after the other in this process."""
+
+    cores = 1
+
+    def __call__(
+        self,
+        function: Callable[[_Task], _Result],
+        tasks: Sequence[_Task],
+        advance: Callable[[_Task], None],
+    ) -> list[_Result]:
+        """Run all."""
+        results = []
+        for task in tasks:
+            results.append(function(task))
+            advance(task)
+        return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +109,19 @@ class ScanPart:
 
 
 @dataclass(frozen=True, slots=True)
-class BuildIndexFile:
-    """Builds an index file."""
+class BuildIndex:
+    """Builds a part of an index file."""
 
     job: Job
 
-    def __call__(self, plan: IndexFilePlan) -> None:
+    def __call__(self, part: IndexPart) -> None:
         """Do it."""
         disk = Disk()
         state = BulkState(Path(self.job.root), disk)
         try:
             directory = state.new / INDEX_DIR
-            state.write_index_file(build_index_file(plan, directory, self.job.config_of(), disk))
+            built = build_index_part(part, directory, self.job.config_of(), disk)
+            state.write_index_part(part, built)
         finally:
             disk.close()
 

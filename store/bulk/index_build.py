@@ -1,4 +1,4 @@
-"""One index file, built from the keys of parts: what a broker's dispatch would have put there.
+"""A part of an index file, built from the keys of the log's parts, as a dispatch would put them.
 
 A file needs of the one before only the offset and store time of its last entry, which stand in its
 header until its own first entry, and from which that entry's time counts (format notes §8.4).
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store import layout
-from store.bulk.key_parts import IndexFilePlan, KeySource, read_keys
+from store.bulk.key_parts import IndexPart, KeySource, read_keys
 from store.config import StoreConfig
 from store.disk import Disk
 from store.index_service import encode_header
@@ -32,21 +32,25 @@ from store.kernels.index import (
 )
 from store.marks import INDEX_HEADER_FIELDS
 
+_NO_ENTRIES = np.empty(0, np.uint8)
+
 
 @dataclass(frozen=True, slots=True)
-class BuiltIndexFile:
-    """An index file as its header has it: entries, counted from 1, and the end's store time."""
+class BuiltIndexPart:
+    """An index file up to the end of a part: entries, counted from 1, and the end's store time."""
 
-    name: str
     count: int
     begin_timestamp: int  # that of the file before's end, where it has no entry
     end_timestamp: int
 
 
-def build_index_file(
-    plan: IndexFilePlan, directory: Path, config: StoreConfig, disk: Disk
-) -> BuiltIndexFile:
-    """Write one index file, durable after the caller's sync. Raises StoreIOError, DamageError."""
+def build_index_part(
+    plan: IndexPart, directory: Path, config: StoreConfig, disk: Disk
+) -> BuiltIndexPart:
+    """Write a part's entries, and with the last ones slots and header; durable after a sync.
+
+    Raises StoreIOError, DamageError.
+    """
     path = str(directory / plan.name)
     size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
     header = np.zeros(INDEX_HEADER_FIELDS, np.int64)
@@ -60,26 +64,26 @@ def build_index_file(
         for source in plan.sources:
             records = read_keys(source)
             _prefill(header, source, records, plan.first_key)
-            count = int(header[INDEX_COUNT])
+            if plan.first_key < plan.begin_key > source.first_key:  # another part's entries
+                _put(PutState(header, slots, pages, _NO_ENTRIES), source, records, plan, config)
+                continue
+            at = layout.index_entry_at(int(header[INDEX_COUNT]), config.max_hash_slot_num)
             state = PutState(header, slots, pages, buffers[0])
             entries = _put(state, source, records, plan, config)
             if writing is not None:
                 writing.result()
             buffers.reverse()
-            at = layout.index_entry_at(count, config.max_hash_slot_num)
             if len(entries):
                 writing = writer.submit(disk.lay, path, size, at, entries.data)
         if writing is not None:
             writing.result()
-    for begin, end in _runs(pages):
-        data = slots[begin * SLOTS_PER_PAGE : end * SLOTS_PER_PAGE].astype(layout.INDEX_SLOT)
-        disk.lay(path, size, layout.index_slot_at(begin * SLOTS_PER_PAGE), data.data)
-    disk.lay(path, size, 0, encode_header(header, config))
-    return BuiltIndexFile(
-        plan.name,
-        int(header[INDEX_COUNT]),
-        int(header[BEGIN_TIMESTAMP]),
-        int(header[END_TIMESTAMP]),
+    if plan.is_last:
+        for begin, end in _runs(pages):
+            data = slots[begin * SLOTS_PER_PAGE : end * SLOTS_PER_PAGE].astype(layout.INDEX_SLOT)
+            disk.lay(path, size, layout.index_slot_at(begin * SLOTS_PER_PAGE), data.data)
+        disk.lay(path, size, 0, encode_header(header, config))
+    return BuiltIndexPart(
+        int(header[INDEX_COUNT]), int(header[BEGIN_TIMESTAMP]), int(header[END_TIMESTAMP])
     )
 
 
@@ -101,7 +105,7 @@ def _prefill(
         header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = stamp
 
 
-def _count(source: KeySource, plan: IndexFilePlan) -> int:
+def _count(source: KeySource, plan: IndexPart) -> int:
     """Return how many keys of a source belong in the file."""
     first = max(plan.first_key, source.first_key)
     return max(min(plan.end_key, source.first_key + source.part.keys) - first, 0)
@@ -111,7 +115,7 @@ def _put(
     state: PutState,
     source: KeySource,
     records: PutInput,
-    plan: IndexFilePlan,
+    plan: IndexPart,
     config: StoreConfig,
 ) -> NDArray[np.uint8]:
     """Put the keys of one source that belong in the file; return their entries' bytes."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -48,12 +48,18 @@ class KeySource:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFilePlan:
-    """One index file: the keys ``[first_key, end_key)`` of the log, and what they are read from."""
+class IndexPart:
+    """Entries of one index file: those of the log's keys ``[begin_key, end_key)``.
+
+    ``sources`` hold them, and the keys before them from the file's ``first_key`` on, and the one
+    before that. ``is_last``: whoever builds this part knows the file's slots and header.
+    """
 
     name: str
     first_key: int
+    begin_key: int
     end_key: int
+    is_last: bool
     sources: tuple[KeySource, ...]
 
 
@@ -127,25 +133,38 @@ def count_index_files(parts: Sequence[PartKeys], entries_max: int) -> int:
 
 
 def plan_index(
-    sources: Sequence[KeySource], names: Sequence[str], entries_max: int
-) -> list[IndexFilePlan]:
+    sources: Sequence[KeySource], names: Sequence[str], entries_max: int, cores: int
+) -> list[IndexPart]:
     """Return which keys go in which index file; ``names`` has one name a file.
 
-    A file's sources include the one that holds the key before its first, of which its header
-    begins with the time.
+    Where there are fewer files than cores, a file is built in parts, cut where sources end. What
+    the entries before a part leave in the slots has to be found once more for each, which is
+    little beside writing entries.
     """
     total = sum(source.part.keys for source in sources)
-    plans = []
+    parts = []
     for number, name in enumerate(names):
         first = number * entries_max
-        end = min(first + entries_max, total)
-        wanted = tuple(
-            s
-            for s in sources
-            if s.part.keys and s.first_key < max(end, first) and s.first_key + s.part.keys >= first
-        )
-        plans.append(IndexFilePlan(name, first, end, wanted))
-    return plans
+        end = max(min(first + entries_max, total), first)
+        bounds = _cut_keys(sources, first, end, -(-cores // len(names)))
+        for begin_key, end_key in pairwise(bounds):
+            wanted = tuple(
+                s
+                for s in sources
+                if s.part.keys and s.first_key < end_key and s.first_key + s.part.keys >= first
+            )
+            parts.append(IndexPart(name, first, begin_key, end_key, end_key == end, wanted))
+    return parts
+
+
+def _cut_keys(sources: Sequence[KeySource], first: int, end: int, count: int) -> list[int]:
+    """Return where up to ``count`` about equal parts of ``[first, end)`` begin, and the end."""
+    bounds = [first]
+    for source in sources:
+        enough = first + len(bounds) * (end - first) / count
+        if bounds[-1] < source.first_key < end and source.first_key >= enough:
+            bounds.append(source.first_key)
+    return [*bounds, end]
 
 
 def number_keys(parts: Sequence[tuple[str, PartKeys]]) -> list[KeySource]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.kernels.jit import kernel
+from store.kernels.jit import inlined, kernel
 from store.kernels.record import read_i32
 from store.layout import INDEX_ENTRY_SIZE, SYS_ROLLBACK
 
@@ -23,7 +23,7 @@ class PutState(NamedTuple):
     header: NDArray[np.int64]
     slots: NDArray[np.int32]
     dirty_pages: NDArray[np.uint8]  # one a page of slots
-    entries: NDArray[np.uint8]  # new entries' bytes from the first put of this call on
+    entries: NDArray[np.uint8]  # new entries' bytes from the first put of this call on, if wanted
 
 
 class PutInput(NamedTuple):
@@ -36,12 +36,13 @@ class PutInput(NamedTuple):
     key_hash: NDArray[np.int32]
 
 
-@kernel
+@inlined
 def _write_i32(out: NDArray[np.uint8], at: int, value: int) -> None:
-    out[at] = np.uint8((value >> 24) & 0xFF)
-    out[at + 1] = np.uint8((value >> 16) & 0xFF)
-    out[at + 2] = np.uint8((value >> 8) & 0xFF)
-    out[at + 3] = np.uint8(value & 0xFF)
+    to, word = np.uintp(at), np.uint32(value)  # unsigned: no check for negative positions
+    out[to] = np.uint8(word >> np.uint32(24))
+    out[to + np.uintp(1)] = np.uint8(word >> np.uint32(16))
+    out[to + np.uintp(2)] = np.uint8(word >> np.uint32(8))
+    out[to + np.uintp(3)] = np.uint8(word)
 
 
 @kernel
@@ -64,47 +65,57 @@ def put_keys(
     ``limits`` = (maxIndexNum, whether every entry counts as a slot). Returns the record and key
     to go on with in the next file, (number of records, …) when all is in. Any record that finds
     the file full wants a new one, even one without keys (Java parity: ``buildIndex`` gets the
-    file before it looks at the keys).
+    file before it looks at the keys). Without room for entries only the rest is moved on.
     """
     header, slots, dirty_pages, entries = state
     max_index_num, counts_entries = limits
-    row, key = start
-    at = 0
+    row, key = np.int64(start[0]), np.int64(start[1])
+    count, slot_count = header[INDEX_COUNT], header[SLOT_COUNT]
+    begin = header[BEGIN_TIMESTAMP]
+    slots_in_all = np.uint32(len(slots))
+    at, writes, is_full = np.int64(0), len(entries) > 0, False
     while row < len(records.key_end):
-        if header[INDEX_COUNT] >= max_index_num:
-            return row, key
+        is_full = count >= max_index_num
+        if is_full:
+            break
         stamp = records.store_timestamp[row]
         offset = records.commit_log_offset[row]
-        last = records.key_end[row]
+        last = np.int64(records.key_end[row])
         if records.transaction[row] == SYS_ROLLBACK:
-            key = np.int64(last)
-        while key < last:
-            count = header[INDEX_COUNT]
-            if count >= max_index_num:
-                return row, key
+            key = last
+        stop = min(last, key + max_index_num - count)
+        if key < stop:
+            header[END_PHY] = offset
+            header[END_TIMESTAMP] = stamp
+        seconds = _time_diff_seconds(stamp, begin)
+        while key < stop:
             key_hash = records.key_hash[key]
-            slot = key_hash % len(slots)
+            slot = np.int64(np.uint32(key_hash) % slots_in_all)
             previous = np.int64(slots[slot])
             if previous <= 0 or previous > count:
                 previous = np.int64(0)
-            _write_i32(entries, at, key_hash)
-            _write_i32(entries, at + 4, offset >> 32)
-            _write_i32(entries, at + 8, offset)
-            _write_i32(entries, at + 12, _time_diff_seconds(stamp, header[BEGIN_TIMESTAMP]))
-            _write_i32(entries, at + 16, previous)  # Java parity: the slot's former head
-            at += INDEX_ENTRY_SIZE
+            if writes:
+                _write_i32(entries, at, key_hash)
+                _write_i32(entries, at + 4, offset >> 32)
+                _write_i32(entries, at + 8, offset)
+                _write_i32(entries, at + 12, seconds)
+                _write_i32(entries, at + 16, previous)  # Java parity: the slot's former head
+                at += INDEX_ENTRY_SIZE
             slots[slot] = count
             dirty_pages[slot // SLOTS_PER_PAGE] = 1
-            if count <= 1:
+            if count <= 1:  # Java parity: the first entry's time counts from the file before's end
                 header[BEGIN_PHY] = offset
-                header[BEGIN_TIMESTAMP] = stamp
+                header[BEGIN_TIMESTAMP] = begin = stamp
+                seconds = 0
             if previous == 0 or counts_entries:
-                header[SLOT_COUNT] += 1
-            header[INDEX_COUNT] = count + 1
-            header[END_PHY] = offset
-            header[END_TIMESTAMP] = stamp
+                slot_count += 1
+            count += 1
             key += 1
+        is_full = key < last
+        if is_full:
+            break
         row += 1
+    header[INDEX_COUNT], header[SLOT_COUNT] = count, slot_count
     return row, key
 
 

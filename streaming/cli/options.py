@@ -126,11 +126,11 @@ def bulk_run(name: str, store: Path, config: StoreConfig, master: str | None) ->
         with processes() as run:
             yield run
         return
-    from streaming.bulk import spark_run
+    from streaming.bulk import SparkRun
     from streaming.session import build_session
 
     spark = build_session(name, master)
     try:
-        yield spark_run(spark.sparkContext)
+        yield SparkRun(spark.sparkContext)
     finally:
         spark.stop()

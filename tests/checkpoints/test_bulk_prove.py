@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from checkpoints.bulk.prove import Proof, can_prove, prove
-from checkpoints.bulk.tasks import run_here
+from checkpoints.bulk.tasks import RunHere
 from checkpoints.progress import read_progress
 from store.commit_log import CommitLog
 from store.config import StoreConfig
@@ -34,7 +34,7 @@ def proof_of(store_root: Path, output: Path, config: StoreConfig) -> Proof | Non
     if not can_prove(output, progress, log):
         return None
     planner = LogPlanner(log, lambda: True)
-    return prove(output, progress, log, planner, run_here, part_bytes=400)
+    return prove(output, progress, log, planner, RunHere(), part_bytes=400)
 
 
 @pytest.fixture(params=list(CONFIGS))
@@ -75,7 +75,7 @@ def test_counts_are_those_of_the_comparison_in_log_order(
     assert proof_of(*roots, config) == Proof(
         found.messages, found.counts.units, found.counts.entries
     )
-    assert verify(*roots, config, None, run_here) == found
+    assert verify(*roots, config, None, RunHere()) == found
 
 
 def test_no_flipped_byte_is_proved_equal(roots: tuple[Path, Path], config: StoreConfig) -> None:
@@ -125,4 +125,4 @@ def test_a_queue_that_is_not_continuous_is_left_to_the_comparison_in_log_order(
     roots = write_store(tmp_path, sent), tmp_path / "output"
     dispatch_all(*roots, CONFIG)
     assert proof_of(*roots, CONFIG) is None
-    assert verify(*roots, CONFIG, None, run_here).is_equal
+    assert verify(*roots, CONFIG, None, RunHere()).is_equal

@@ -16,6 +16,7 @@ from checkpoints.bulk.state import BULK_DIR, BulkState
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store import MessageStore
+from store.bulk.key_parts import IndexPart
 from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatched import SWAP
@@ -107,6 +108,20 @@ def test_continuous_queues_are_laid_in_any_order_and_others_redone(tmp_path: Pat
     dispatch_all(store_root, tmp_path / "dispatched", CONFIG)
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")
     assert {key: (d.repeated, d.gaps) for key, d in rebuilt.drops.items()} == {("Apart", 0): (1, 2)}
+
+
+@pytest.mark.parametrize(("entries", "files"), [(1_000, 1), (70, 2)])
+def test_an_index_file_is_built_in_parts_where_there_are_more_cores(
+    tmp_path: Path, entries: int, files: int
+) -> None:
+    store_root, run = write_store(tmp_path, messages(60)), FailingRun(MANY, Exception("never"))
+    config = replace(CONFIG, max_index_num=entries + 1)
+    assert rebuild_all(store_root, tmp_path / "output", config, run=run).index_files == files
+    parts = sorted((t for t in run.done if isinstance(t, IndexPart)), key=lambda p: p.begin_key)
+    assert len(parts) == -(-run.cores // files) * files
+    assert [p.begin_key for p in parts[1:]] == [p.end_key for p in parts[:-1]]
+    dispatch_all(store_root, tmp_path / "dispatched", config)
+    assert_same_store(tmp_path / "output", tmp_path / "dispatched")
 
 
 def test_a_rebuild_that_failed_goes_on_with_the_parts_that_are_missing(

@@ -16,7 +16,7 @@ import streaming.query
 from checkpoints.bulk.rebuild import BulkRebuilt
 from checkpoints.bulk.state import BULK_DIR
 from store.errors import ConfigError, DamageError, StoreIOError, UnsupportedFormatError
-from streaming.bulk import rebuild, spark_run
+from streaming.bulk import SparkRun, rebuild
 from streaming.cli import run
 from streaming.export import ExportOptions, export
 from streaming.query import DispatchOptions, begin_dispatch, query_error
@@ -80,7 +80,7 @@ def test_an_error_of_a_task_keeps_its_kind_and_the_root_as_it_was(
         raise UnsupportedFormatError("such a file at offset 7: not read")
 
     with pytest.raises(UnsupportedFormatError, match=r"such a file at offset 7: not read$"):
-        spark_run(spark.sparkContext)(fail, [1, 2, 3], lambda _: None)
+        SparkRun(spark.sparkContext)(fail, [1, 2, 3], lambda _: None)
     (tmp_path / "output/reput/bulk").write_text("in the way")
     with pytest.raises(StoreIOError):
         rebuild(spark, store, tmp_path / "output")
