@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +19,10 @@ from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
 from store.foreign import refuse_foreign_store
+from store.log_plan import LogPlanner
 from store.log_position import asked_offset
 from streaming.bulk import SparkRun
+from streaming.catch_up import BATCH_BYTES, catch_up
 from streaming.dispatchers import ArrivalListener, DispatchSink
 from streaming.failures import error_of
 from streaming.log_query import LogQuery, RunningLogQuery
@@ -28,7 +31,7 @@ from streaming.progress import DispatchProgress
 
 _log = logging.getLogger(__name__)
 MAX_BYTES_PER_TRIGGER = 256 * 1024 * 1024
-CATCH_UP_BYTES = 1 << 30  # a new root that is so far behind is built in bulk first
+CATCH_UP_BYTES = 1 << 30  # so far behind a root is brought up before the query begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,8 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
 
     ``from_offset`` or ``from_time`` (epoch ms) begins a new OUTPUT there; on an existing one it
     replays from there, which changes nothing, and is refused beyond its progress. Queue and index
-    files whose messages have all expired from the log are deleted, unless ``keep_expired``. Where a
-    new OUTPUT is more than a GiB behind, that is built in bulk before this returns.
+    files whose messages have all expired from the log are deleted, unless ``keep_expired``. Where
+    OUTPUT is a GiB or more behind, that is done before this returns: in bulk if it is new.
     ``listeners`` are called with what a batch holds, after it is durable; they must not raise.
 
     The root is given back when the query ends. Raises ConfigError, DamageError, RootInUseError,
@@ -131,13 +134,18 @@ class PreparedDispatch:
     options: DispatchOptions
     begin: int
 
-    def start(self, spark: SparkSession) -> Dispatch:
+    def start(self, spark: SparkSession, stop: threading.Event | None = None) -> Dispatch:
         """Start the query; where that fails, give the root back.
 
-        A new root that is far behind is built in bulk first, which takes its time.
+        What the root is far behind is done first, which takes its time and ends early where
+        ``stop`` is set.
         """
         try:
-            prepared, built = self._caught_up(spark) if self.is_far_behind else (self, None)
+            prepared, built = self, None
+            if self.is_far_behind and self._may_build:
+                prepared, built = self._built(spark)
+            elif self.is_far_behind:
+                prepared = self._caught_up(stop)
             running = _start_query(spark, prepared)
         except BaseException:
             self.close()
@@ -146,22 +154,35 @@ class PreparedDispatch:
 
     @property
     def is_far_behind(self) -> bool:
-        """Whether the root has nothing yet and the log has so much that it is built in bulk.
+        """Whether so much of the log lies ahead that it is not the query's to do."""
+        goes_on = self.begin == self.root.progress.reput_from_offset
+        return goes_on and self.root.log.max_offset() - self.begin >= CATCH_UP_BYTES
 
-        Not where somebody listens: a bulk build tells of no arrivals.
-        """
-        root, log = self.root, self.root.log
+    @property
+    def _may_build(self) -> bool:
+        """Whether the root has nothing yet; where somebody listens, arrivals are to be told."""
+        root = self.root
         is_new = root.progress.batch == 0 and root.progress.is_untouched
-        at_first = self.begin == max(log.min_offset(), 0) and not self.options.listeners
-        return is_new and at_first and log.max_offset() - self.begin >= CATCH_UP_BYTES
+        at_first = self.begin == max(root.log.min_offset(), 0)
+        return is_new and at_first and not self.options.listeners
 
-    def _caught_up(self, spark: SparkSession) -> tuple[PreparedDispatch, BulkRebuilt]:
+    def _built(self, spark: SparkSession) -> tuple[PreparedDispatch, BulkRebuilt]:
         """Build the root as ``reput rebuild`` does; damage is left for the query to find."""
         rebuild = BulkRebuild(self.root, SparkRun(spark.sparkContext))
         built = rebuild.run(self.options.on_catch_up)
         sink = _sink(self.root, self.config, self.options)
         begin = self.root.progress.reput_from_offset
         return replace(self, sink=sink, begin=begin), built
+
+    def _caught_up(self, stop: threading.Event | None) -> PreparedDispatch:
+        """Apply in this process what the log holds now; the query goes on from there."""
+        root, options = self.root, self.options
+        is_clean = root.is_log_clean(Path(root.progress.store))
+        planner = LogPlanner(root.log, lambda: is_clean)
+        size = min(options.max_bytes_per_trigger or BATCH_BYTES, BATCH_BYTES)
+        span, report = (self.begin, planner.end()), options.on_catch_up
+        catch_up(self.sink, planner, self.config, span, batch_bytes=size, report=report, stop=stop)
+        return replace(self, begin=root.progress.reput_from_offset)
 
     def close(self) -> None:
         """Give the root back."""

@@ -200,7 +200,7 @@ def _start(
         return prepared.start(spark)
     try:
         with cancelled_by(stop, spark):
-            return prepared.start(spark)
+            return prepared.start(spark, stop)
     except SparkError:
         if stop.is_set():
             return None
@@ -275,7 +275,7 @@ class Reporter(LineReporter):
 
     def report_catch_up(self, done: int, total: int) -> None:
         """Show how far the bulk build of a new root is."""
-        text = f"far behind: building in bulk, {done / MEGA:,.0f} of {total / MEGA:,.0f} MB of log"
+        text = f"far behind: catching up, {done / MEGA:,.0f} of {total / MEGA:,.0f} MB of log"
         self.show_progress(text, bytes_done=done, bytes_in_all=total)
 
     def end(self, running: Dispatch) -> None:
