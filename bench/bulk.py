@@ -2,8 +2,9 @@
 
 For each size of log: ``reput rebuild`` as a command (in all, and without Spark's start), and
 each release's store opened on the log alone until it has dispatched all of it (its load included:
-5.x dispatches while it loads). Then one size on one core and on all. Messages of about 390 bytes
-with 3 keys, index on, CRC on. Files are warm in the page cache for everyone.
+5.x dispatches while it loads). Below it the catch-up of a dispatch that has not run for long. Then
+one size on one core and on all. Messages of about 390 bytes with 3 keys, index on, CRC on. Files
+are warm in the page cache for everyone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from bench.broker import run_java
 from bench.log import templates
 from bench.memory import PeakMemory
 from bench.picture import Line, draw
+from bench.streaming_query import catch_up_seconds
 from store.commit_log_writer import CommitLogWriter
 from store.config import StoreConfig
 from tests.integration.servers.maven import rocketmq_jars
@@ -44,6 +46,7 @@ class Row:
     work_seconds: float  # after Spark's start
     stages: dict[str, float]
     memory_mb: dict[str, float]
+    catch_up_seconds: float  # of a dispatch that has not run for long, before its query begins
     broker_seconds: dict[str, float]  # by version: load and dispatch
     broker_command_seconds: dict[str, float]  # with its JVM's start, without its shutdown
 
@@ -133,9 +136,10 @@ def write_log(store: Path, size: int) -> None:
 def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], runs: int) -> Row:
     """Measure one size: ours, then each release, so often; of each the quickest run counts."""
     warm(store)
-    ours, theirs = [], {version: list[tuple[float, float]]() for version in libs}
+    ours, caught_up, theirs = [], [], {version: list[tuple[float, float]]() for version in libs}
     for _ in range(runs):
         ours.append(rebuild(store, directory / "output"))
+        caught_up.append(catch_up_seconds(store, directory / "output")[1])
         for version, lib in libs.items():
             theirs[version].append(dispatch_by_broker(store, directory, lib))
     seconds, result, memory = min(ours, key=lambda run: run[0])
@@ -147,6 +151,7 @@ def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], run
         work_seconds=sum(result["stages"].values()),
         stages=result["stages"],
         memory_mb={kind: peak / 1e6 for kind, peak in memory.items()},
+        catch_up_seconds=min(caught_up),
         broker_seconds={version: inner for version, (inner, _) in brokers.items()},
         broker_command_seconds={version: whole for version, (_, whole) in brokers.items()},
     )
@@ -224,6 +229,10 @@ def print_row(row: Row, *, is_first: bool) -> None:
     memory = ", ".join(f"{kind} {peak:,.0f}" for kind, peak in row.memory_mb.items())
     stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in row.stages.items())
     print(f"{line}  {memory}\n      {stages}", flush=True)
+    line = f"      catch-up of a dispatch {row.catch_up_seconds:.1f} s"
+    for version, seconds in row.broker_seconds.items():
+        line += f", {seconds / row.catch_up_seconds:.1f}x the rate of {version}"
+    print(line, flush=True)
 
 
 def picture(rows: Sequence[Row], cores: dict[int, float], cores_at: float) -> str:
@@ -236,6 +245,8 @@ def picture(rows: Sequence[Row], cores: dict[int, float], cores_at: float) -> st
     for version in rows[0].broker_seconds:
         seconds = [row.broker_seconds[version] for row in rows]
         lines.append(Line(f"RocketMQ {version}: load and dispatch", sizes, seconds))
+    caught_up = [row.catch_up_seconds for row in rows]
+    lines.append(Line("reput dispatch, catching up", sizes, caught_up))
     by_cores = Line(f"{cores_at:g} GiB", [float(c) for c in cores], list(cores.values()))
     return draw([("GiB of log", lines), ("cores", [by_cores])], "seconds")
 

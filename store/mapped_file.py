@@ -51,6 +51,7 @@ class MappedFile:
     base: int
     length: int
     inode: int = 0
+    is_sparse: bool = False  # pages are fetched alone: those around them may be of a hole
     seen: int = field(default=-1, repr=False)  # the last refresh for which its length was checked
     _map: mmap.mmap | None = field(default=None, repr=False)
     _view: NDArray[np.uint8] | None = field(default=None, repr=False)
@@ -65,6 +66,8 @@ class MappedFile:
         """Return the map of a file that is not empty. Slices of it are copies."""
         if self._map is None:
             self._map = _open_map(self.path, self.inode)
+            if self.is_sparse:
+                self._map.madvise(mmap.MADV_RANDOM)
             _MAPPED.append(ref(self))
             while len(_MAPPED) > _MAPS_MAX:
                 oldest = _MAPPED.popleft()()
@@ -87,7 +90,7 @@ class MappedFile:
         try:
             yield
         finally:
-            opened.madvise(mmap.MADV_NORMAL)
+            opened.madvise(mmap.MADV_RANDOM if self.is_sparse else mmap.MADV_NORMAL)
 
     def drop(self) -> None:
         """Drop the map; it goes when nobody looks at it any more."""
@@ -197,11 +200,17 @@ def _is_settled(changed_ns: int, now_ns: int) -> bool:
 
 
 class MappedFileQueue:
-    """The files of one stream, perhaps spread over several directories, in offset order."""
+    """The files of one stream, perhaps spread over several directories, in offset order.
 
-    def __init__(self, directories: Iterable[Path], file_size: int) -> None:
+    ``are_sparse``: see ``MappedFile.reading_here_and_there``, which holds for all reads then.
+    """
+
+    def __init__(
+        self, directories: Iterable[Path], file_size: int, *, are_sparse: bool = False
+    ) -> None:
         self.directories = tuple(directories)
         self.file_size = file_size
+        self._are_sparse = are_sparse
         self.files: list[MappedFile] = []
         self._bases: list[int] = []
         self._by_base: dict[int, MappedFile] = {}
@@ -237,7 +246,8 @@ class MappedFileQueue:
                 if old is not None and (old.length, old.inode) == (length, inode):
                     found.append(old)
                 else:  # new, grown, or another file renamed to this name
-                    found.append(MappedFile(path, self._base_of(path), length, inode))
+                    base = self._base_of(path)
+                    found.append(MappedFile(path, base, length, inode, self._are_sparse))
         self._is_whole = all(f.length == self.file_size for f in found)
         found.sort(key=lambda f: f.base)
         while found and found[-1].length == 0:  # being created (a broker skips it too)

@@ -52,7 +52,7 @@ class QueueFiles:
         self.begin = self.allocated = 0
         self.listing = 0  # counts how often the files were listed
         self._is_sound = False
-        self._queue = MappedFileQueue([directory], file_size)
+        self._queue = MappedFileQueue([directory], file_size, are_sparse=True)
         self._check()
 
     def refresh(self) -> None:
