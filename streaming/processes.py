@@ -25,7 +25,7 @@ from store.errors import StoreError
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-SPARK_BYTES = 4 << 30  # of log: what is more is for Spark
+SPARK_BYTES = 16 << 30  # of log: what is more is for Spark
 _PR_SET_PDEATHSIG = 1
 
 

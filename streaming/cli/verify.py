@@ -51,7 +51,7 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
     master: Annotated[
         str | None,
         typer.Option(
-            help="Spark's master URL. By default local[*] for more than 4 GiB of log, else "
+            help="Spark's master URL. By default local[*] for more than 16 GiB of log, else "
             "processes without Spark.",
             show_default=False,
         ),

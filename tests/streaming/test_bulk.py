@@ -100,16 +100,25 @@ def test_damage_is_raised_when_all_before_it_is_in_place(
 
 def test_the_command_rebuilds_as_a_spark_job_and_once_more(store: Path, tmp_path: Path) -> None:
     dispatch_all(store, tmp_path / "dispatched", CONFIG)
-    spark = ["--master", "local[2]"]
-    done = reput("rebuild", store, "--output", tmp_path / "output", "--json", *spark)
+    done = reput(
+        "rebuild", store, "--output", tmp_path / "output", "--json", "--master", "local[1]"
+    )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert (result["messages"], result["queues"], result["damage"]) == (33, 2, None)
     assert set(result) == set(BulkRebuilt.__dataclass_fields__)
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")
     assert not (tmp_path / "output" / BULK_DIR).exists()
-    told = reput("rebuild", store, "--output", tmp_path / "output", *spark)
+    told = reput("rebuild", store, "--output", tmp_path / "output", "--master", "local[*]")
     assert told.stdout.startswith(f"rebuilt {tmp_path / 'output'}: 33 messages, offsets 0 to ")
+    assert_same_store(tmp_path / "output", tmp_path / "dispatched")
+
+
+def test_many_tasks_go_in_a_few_of_spark_and_each_is_told(spark: SparkSession) -> None:
+    told: list[int] = []
+    run_tasks = SparkRun(spark.sparkContext)
+    assert run_tasks(str, range(100), told.append) == [str(n) for n in range(100)]
+    assert told == list(range(100))
 
 
 @pytest.mark.parametrize(
