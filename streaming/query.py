@@ -133,24 +133,35 @@ class PreparedDispatch:
     config: StoreConfig
     options: DispatchOptions
     begin: int
+    built: BulkRebuilt | None = None  # in bulk, before the query
 
-    def start(self, spark: SparkSession, stop: threading.Event | None = None) -> Dispatch:
-        """Start the query; where that fails, give the root back.
+    def start(self, spark: SparkSession) -> Dispatch:
+        """Do what the root is far behind, which takes its time, and start the query.
 
-        What the root is far behind is done first, which takes its time and ends early where
-        ``stop`` is set.
+        Where that fails, give the root back.
         """
+        return self.catch_up(spark).start_query(spark)
+
+    def catch_up(
+        self, spark: SparkSession, stop: threading.Event | None = None
+    ) -> PreparedDispatch:
+        """Do what the root is far behind; a ``stop`` that is set ends it early, in good order."""
+        if not self.is_far_behind:
+            return self
         try:
-            prepared, built = self, None
-            if self.is_far_behind and self._may_build:
-                prepared, built = self._built(spark)
-            elif self.is_far_behind:
-                prepared = self._caught_up(stop)
-            running = _start_query(spark, prepared)
+            return self._built(spark) if self._may_build else self._caught_up(stop)
         except BaseException:
             self.close()
             raise
-        return Dispatch(running, prepared.sink, prepared.root, prepared.config, built)
+
+    def start_query(self, spark: SparkSession) -> Dispatch:
+        """Start the query; where that fails, give the root back."""
+        try:
+            running = _start_query(spark, self)
+        except BaseException:
+            self.close()
+            raise
+        return Dispatch(running, self.sink, self.root, self.config, self.built)
 
     @property
     def is_far_behind(self) -> bool:
@@ -166,13 +177,13 @@ class PreparedDispatch:
         at_first = self.begin == max(root.log.min_offset(), 0)
         return is_new and at_first and not self.options.listeners
 
-    def _built(self, spark: SparkSession) -> tuple[PreparedDispatch, BulkRebuilt]:
+    def _built(self, spark: SparkSession) -> PreparedDispatch:
         """Build the root as ``reput rebuild`` does; damage is left for the query to find."""
         rebuild = BulkRebuild(self.root, SparkRun(spark.sparkContext))
         built = rebuild.run(self.options.on_catch_up)
         sink = _sink(self.root, self.config, self.options)
         begin = self.root.progress.reput_from_offset
-        return replace(self, sink=sink, begin=begin), built
+        return replace(self, sink=sink, begin=begin, built=built)
 
     def _caught_up(self, stop: threading.Event | None) -> PreparedDispatch:
         """Apply in this process what the log holds now; the query goes on from there."""

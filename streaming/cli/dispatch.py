@@ -174,7 +174,9 @@ def run_dispatch(
             if running is None:
                 prepared.close()
                 reporter.end_line()
-                reporter.say("stop", f"{prepared.root.path}: stopped before the query began")
+                at = prepared.root.progress.reput_from_offset
+                text = f"{prepared.root.path}: stopped before the query began, at offset {at}"
+                reporter.say("stop", text, reput_from_offset=at)
                 return
             reporter.start()
             try:
@@ -195,16 +197,16 @@ def run_dispatch(
 def _start(
     prepared: PreparedDispatch, spark: SparkSession, stop: threading.Event
 ) -> Dispatch | None:
-    """Start the query; None where a stop cancelled a bulk build: the next start goes on with it."""
-    if not prepared.is_far_behind:
-        return prepared.start(spark)
-    try:
-        with cancelled_by(stop, spark):
-            return prepared.start(spark, stop)
-    except SparkError:
-        if stop.is_set():
-            return None
-        raise
+    """Catch up and start the query; None where a stop came first: the next start goes on."""
+    if prepared.is_far_behind:
+        try:
+            with cancelled_by(stop, spark):
+                prepared = prepared.catch_up(spark, stop)
+        except SparkError:
+            if stop.is_set():
+                return None
+            raise
+    return None if stop.is_set() else prepared.start_query(spark)
 
 
 @contextmanager

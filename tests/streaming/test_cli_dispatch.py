@@ -100,6 +100,7 @@ def test_a_signal_while_it_catches_up_is_a_clean_stop_and_it_goes_on_later(
         assert process.wait() == 0, rest
     assert " stop " in rest
     assert "Traceback" not in rest
+    assert "ERROR" not in rest
     assert not (output / "abort").exists()
     dispatch_all(store, output, config)
     dispatch_all(store, tmp_path / "expected", config)
