@@ -20,6 +20,7 @@ from streaming.batch_sink import BatchSink
 from streaming.stretches import Stretch
 
 BATCH_BYTES = 128 * 1024 * 1024
+_THREADS_MAX = 4  # as many scan faster than any sink applies; each is a batch ahead, in memory
 
 Report = Callable[[int, int], None]  # bytes of log done, bytes in all
 
@@ -38,7 +39,7 @@ def catch_up(  # noqa: PLR0913 - by name all but four
 
     Damage is left for the query, which knows what to do. Raises StoreError as the sink does.
     """
-    (begin, end), threads = span, len(os.sched_getaffinity(0))
+    (begin, end), threads = span, min(len(os.sched_getaffinity(0)), _THREADS_MAX)
     planned, done = begin, begin
     ahead: deque[tuple[Plan, Future[list[Stretch]]]] = deque()
     with ThreadPoolExecutor(threads, "reput-scan") as pool:

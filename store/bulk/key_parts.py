@@ -21,6 +21,7 @@ from store.errors import DamageError, StoreIOError
 from store.kernels.index import PutInput
 
 NO_OFFSET = -1
+_PARTS_MAX = 8  # of an index file: the last goes through the keys of all before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def plan_index(
     for number, name in enumerate(names):
         first = number * entries_max
         end = max(min(first + entries_max, total), first)
-        bounds = _cut_keys(sources, first, end, -(-cores // len(names)))
+        bounds = _cut_keys(sources, first, end, min(-(-cores // len(names)), _PARTS_MAX))
         for begin_key, end_key in pairwise(bounds):
             wanted = tuple(
                 s
