@@ -27,6 +27,11 @@ _SETTINGS = {
     # By TCP each task waits 40 ms for an acknowledgement that its worker's system holds back.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.minBatchesToRetain": "2",
+    # The default one has Hadoop start a `readlink` for most of what it does: eight a batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC}",
 }
 _JAVA_MIN = 17
