@@ -80,6 +80,10 @@ class IndexFile:
         """Tell whether the path still leads to this file."""
         return _identify(self.path) == (self._file.length, self._file.inode)
 
+    def is_empty(self) -> bool:
+        """Tell whether the file had no bytes when it was first seen: it is given its size next."""
+        return self._file.length == 0
+
     def header(self) -> IndexHeader:
         """Return the header as it is now."""
         header = IndexHeader(*_HEADER.unpack_from(self._checked_map()))

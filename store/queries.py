@@ -113,7 +113,8 @@ def open_index(index: IndexFiles, log: LogReader, dispatched: Dispatched | None)
     if dispatched is None:
         if not newest_first and not log.is_empty():
             raise ConfigError(f"{directory} holds no index files: no index has been built there")
-        return newest_first
+        is_new = bool(newest_first) and newest_first[0].is_empty()  # made a moment ago
+        return newest_first[is_new:]
     first, last = dispatched.index_first, dispatched.index_file
     files = [file for file in newest_first if first <= file.path.name <= last]
     if len(files) != dispatched.index_files:

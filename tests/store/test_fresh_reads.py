@@ -1,6 +1,7 @@
 """A store that stays open sees what changes, though it lists directories only when it must."""
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,31 @@ def test_a_file_that_is_being_created_is_seen_when_it_has_its_size(tmp_path: Pat
     os.truncate(path, 100)
     queue.refresh_if_changed()
     assert [file.length for file in queue.files] == [100]
+
+
+@pytest.mark.parametrize("is_newest", [True, False], ids=["newest", "older"])
+def test_an_index_file_that_is_being_created_holds_nothing_yet(
+    tmp_path: Path, is_newest: bool
+) -> None:
+    root = make_store(tmp_path / "store", numbered(200))
+    output, view = tmp_path / "out", tmp_path / "view"
+    dispatch_all(root, output, CONFIG)
+    for name in ("consumequeue", "index"):
+        shutil.copytree(output / name, view / name)  # as a broker's: the same files, no progress
+    paths = sorted((view / "index").iterdir())
+    name = int(paths[-1].name) + 1 if is_newest else int(paths[0].name) - 1
+    new = view / "index" / str(name)
+    with MessageStore.open(root, view) as s:
+        expected = s.query_message("T", "all", 999)
+        assert len(expected.messages) == 200
+        new.touch()
+        if is_newest:
+            assert s.query_message("T", "all", 999) == expected
+            os.truncate(new, paths[0].stat().st_size)
+            assert s.query_message("T", "all", 999).messages == expected.messages
+        else:
+            with pytest.raises(DamageError, match="0 bytes"):
+                s.query_message("T", "all", 999)
 
 
 def replace_file(path: Path, content: bytes) -> None:
