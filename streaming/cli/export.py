@@ -63,7 +63,7 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
         fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
     )
     check_target(store, to, options)
-    spark = build_session("reput export", master)
+    spark = build_session("reput export", master, runs_hot=True)
     try:
         with task_bar("exporting", is_shown=sys.stderr.isatty() and not as_json) as report:
             export(spark, store, to, options, report)
