@@ -34,7 +34,7 @@ class BatchSink(ABC):
     def __init__(self) -> None:
         self.error: StoreError | None = None
         self._lock = threading.Lock()
-        self._closed = False
+        self._ending = self._closed = False
 
     def apply(self, stretches: Iterable[Stretch]) -> None:
         """Apply one batch; what it returns from is durable.
@@ -43,7 +43,7 @@ class BatchSink(ABC):
         the sink takes nothing more.
         """
         with self._lock:
-            if self._closed:
+            if self._ending:
                 raise StoreError(f"the {self.name} is being stopped")
             if self.error is not None:
                 raise self.error
@@ -61,6 +61,7 @@ class BatchSink(ABC):
 
     def close(self) -> None:
         """Wait for the batch in flight, and end."""
+        self._ending = True
         self.stop_waiting()
         with self._lock:
             if not self._closed:

@@ -8,7 +8,6 @@ lock), and the sink applies batches as those of the query: each is durable, in l
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +32,7 @@ def catch_up(  # noqa: PLR0913 - by name all but four
     *,
     batch_bytes: int = BATCH_BYTES,
     report: Report | None = None,
-    stop: threading.Event | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Apply the log's ``[begin, end)``, or up to damage or a stop; return the offset reached.
 
@@ -43,7 +42,7 @@ def catch_up(  # noqa: PLR0913 - by name all but four
     planned, done = begin, begin
     ahead: deque[tuple[Plan, Future[list[Stretch]]]] = deque()
     with ThreadPoolExecutor(threads, "reput-scan") as pool:
-        while stop is None or not stop.is_set():
+        while not is_stopping():
             while planned < end and len(ahead) <= threads:
                 plan = planner.plan(planned, max_bytes=batch_bytes, until=end)
                 if not plan.ranges:

@@ -9,6 +9,7 @@ instead of millions of small ones. Damage travels as a row of its own: an error 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from store.log_plan import UNLIMITED
 from store.scan import Damage, Scanner
 from streaming.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.options import OFFSET_KEY
+from streaming.reached import reached
 
 FORMAT = "rocketmq-commitlog-dispatch"
 
@@ -87,6 +89,7 @@ class DispatchRequestReader(LogStreamReader):
             max_bytes=int(options["maxbytespertrigger"]),
             range_bytes=int(options["rangebytes"]),
             until=int(options.get("until", UNLIMITED)),
+            reached=partial(reached, Path(options["reached"])) if "reached" in options else None,
         )
 
     def initialOffset(self) -> Offset:

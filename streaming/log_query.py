@@ -22,6 +22,8 @@ from streaming.progress import DispatchProgress, Listener
 _LAST_BATCH_SECONDS = 10.0  # how long a query that is stopped may go on with the batch it is at
 _POLL_SECONDS = 0.01
 
+AfterBatch = Callable[[Callable[[], bool]], None]  # may go on until that says the query is to end
+
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
@@ -38,6 +40,7 @@ class LogQuery:
     options: Mapping[str, str] = field(default_factory=dict)  # further ones, of the source
     on_progress: Callable[[DispatchProgress], None] | None = None
     on_end: Callable[[], None] | None = None
+    after_batch: AfterBatch | None = None
 
     def start(self, spark: SparkSession, sink: BatchSink) -> RunningLogQuery:
         """Start it; when it ends, for whatever reason, the sink is closed."""
@@ -47,7 +50,7 @@ class LogQuery:
         listener.on_end(lambda: spark.streams.removeListener(listener))
         if self.on_end is not None:
             listener.on_end(self.on_end)
-        feed = _Feed(sink)
+        feed = _Feed(sink, self.after_batch)
         writer = self._stream(spark).writeStream.foreachBatch(feed.apply).queryName(name)
         feed.query = self._triggered(writer).start()
         return RunningLogQuery(feed.query, feed)
@@ -102,9 +105,10 @@ class _InterruptedError(Exception):
 class _Feed:
     """Gives each batch to the sink, until the query is to stop."""
 
-    def __init__(self, sink: BatchSink) -> None:
+    def __init__(self, sink: BatchSink, after_batch: AfterBatch | None) -> None:
         self.query: StreamingQuery | None = None
         self._sink = sink
+        self._after_batch = after_batch
         self._busy = threading.Lock()
         self._stopping = threading.Event()
 
@@ -118,6 +122,8 @@ class _Feed:
             with self._busy:
                 if not self._stopping.is_set():
                     self._sink.apply(from_table(batch.toArrow()))
+                    if self._after_batch is not None:
+                        self._after_batch(self._is_ending)
                     return
         except Exception:
             if not self._is_ending():

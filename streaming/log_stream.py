@@ -39,7 +39,10 @@ class LogPartition(InputPartition):
 
 
 class LogStream:
-    """Plans the micro-batches of one query, up to offset ``until`` at most."""
+    """Plans the micro-batches of one query, up to offset ``until`` at most.
+
+    Up to the offset that ``reached`` returns all has been applied already: nothing of it is read.
+    """
 
     def __init__(  # noqa: PLR0913 - by name all but two
         self,
@@ -50,13 +53,16 @@ class LogStream:
         max_bytes: int | None,
         range_bytes: int,
         until: int = UNLIMITED,
+        reached: Callable[[], int] | None = None,
     ) -> None:
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         self._max_bytes = max_bytes
         self._planner = LogPlanner(self.log, is_clean, range_bytes=range_bytes)
         self._until = until
         self._target = until
+        self._reached = reached
         self._planned: Plan | None = None
+        self._skipped = (-1, -1)
 
     def prepare_available_now(self) -> None:
         """Fix the offset the query runs up to: where the log ends now."""
@@ -67,9 +73,16 @@ class LogStream:
         max_bytes = UNLIMITED
         if isinstance(limit, ReadMaxBytes):
             max_bytes = limit.max_bytes
-        begin = start[OFFSET_KEY]
+        begin, done = start[OFFSET_KEY], self._done()
+        if done > begin:
+            self._skipped = (begin, done)
+            return {OFFSET_KEY: done}
         self._planned = self._planner.plan(begin, max_bytes=max_bytes, until=self._target)
         return {OFFSET_KEY: self._planned.end}
+
+    def _done(self) -> int:
+        """Return up to where nothing of the log is to be read any more."""
+        return min(self._reached(), self._target) if self._reached is not None else -1
 
     def default_limit(self) -> ReadLimit:
         """Return the limit of a batch as the options say."""
@@ -84,6 +97,8 @@ class LogStream:
     def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
         """Return the ranges of a batch: those just planned, or planned again up to its end."""
         begin, stop = start[OFFSET_KEY], end[OFFSET_KEY]
+        if (begin, stop) == self._skipped:
+            return []
         plan = self._planned
         if plan is None or plan.begin != begin or plan.end != stop:
             plan = self.plan_between(begin, stop)

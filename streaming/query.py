@@ -28,10 +28,11 @@ from streaming.failures import error_of
 from streaming.log_query import LogQuery, RunningLogQuery
 from streaming.options import spark_interval
 from streaming.progress import DispatchProgress
+from streaming.reached import REACHED_FILE, tell_reached
 
 _log = logging.getLogger(__name__)
 MAX_BYTES_PER_TRIGGER = 256 * 1024 * 1024
-CATCH_UP_BYTES = 1 << 30  # so far behind a root is brought up before the query begins
+CATCH_UP_BYTES = 1 << 30  # so far behind a root is brought up beside the query's batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,10 @@ class PreparedDispatch:
         if not self.is_far_behind:
             return self
         try:
-            return self._built(spark) if self._may_build else self._caught_up(stop)
+            if self._may_build:
+                return self._built(spark)
+            is_stopping = stop.is_set if stop is not None else lambda: False
+            return replace(self, begin=self.apply_here(is_stopping))
         except BaseException:
             self.close()
             raise
@@ -185,19 +189,44 @@ class PreparedDispatch:
         begin = self.root.progress.reput_from_offset
         return replace(self, sink=sink, begin=begin, built=built)
 
-    def _caught_up(self, stop: threading.Event | None) -> PreparedDispatch:
-        """Apply in this process what the log holds now; the query goes on from there."""
+    def apply_here(self, is_stopping: Callable[[], bool]) -> int:
+        """Apply in this process what the log holds now; return the offset reached."""
         root, options = self.root, self.options
         is_clean = root.is_log_clean(Path(root.progress.store))
         planner = LogPlanner(root.log, lambda: is_clean)
         size = min(options.max_bytes_per_trigger or BATCH_BYTES, BATCH_BYTES)
-        span, report = (self.begin, planner.end()), options.on_catch_up
-        catch_up(self.sink, planner, self.config, span, batch_bytes=size, report=report, stop=stop)
-        return replace(self, begin=root.progress.reput_from_offset)
+        catch_up(
+            self.sink,
+            planner,
+            self.config,
+            (root.progress.reput_from_offset, planner.end()),
+            batch_bytes=size,
+            report=options.on_catch_up,
+            is_stopping=is_stopping,
+        )
+        return root.progress.reput_from_offset
 
     def close(self) -> None:
         """Give the root back."""
         self.sink.close()
+
+
+class CatchUpBetweenBatches:
+    """Catches up where the log runs away from a running query, which goes on behind that."""
+
+    def __init__(self, prepared: PreparedDispatch, told: Path) -> None:
+        self._prepared = prepared
+        self._told = told
+        self._at = prepared.root.progress.reput_from_offset
+
+    def __call__(self, is_stopping: Callable[[], bool]) -> None:
+        """Do so if the log's last file begins far ahead. Raises StoreError."""
+        root = self._prepared.root
+        last, at = root.log.last_file(), root.progress.reput_from_offset
+        is_replay, self._at = at == self._at, at
+        if not is_replay and last is not None and last.base - at >= CATCH_UP_BYTES:
+            self._at = self._prepared.apply_here(is_stopping)
+            tell_reached(self._told, self._at)
 
 
 def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -> PreparedDispatch:
@@ -256,7 +285,8 @@ def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptio
 
 def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> RunningLogQuery:
     root, options = prepared.root, prepared.options
-    clean = root.progress.log_was_clean
+    clean, epoch = root.progress.log_was_clean, root.new_epoch()
+    told = epoch / REACHED_FILE
     query = LogQuery(
         name="reput",
         store_root=root.progress.store,
@@ -264,9 +294,11 @@ def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> RunningLogQ
         begin=prepared.begin,
         max_bytes=options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER,
         fail_on_data_loss=options.fail_on_data_loss,
-        checkpoint=root.new_epoch(),
+        checkpoint=epoch,
         trigger_interval=None if options.available_now else options.trigger_interval,
-        options={} if clean is None else {"closedCleanly": str(clean).lower()},
+        options={"reached": str(told)}
+        | ({} if clean is None else {"closedCleanly": str(clean).lower()}),
         on_progress=options.on_progress,
+        after_batch=CatchUpBetweenBatches(prepared, told),
     )
     return query.start(spark, prepared.sink)

@@ -43,7 +43,9 @@ def caught_up(
     with closing(DispatchSink(root, config)) as sink:
         planner = LogPlanner(root.log, lambda: root.is_log_clean(store_root))
         span = (root.progress.reput_from_offset, planner.end())
-        how = {"batch_bytes": BATCH_BYTES, "report": report, "stop": stop}
+        how = {"batch_bytes": BATCH_BYTES, "report": report}
+        if stop is not None:
+            how["is_stopping"] = stop.is_set
         reached = catch_up(sink, planner, config, span, **how)  # type: ignore[arg-type]
         assert reached == root.progress.reput_from_offset
     return reached, span[1]

@@ -53,13 +53,18 @@ def make_store(root: Path, count: int) -> StoreConfig:
 def run(spark: SparkSession, store: Path, output: Path, options: DispatchOptions) -> Dispatch:
     """Run a dispatch until it ends by itself."""
     running = begin_dispatch(spark, store, output, options)
+    wait_for_end(running)
+    return running
+
+
+def wait_for_end(running: Dispatch) -> None:
+    """Wait until a dispatch has ended by itself, with whatever error."""
     try:
         running.query.awaitTermination()
     except Exception:  # noqa: BLE001 - what ended the query is asked for by the tests
         assert query_error(running.query) is not None
     finally:
         running.close()
-    return running
 
 
 @pytest.mark.parametrize(
