@@ -2,8 +2,9 @@
 
 For each size of log: ``reput rebuild`` as a command (in all, and without Spark's start), and
 each release's store opened on the log alone until it has dispatched all of it (its load included:
-5.x dispatches while it loads). Below it the catch-up of a dispatch that has not run for long. Then
-one size on one core and on all. Messages of about 390 bytes with 3 keys, index on, CRC on. Files
+5.x dispatches while it loads). Below it the catch-up of a dispatch that has not run for long, and
+of a running one for which all but the first GiB appears at once. Then one size on one core and on
+all. Messages of about 390 bytes with 3 keys, index on, CRC on. Files
 are warm in the page cache for everyone.
 """
 
@@ -26,7 +27,7 @@ from bench.broker import run_java
 from bench.log import templates
 from bench.memory import PeakMemory
 from bench.picture import Line, draw
-from bench.streaming_query import catch_up_seconds
+from bench.streaming_query import catch_up_seconds, falls_behind_rate
 from store.commit_log_writer import CommitLogWriter
 from store.config import StoreConfig
 from tests.integration.servers.maven import rocketmq_jars
@@ -47,6 +48,7 @@ class Row:
     stages: dict[str, float]
     memory_mb: dict[str, float]
     catch_up_seconds: float  # of a dispatch that has not run for long, before its query begins
+    falls_behind_rate: float | None  # of a running dispatch; None for a log of one file
     broker_seconds: dict[str, float]  # by version: load and dispatch
     broker_command_seconds: dict[str, float]  # with its JVM's start, without its shutdown
 
@@ -136,10 +138,13 @@ def write_log(store: Path, size: int) -> None:
 def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], runs: int) -> Row:
     """Measure one size: ours, then each release, so often; of each the quickest run counts."""
     warm(store)
-    ours, caught_up, theirs = [], [], {version: list[tuple[float, float]]() for version in libs}
+    ours, caught_up, fallen = [], [], []
+    theirs = {version: list[tuple[float, float]]() for version in libs}
     for _ in range(runs):
         ours.append(rebuild(store, directory / "output"))
         caught_up.append(catch_up_seconds(store, directory / "output")[1])
+        if gib > 1:
+            fallen.append(falls_behind_rate(store, directory / "running"))
         for version, lib in libs.items():
             theirs[version].append(dispatch_by_broker(store, directory, lib))
     seconds, result, memory = min(ours, key=lambda run: run[0])
@@ -152,6 +157,7 @@ def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], run
         stages=result["stages"],
         memory_mb={kind: peak / 1e6 for kind, peak in memory.items()},
         catch_up_seconds=min(caught_up),
+        falls_behind_rate=max(fallen, default=None),
         broker_seconds={version: inner for version, (inner, _) in brokers.items()},
         broker_command_seconds={version: whole for version, (_, whole) in brokers.items()},
     )
@@ -233,6 +239,12 @@ def print_row(row: Row, *, is_first: bool) -> None:
     for version, seconds in row.broker_seconds.items():
         line += f", {seconds / row.catch_up_seconds:.1f}x the rate of {version}"
     print(line, flush=True)
+    if row.falls_behind_rate is not None:
+        line = f"      a running one that falls behind {row.falls_behind_rate / 1e6:.2f} M msg/s"
+        for version, seconds in row.broker_seconds.items():
+            ratio = row.falls_behind_rate / (row.messages / seconds)
+            line += f", {ratio:.1f}x the rate of {version}"
+        print(line, flush=True)
 
 
 def picture(rows: Sequence[Row], cores: dict[int, float], cores_at: float) -> str:

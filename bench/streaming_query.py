@@ -1,10 +1,11 @@
 """The whole streaming query, log to durable queues and index, on two cores with CRC and index.
 
-And the catch-up that comes before it where a root is far behind.
+And the catch-up that comes before it where a root is far behind, or between two of its batches.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -65,3 +66,25 @@ def catch_up_seconds(store: Path, work: Path) -> tuple[int, float]:
     finally:
         prepared.close()
         shutil.rmtree(work, ignore_errors=True)
+
+
+def falls_behind_rate(store: Path, work: Path) -> float:
+    """Return the messages a second of a warm query when all files but the first appear at once."""
+    files, there = sorted((store / "commitlog").iterdir()), work / "store" / "commitlog"
+    there.mkdir(parents=True)
+    spark = build_session("bench", "local[*]")
+    try:
+        running = begin_dispatch(spark, work / "store", work / "output", DispatchOptions())
+        rates = []
+        for some in (files[:1], files[1:]):
+            began, before = time.perf_counter(), running.sink.counts.messages
+            for file in some:
+                os.link(file, there / file.name)
+            running.query.processAllAvailable()
+            done = running.sink.counts.messages - before
+            rates.append(done / (time.perf_counter() - began))
+        running.close()
+    finally:
+        spark.stop()
+        shutil.rmtree(work, ignore_errors=True)
+    return rates[-1]
