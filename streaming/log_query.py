@@ -22,7 +22,9 @@ from streaming.progress import DispatchProgress, Listener
 _LAST_BATCH_SECONDS = 10.0  # how long a query that is stopped may go on with the batch it is at
 _POLL_SECONDS = 0.01
 
-AfterBatch = Callable[[Callable[[], bool]], None]  # may go on until that says the query is to end
+# Called before each batch with what tells whether the query is to end; returns whether it has
+# applied what the log holds now, the batch with it.
+CatchesUp = Callable[[Callable[[], bool]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class LogQuery:
     options: Mapping[str, str] = field(default_factory=dict)  # further ones, of the source
     on_progress: Callable[[DispatchProgress], None] | None = None
     on_end: Callable[[], None] | None = None
-    after_batch: AfterBatch | None = None
+    catches_up: CatchesUp | None = None
 
     def start(self, spark: SparkSession, sink: BatchSink) -> RunningLogQuery:
         """Start it; when it ends, for whatever reason, the sink is closed."""
@@ -50,7 +52,7 @@ class LogQuery:
         listener.on_end(lambda: spark.streams.removeListener(listener))
         if self.on_end is not None:
             listener.on_end(self.on_end)
-        feed = _Feed(sink, self.after_batch)
+        feed = _Feed(sink, self.catches_up)
         writer = self._stream(spark).writeStream.foreachBatch(feed.apply).queryName(name)
         feed.query = self._triggered(writer).start()
         return RunningLogQuery(feed.query, feed)
@@ -105,10 +107,10 @@ class _InterruptedError(Exception):
 class _Feed:
     """Gives each batch to the sink, until the query is to stop."""
 
-    def __init__(self, sink: BatchSink, after_batch: AfterBatch | None) -> None:
+    def __init__(self, sink: BatchSink, catches_up: CatchesUp | None) -> None:
         self.query: StreamingQuery | None = None
         self._sink = sink
-        self._after_batch = after_batch
+        self._catches_up = catches_up
         self._busy = threading.Lock()
         self._stopping = threading.Event()
 
@@ -121,9 +123,8 @@ class _Feed:
         try:
             with self._busy:
                 if not self._stopping.is_set():
-                    self._sink.apply(from_table(batch.toArrow()))
-                    if self._after_batch is not None:
-                        self._after_batch(self._is_ending)
+                    if self._catches_up is None or not self._catches_up(self._is_ending):
+                        self._sink.apply(from_table(batch.toArrow()))
                     return
         except Exception:
             if not self._is_ending():

@@ -153,7 +153,8 @@ class PreparedDispatch:
             if self._may_build:
                 return self._built(spark)
             is_stopping = stop.is_set if stop is not None else lambda: False
-            return replace(self, begin=self.apply_here(is_stopping))
+            self.apply_here(is_stopping)
+            return replace(self, begin=self.root.progress.reput_from_offset)
         except BaseException:
             self.close()
             raise
@@ -189,22 +190,23 @@ class PreparedDispatch:
         begin = self.root.progress.reput_from_offset
         return replace(self, sink=sink, begin=begin, built=built)
 
-    def apply_here(self, is_stopping: Callable[[], bool]) -> int:
-        """Apply in this process what the log holds now; return the offset reached."""
+    def apply_here(self, is_stopping: Callable[[], bool]) -> bool:
+        """Apply in this process what the log holds now; tell whether that was done to the end."""
         root, options = self.root, self.options
         is_clean = root.is_log_clean(Path(root.progress.store))
         planner = LogPlanner(root.log, lambda: is_clean)
         size = min(options.max_bytes_per_trigger or BATCH_BYTES, BATCH_BYTES)
-        catch_up(
+        end = planner.end()
+        reached = catch_up(
             self.sink,
             planner,
             self.config,
-            (root.progress.reput_from_offset, planner.end()),
+            (root.progress.reput_from_offset, end),
             batch_bytes=size,
             report=options.on_catch_up,
             is_stopping=is_stopping,
         )
-        return root.progress.reput_from_offset
+        return reached >= end
 
     def close(self) -> None:
         """Give the root back."""
@@ -219,14 +221,21 @@ class CatchUpBetweenBatches:
         self._told = told
         self._at = prepared.root.progress.reput_from_offset
 
-    def __call__(self, is_stopping: Callable[[], bool]) -> None:
-        """Do so if the log's last file begins far ahead. Raises StoreError."""
+    def __call__(self, is_stopping: Callable[[], bool]) -> bool:
+        """Do so if the log's last file begins far ahead; tell whether all was applied then.
+
+        Raises StoreError.
+        """
         root = self._prepared.root
+        root.log.refresh()
         last, at = root.log.last_file(), root.progress.reput_from_offset
         is_replay, self._at = at == self._at, at
-        if not is_replay and last is not None and last.base - at >= CATCH_UP_BYTES:
-            self._at = self._prepared.apply_here(is_stopping)
-            tell_reached(self._told, self._at)
+        if is_replay or last is None or last.base - at < CATCH_UP_BYTES:
+            return False
+        is_done = self._prepared.apply_here(is_stopping)
+        self._at = root.progress.reput_from_offset
+        tell_reached(self._told, self._at)
+        return is_done
 
 
 def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -> PreparedDispatch:
@@ -299,6 +308,6 @@ def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> RunningLogQ
         options={"reached": str(told)}
         | ({} if clean is None else {"closedCleanly": str(clean).lower()}),
         on_progress=options.on_progress,
-        after_batch=CatchUpBetweenBatches(prepared, told),
+        catches_up=CatchUpBetweenBatches(prepared, told),
     )
     return query.start(spark, prepared.sink)
