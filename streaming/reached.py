@@ -9,19 +9,26 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from store.errors import StoreIOError
+
 REACHED_FILE = "reached"
 
 
 def tell_reached(path: Path, offset: int) -> None:
-    """Say that the log has been applied up to an offset. Raises OSError."""
+    """Say that the log has been applied up to an offset. Raises StoreIOError."""
     new = path.with_suffix(".new")
-    new.write_text(str(offset))
-    os.replace(new, path)
+    try:
+        new.write_text(str(offset))
+        os.replace(new, path)
+    except OSError as e:
+        raise StoreIOError("write", path, e) from e
 
 
 def reached(path: Path) -> int:
-    """Return the offset told last, -1 if none was."""
+    """Return the offset told last, -1 if none was. Raises StoreIOError."""
     try:
         return int(path.read_text())
     except FileNotFoundError:
         return -1
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e

@@ -202,10 +202,14 @@ def test_a_kafka_that_is_never_there_delays_nothing(
     assert len(told) <= 1
 
 
-def test_a_listener_raises_nothing() -> None:
+def test_a_listener_raises_nothing_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     arrivals = KafkaArrivals(NOWHERE, "arrivals", make_producer=FakeProducer())
     arrivals(None)  # type: ignore[arg-type]
-    arrivals.close()
+    assert "arrivals were not noted" in caplog.text
+    arrivals(requests_of(tmp_path, [message("A", 0, 0)]))
+    assert arrivals.close().sent == 1
 
 
 def test_a_topic_that_kafka_refuses_is_refused_at_once() -> None:
