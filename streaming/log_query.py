@@ -122,9 +122,10 @@ class _Feed:
         """
         try:
             with self._busy:
+                if not self._stopping.is_set() and self._is_caught_up():
+                    return
                 if not self._stopping.is_set():
-                    if self._catches_up is None or not self._catches_up(self._is_ending):
-                        self._sink.apply(from_table(batch.toArrow()))
+                    self._sink.apply(from_table(batch.toArrow()))
                     return
         except Exception:
             if not self._is_ending():
@@ -132,6 +133,9 @@ class _Feed:
         while self.query is not None and self.query.isActive:
             time.sleep(_POLL_SECONDS)
         raise _InterruptedError from None
+
+    def _is_caught_up(self) -> bool:
+        return self._catches_up is not None and self._catches_up(self._is_ending)
 
     def stop(self) -> None:
         """Take no more batches; wait for the one in flight, though not for long."""
