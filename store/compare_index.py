@@ -24,7 +24,7 @@ from store.differences import (
     first_difference,
 )
 from store.disk import Bytes, Disk
-from store.index_service import index_files
+from store.index_service import index_files, read_slots
 
 
 class IndexComparison(Disk):
@@ -117,7 +117,7 @@ class IndexComparison(Disk):
         if view is None:
             return
         self._compare_header(view[: layout.INDEX_HEADER_SIZE])
-        actual = view[layout.INDEX_HEADER_SIZE : self._entries_at]
+        actual = read_slots(self.files[self._number], self._config).view(np.uint8)
         at = first_difference(self._slots, actual)
         if at >= 0:
             slot = at // layout.INDEX_SLOT_SIZE

@@ -111,7 +111,7 @@ def units_in(file: MappedFile) -> NDArray[np.void]:
 
 def written_units(file: MappedFile) -> NDArray[np.void]:
     """Return the units written in a file."""
-    units = units_in(file)
+    units = units_in(file)[: file.data_end() // CQ_UNIT_SIZE]
     with file.reading_here_and_there():
         return units[: count_units(units)]
 

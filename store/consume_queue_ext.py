@@ -73,7 +73,8 @@ class ConsumeQueueExtWriter:
         if not files:
             return 0
         last = files[-1]
-        units = last.view()[: self._per_file * EXT_UNIT_SIZE].view(EXT_UNIT)
+        stored = min(last.data_end() // EXT_UNIT_SIZE, self._per_file)
+        units = last.view()[: stored * EXT_UNIT_SIZE].view(EXT_UNIT)
         with last.reading_here_and_there():
             count = written_prefix(units["size"])
         return last.base // self._file_size * self._per_file + count

@@ -18,7 +18,7 @@ from store import layout
 from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatch_request import DispatchRequests
-from store.errors import DamageError
+from store.errors import DamageError, StoreIOError
 from store.kernels.index import (
     BEGIN_PHY,
     BEGIN_TIMESTAMP,
@@ -164,10 +164,8 @@ class IndexService:
         file.dirty_pages[dirty] = 0
 
     def _load(self, path: Path) -> _FileInWork:
-        view = map_index_file(path, self._config)
-        header = read_header(view)
-        end = layout.index_slot_at(self._config.max_hash_slot_num)
-        slots = view[layout.INDEX_HEADER_SIZE : end].view(layout.INDEX_SLOT).astype(np.int32)
+        header = read_header(map_index_file(path, self._config))
+        slots = read_slots(path, self._config).astype(np.int32)
         return _FileInWork(path, header, slots)
 
 
@@ -198,6 +196,19 @@ def map_index_file(path: Path, config: StoreConfig) -> NDArray[np.uint8]:
             "pass the broker.conf this root was made with (--broker-conf)",
         )
     return view
+
+
+def read_slots(path: Path, config: StoreConfig) -> NDArray[np.void]:
+    """Return an index file's slots. Much of them may be a hole: they are not mapped.
+
+    Raises StoreIOError.
+    """
+    try:
+        return np.fromfile(
+            path, layout.INDEX_SLOT, config.max_hash_slot_num, offset=layout.INDEX_HEADER_SIZE
+        )
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
 
 
 def entries_of(view: NDArray[np.uint8], config: StoreConfig) -> NDArray[np.void]:

@@ -3,6 +3,9 @@
 Here they are only read. A file is mapped at first use; the map is dropped with the object, or when
 many files have been mapped since: a map holds a descriptor.
 
+Holes are not to be read through a map: where the file system is memory (tmpfs) and full there is no
+page to show for one, and the system ends the process (SIGBUS). ``data_end`` tells where they begin.
+
 Looking again is cheap: a directory is listed again only if it may have changed. File systems note
 changes in ticks, so one that changed a moment ago is listed again, whatever its times say.
 """
@@ -19,6 +22,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 from weakref import ReferenceType, ref
@@ -75,6 +79,25 @@ class MappedFile:
                     oldest.drop()
         return self._map
 
+    def data_end(self) -> int:
+        """Return where the file's last hole begins, its end without one. Raises StoreIOError."""
+        try:
+            with _open_same(self.path, self.inode) as f:
+                return max((end for _, end in data_extents(f.fileno(), 0, self.length)), default=0)
+        except OSError as e:
+            raise StoreIOError("read", self.path, e) from e
+
+    def read_at(self, at: int, size: int) -> bytes:
+        """Return bytes that may lie in a hole. Raises StoreIOError."""
+        try:
+            with _open_same(self.path, self.inode) as f:
+                data = os.pread(f.fileno(), size, at)
+            if len(data) < size:
+                raise OSError(f"the file ends before byte {at + size}")
+        except OSError as e:
+            raise StoreIOError("read", self.path, e) from e
+        return data
+
     @contextlib.contextmanager
     def reading_here_and_there(self) -> Iterator[None]:
         """Let reads through the map fetch the pages they touch alone, not those around them.
@@ -118,15 +141,21 @@ def map_file(path: Path) -> NDArray[np.uint8]:
 
 
 def _open_map(path: Path, inode: int = 0) -> mmap.mmap:
-    """Map a file; ``inode``, if given, is the one that it must still have."""
     try:
-        with path.open("rb", buffering=0) as f:
-            if inode and os.fstat(f.fileno()).st_ino != inode:
-                raise FileNotFoundError(errno.ENOENT, "another file has this name now")
+        with _open_same(path, inode) as f:
             return mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
     except (OSError, ValueError) as e:  # ValueError: it has become empty
         error = e if isinstance(e, OSError) else OSError(str(e))
         raise StoreIOError("map", path, error) from e
+
+
+def _open_same(path: Path, inode: int) -> FileIO:
+    """Open a file; ``inode``, unless 0, is the one that it must still have. Raises OSError."""
+    file = FileIO(path)
+    if inode and os.fstat(file.fileno()).st_ino != inode:
+        file.close()
+        raise FileNotFoundError(errno.ENOENT, "another file has this name now")
+    return file
 
 
 def written_prefix(sizes: NDArray[Any]) -> int:

@@ -74,7 +74,7 @@ class QueueBounds:
 
     def _search_end(self, limit: int, dispatch: Dispatch | None) -> int:
         files = self._files
-        low, high = files.begin, files.allocated
+        low, high = files.begin, files.stored()
         while low < high:
             middle = (low + high) // 2
             if _counts(files.unit(middle), limit):

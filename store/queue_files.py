@@ -35,6 +35,9 @@ class Unit(NamedTuple):
     tags_code: int
 
 
+_ZEROS = Unit(0, 0, 0)
+
+
 class Units(NamedTuple):
     """Consecutive units by column."""
 
@@ -50,6 +53,7 @@ class QueueFiles:
         self.directory = directory
         self.file_size = file_size
         self.begin = self.allocated = 0
+        self._stored = 0  # units up to here are stored; a file may have a hole behind them
         self.listing = 0  # counts how often the files were listed
         self._is_sound = False
         self._queue = MappedFileQueue([directory], file_size, are_sparse=True)
@@ -72,15 +76,33 @@ class QueueFiles:
 
     def unit(self, offset: int) -> Unit:
         """Return the unit at a queue offset from ``begin`` to ``allocated``."""
+        if not self._is_stored(offset):
+            return _ZEROS
         data, at = self._find(offset)
         return Unit(*_UNIT.unpack_from(data, at))
 
     def raw(self, offset: int) -> bytes:
         """Return a unit's bytes, zeros where the files have no room for it."""
-        if not self.begin <= offset < self.allocated:
+        if not self.begin <= offset < self.allocated or not self._is_stored(offset):
             return _NO_UNIT
         data, at = self._find(offset)
         return data[at : at + CQ_UNIT_SIZE]
+
+    def stored(self) -> int:
+        """Return the queue offset up to which units are stored now; behind it all are zeros.
+
+        Raises StoreIOError.
+        """
+        self._stored = self.begin
+        for file in reversed(self._queue.files):
+            end = file.data_end()
+            if end > 0:
+                self._stored = (file.base + end) // CQ_UNIT_SIZE
+                break
+        return self._stored
+
+    def _is_stored(self, offset: int) -> bool:
+        return offset < self._stored or offset < self.stored()
 
     def ordered_unit(self, offset: int, end: int) -> tuple[int, int]:
         """Return offset and size of a unit that lies in log order between those below ``end``.
@@ -146,7 +168,7 @@ class QueueFiles:
 
     def _check(self) -> None:
         """Raise DamageError unless files have their full size and follow on from one another."""
-        self.begin = self.allocated = 0
+        self.begin = self.allocated = self._stored = 0
         self._is_sound = False
         self.listing += 1
         files = self._queue.files

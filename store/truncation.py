@@ -20,7 +20,7 @@ from store.config import StoreConfig
 from store.consume_queue_ext import ExtFiles
 from store.disk import Disk
 from store.errors import DamageError
-from store.index_service import encode_header, index_files
+from store.index_service import encode_header, index_files, read_slots
 from store.kernels.index import INDEX_COUNT, SLOTS_PER_PAGE, fill_slots
 from store.mapped_file import data_pieces, file_name, is_mapped_file_name, map_file
 from store.marks import IndexMark, QueueMark
@@ -137,7 +137,7 @@ class Truncation:
         slots = np.zeros(slot_num, np.int32)
         fill_slots(view[begin:end], slots)
         right = slots.astype(layout.INDEX_SLOT)
-        there = view[layout.INDEX_HEADER_SIZE :][: right.nbytes].view(layout.INDEX_SLOT)
+        there = read_slots(path, self._config)
         pages = np.unique(np.flatnonzero(right != there) // SLOTS_PER_PAGE)
         for page in pages.tolist():
             first = page * SLOTS_PER_PAGE

@@ -23,7 +23,13 @@ from store.differences import first_data
 from store.dispatch_request import DispatchRequests
 from store.errors import StoreError
 from store.index_file import list_index_files
-from store.index_service import encode_header, entries_of, map_index_file, read_header
+from store.index_service import (
+    encode_header,
+    entries_of,
+    map_index_file,
+    read_header,
+    read_slots,
+)
 from store.kernels.index import (
     BEGIN_PHY,
     BEGIN_TIMESTAMP,
@@ -181,7 +187,7 @@ def is_index_file(root: Path, number: int, config: StoreConfig) -> bool:
     return (
         int(derived[SLOT_COUNT]) == int(header[SLOT_COUNT])
         and view[:first].tobytes() == encode_header(derived, config)
-        and np.array_equal(slots, view[first:slots_end].view(layout.INDEX_SLOT))
+        and np.array_equal(slots, read_slots(index.paths[number], config))
         and not unused.any()
         and first_data(index.paths[number], view, end) < 0
     )
