@@ -73,6 +73,7 @@ class IndexFile:
         self.bound = bound
         length, inode = _identify(path)
         self._file = MappedFile(path, 0, length, inode)
+        self._first_hole: int | None = None  # when it was looked for: holes only become fewer
         self._slot_num = config.max_hash_slot_num
         self._index_num = config.max_index_num
 
@@ -105,7 +106,7 @@ class IndexFile:
         seconds, wrong where the clock stepped back, and nothing protects them.
         """
         data, slot = self._checked_map(), key_hash % self._slot_num
-        number, bound = self._slot(slot), self.bound
+        number, bound = self._slot(data, slot), self.bound
         while number:
             at = layout.index_entry_at(number, self._slot_num)
             entry = IndexEntry(*_ENTRY.unpack_from(data, at))
@@ -114,10 +115,15 @@ class IndexFile:
                 yield entry.phy_offset
             number = entry.prev_index
 
-    def _slot(self, slot: int) -> int:
+    def _slot(self, data: mmap, slot: int) -> int:
         """Return the number of a slot's newest entry, 0 if it has none."""
         at = layout.index_slot_at(slot)
-        (number,) = _SLOT.unpack(self._file.read_at(at, _SLOT.size))
+        if self._first_hole is None:
+            self._first_hole = self._file.first_hole()
+        if at + _SLOT.size <= self._first_hole:
+            (number,) = _SLOT.unpack_from(data, at)
+        else:  # perhaps a hole, which a map cannot always show
+            (number,) = _SLOT.unpack(self._file.read_at(at, _SLOT.size))
         # While a dispatch is at work on the file its slots run ahead of its progress.
         count = self._await_count(number) if self.bound is None else self._index_num
         if 0 <= number < max(count, 1):

@@ -87,6 +87,15 @@ class MappedFile:
         except OSError as e:
             raise StoreIOError("read", self.path, e) from e
 
+    def first_hole(self) -> int:
+        """Return where the file's first hole begins, its end without one. Raises StoreIOError."""
+        try:
+            with _open_same(self.path, self.inode) as f:
+                begin, end = next(data_extents(f.fileno(), 0, self.length), (0, 0))
+        except OSError as e:
+            raise StoreIOError("read", self.path, e) from e
+        return end if begin == 0 else 0
+
     def read_at(self, at: int, size: int) -> bytes:
         """Return bytes that may lie in a hole. Raises StoreIOError."""
         try:
