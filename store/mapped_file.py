@@ -81,31 +81,31 @@ class MappedFile:
 
     def data_end(self) -> int:
         """Return where the file's last hole begins, its end without one. Raises StoreIOError."""
-        try:
-            with _open_same(self.path, self.inode) as f:
-                return max((end for _, end in data_extents(f.fileno(), 0, self.length)), default=0)
-        except OSError as e:
-            raise StoreIOError("read", self.path, e) from e
+        with self._opened() as fd:
+            return max((end for _, end in data_extents(fd, 0, self.length)), default=0)
 
     def first_hole(self) -> int:
         """Return where the file's first hole begins, its end without one. Raises StoreIOError."""
-        try:
-            with _open_same(self.path, self.inode) as f:
-                begin, end = next(data_extents(f.fileno(), 0, self.length), (0, 0))
-        except OSError as e:
-            raise StoreIOError("read", self.path, e) from e
+        with self._opened() as fd:
+            begin, end = next(data_extents(fd, 0, self.length), (0, 0))
         return end if begin == 0 else 0
 
     def read_at(self, at: int, size: int) -> bytes:
         """Return bytes that may lie in a hole. Raises StoreIOError."""
-        try:
-            with _open_same(self.path, self.inode) as f:
-                data = os.pread(f.fileno(), size, at)
+        with self._opened() as fd:
+            data = os.pread(fd, size, at)
             if len(data) < size:
                 raise OSError(f"the file ends before byte {at + size}")
+        return data
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Open the file beside its map; what fails meanwhile is a StoreIOError."""
+        try:
+            with _open_same(self.path, self.inode) as f:
+                yield f.fileno()
         except OSError as e:
             raise StoreIOError("read", self.path, e) from e
-        return data
 
     @contextlib.contextmanager
     def reading_here_and_there(self) -> Iterator[None]:

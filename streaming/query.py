@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,15 +143,14 @@ class PreparedDispatch:
         return self.catch_up(spark).start_query(spark)
 
     def catch_up(
-        self, spark: SparkSession, stop: threading.Event | None = None
+        self, spark: SparkSession, is_stopping: Callable[[], bool] = lambda: False
     ) -> PreparedDispatch:
-        """Do what the root is far behind; a ``stop`` that is set ends it early, in good order."""
+        """Do what the root is far behind; ``is_stopping`` ends it early, in good order."""
         if not self.is_far_behind:
             return self
         try:
             if self._may_build:
                 return self._built(spark)
-            is_stopping = stop.is_set if stop is not None else lambda: False
             self.apply_here(is_stopping)
             return replace(self, begin=self.root.progress.reput_from_offset)
         except BaseException:

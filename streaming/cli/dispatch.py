@@ -201,7 +201,7 @@ def _start(
     if prepared.is_far_behind:
         try:
             with cancelled_by(stop, spark):
-                prepared = prepared.catch_up(spark, stop)
+                prepared = prepared.catch_up(spark, stop.is_set)
         except SparkError:
             if stop.is_set():
                 return None

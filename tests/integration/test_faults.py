@@ -20,6 +20,7 @@ from tests.integration.servers.processes import wait_for
 from tests.integration.servers.reput import Dispatcher, open_store, reput, rows
 from tests.integration.servers.rocketmq import RocketMq
 from tests.integration.traffic import Sent, produce, produce_until, wait_for_delivery
+from tests.volume import mount_tmpfs
 
 TOPICS = ["TopicA", "TopicB"]
 FIRST = 600
@@ -137,13 +138,9 @@ def fields(text: str) -> dict[str, str]:
 
 @pytest.fixture
 def small_volume(tmp_path: Path) -> Iterator[Path]:
-    """Mount a small file system; where that is not permitted the test says so and is skipped."""
+    """Mount a small file system."""
     path = tmp_path / "volume"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={VOLUME_BYTES}", "reput-test", str(path)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"NOT TESTED: a full volume; mounting a tmpfs failed: {done.stderr.strip()}")
+    mount_tmpfs(path, VOLUME_BYTES)
     yield path
     # The JVM of a command that has just ended may still hold a file there.
     unmount = ["umount", str(path)]
