@@ -40,8 +40,9 @@ RUN groupadd --gid 10001 reput \
  && install -d -o reput -g reput /output
 COPY --from=packages /opt/reput /opt/reput
 COPY --from=wheel /wheel /wheel
-# The demo compiles the kernels, which are kept beside the sources, and shows that all of it runs.
+# Compiled kernels are kept beside the sources. The demo shows that all of it runs.
 RUN /opt/reput/bin/pip install --no-cache-dir --no-deps --no-index /wheel/*.whl \
+ && /opt/reput/bin/python -m streaming.compile_kernels \
  && /opt/reput/bin/reput demo --seconds 1 --directory /tmp/demo \
  && find /tmp -mindepth 1 -delete
 ENV PATH=/opt/reput/bin:$PATH PYTHONUNBUFFERED=1

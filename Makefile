@@ -20,7 +20,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  ARGS="…" is passed on by test, test-fast, integration, image-test, torture, demo and bench; PYTHON=… chooses the interpreter of setup'
 
-setup: $(stamp) ## make .venv from requirements.lock, and see that Java is there
+setup: $(stamp) ## make .venv from requirements.lock, see that Java is there, and compile the kernels
 
 $(stamp): requirements.lock pyproject.toml tools/setup.sh tools/apt.sh
 	@tools/setup.sh

@@ -21,14 +21,14 @@ from store.commit_log import CommitLog
 from store.compare import Terms
 from store.config import StoreConfig
 from store.consume_queue import ConsumeQueue, written_units
-from store.derivation import Derivation
 from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError, DamageError
-from store.index_service import index_files
+from store.index_file import list_index_files
 from store.kernels.index import INDEX_COUNT
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, PRE_BLANK_SIZE, index_file_size
 from store.log_plan import LogPlanner
 from store.log_reader import LogReader
+from store.log_replay import LogReplay
 from store.mapped_file import is_mapped_file_name
 from store.marks import IndexMark, list_queues
 from store.queue_files import Unit
@@ -64,9 +64,9 @@ class Adoption:
 
     def _requests(self, begin: int, end: int) -> Iterator[DispatchRequests]:
         """Yield the log's requests up to damage, which a dispatch will meet again."""
-        derivation = Derivation(self._log, self._planner, [(begin, end)])
+        replay = LogReplay(self._log, self._planner, [(begin, end)])
         try:
-            for batch in derivation.batches():
+            for batch in replay.batches():
                 self._report("comparing with the log", batch.end - begin, end - begin)
                 yield batch
         except DamageError as e:
@@ -74,7 +74,7 @@ class Adoption:
 
     def _adopted(self, progress: Progress, agreement: Agreement) -> Progress:
         index = agreement.index or IndexMark()
-        names = [path.name for path in index_files(self._root / INDEX_DIR)]
+        names = [path.name for path in list_index_files(self._root / INDEX_DIR)]
         names = [name for name in names if name <= index.file]
         record = read_batch(self._root)
         adopted = replace(
@@ -129,7 +129,7 @@ class Adoption:
         size = index_file_size(config.max_hash_slot_num, config.max_index_num)
         _check_sizes(files, config.mapped_file_size_consume_queue, "mappedFileSizeConsumeQueue")
         if config.message_index_enable:
-            _check_sizes(index_files(root / INDEX_DIR), size, "maxHashSlotNum or maxIndexNum")
+            _check_sizes(list_index_files(root / INDEX_DIR), size, "maxHashSlotNum or maxIndexNum")
 
 
 def some_units(directory: Path, config: StoreConfig) -> Iterator[Unit]:

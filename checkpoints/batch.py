@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from checkpoints.progress import REPUT_DIR, Progress, progress_of
+from checkpoints.progress import REPUT_DIR, Progress, check_progress
 from store.disk import Disk
-from store.dispatched import decode_values, encode_values, read_progress_file
-from store.marks import IndexMark, QueueMark
+from store.marks import CheckedIndexMark, QueueMark
+from store.state_codec import BY_POSITION, Count, decode_record, encode_values, read_state_file
 
 BATCH = REPUT_DIR / "batch"
 
@@ -27,9 +27,9 @@ class BatchRecord:
     ``progress`` is what progress is then; None: as it is, which is the case for every batch.
     """
 
-    number: int
-    queues: tuple[QueueMark, ...]
-    index: IndexMark | None  # None: there is no index, or the batch does not touch it
+    number: Count
+    queues: tuple[Annotated[QueueMark, BY_POSITION], ...]
+    index: CheckedIndexMark | None  # None: there is no index, or the batch does not touch it
     progress: Progress | None = None
 
 
@@ -50,15 +50,9 @@ def read_batch(root: Path) -> BatchRecord | None:
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
     path = root / BATCH
-    data = read_progress_file(path)
-    return None if data is None else decode_values(data, path, _record_of)
-
-
-def _record_of(values: dict[str, Any]) -> BatchRecord:
-    index, progress = values["index"], values["progress"]
-    return BatchRecord(
-        number=int(values["number"]),
-        queues=tuple(QueueMark(*mark) for mark in values["queues"]),
-        index=IndexMark(index["file"], tuple(index["header"])) if index is not None else None,
-        progress=progress_of(progress) if progress is not None else None,
-    )
+    data = read_state_file(path)
+    if data is None:
+        return None
+    record = decode_record(data, path, BatchRecord)
+    check_progress(record.progress, path)
+    return record

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from store.disk import Disk
-from store.errors import DamageError, StoreIOError
+from store.errors import DamageError
 from store.layout import CHECKPOINT, CHECKPOINT_FILE, CHECKPOINT_SIZE
+from store.state_codec import read_state_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,9 @@ def encode_checkpoint(checkpoint: StoreCheckpoint) -> bytes:
 def read_checkpoint(root: Path) -> StoreCheckpoint | None:
     """Read a root's checkpoint, None if it has none. Raises DamageError, StoreIOError."""
     path = root / CHECKPOINT_FILE
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+    data = read_state_file(path)
+    if data is None:
         return None
-    except OSError as e:
-        raise StoreIOError("read", path, e) from e
     if len(data) < CHECKPOINT.itemsize:
         reason = f"a checkpoint has {CHECKPOINT_SIZE} bytes, this {len(data)}"
         raise DamageError(path, 0, reason, "remove it, it can be done without")

@@ -1,7 +1,7 @@
 """The progress record ``OUTPUT/reput/progress``: what has been dispatched and is durable.
 
-It is written after the data it names has been synced, never before. On disk it is two lines: a
-JSON object and the CRC-32 of that line in hex. It is replaced atomically.
+It is written after the data it names has been synced, never before, and replaced atomically. Its
+encoding: ``store.state_codec``.
 """
 
 from __future__ import annotations
@@ -10,33 +10,39 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from store.config import Shape
 from store.disk import Disk
-from store.dispatched import (
-    PROGRESS,
-    Fingerprint,
-    decode_fingerprint,
-    decode_values,
-    encode_values,
-    read_progress_file,
-)
+from store.dispatched import PROGRESS, Fingerprint, check_index_fields, fields_of
 from store.index_service import IndexState
 from store.marks import QueueMark
+from store.state_codec import (
+    Checksum,
+    Count,
+    MismatchError,
+    Offset,
+    PathText,
+    decode_record,
+    encode_values,
+    read_state_file,
+    span,
+)
+from store.state_names import Drops, IndexFileOrNone
 
 REPUT_DIR = PROGRESS.parent
 _MARKS_MAX = 20_000  # in all milestones together
 
-Drops = dict[str, dict[str, int]]  # "topic/queue" to "repeated" and "gaps"
+TimeNs = Annotated[int, span(-1, (1 << 63) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
     """``[begin, end)`` of the log was skipped (failOnDataLoss=false), and why."""
 
-    begin: int
-    end: int
-    path: str
+    begin: Offset
+    end: Offset
+    path: PathText
     reason: str
 
 
@@ -48,10 +54,10 @@ class Milestone:
     dropped by a broker's rules.
     """
 
-    number: int  # counted from the root's begin, without those that were rolled back
-    reput_from_offset: int
+    number: Count  # counted from the root's begin, without those that were rolled back
+    reput_from_offset: Offset
     last_record: Fingerprint
-    messages: int
+    messages: Count
     drops: Drops
     marks: tuple[QueueMark, ...]
     index_msg_timestamp: int
@@ -65,29 +71,29 @@ class Signs:
     ``lock`` when they were last written, in ns.
     """
 
-    checkpoint: str = ""
-    checkpoint_before: str = ""
-    abort_ns: int = 0
-    lock_ns: int = 0
+    checkpoint: Checksum = ""
+    checkpoint_before: Checksum = ""
+    abort_ns: TimeNs = 0
+    lock_ns: TimeNs = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a root is, and what it was made of. Offsets are physical offsets of the log."""
 
-    reput_from_offset: int
-    begin_offset: int  # where the dispatch of this root began
-    store: str
-    commit_log: str  # where the log lay, as storePathCommitLog; "" for STORE/commitlog
-    shape: dict[str, Any]
-    batch: int = 0  # batches applied or rolled back, all told
-    messages: int = 0  # dispatched
+    reput_from_offset: Offset
+    begin_offset: Offset  # where the dispatch of this root began
+    store: PathText
+    commit_log: PathText  # where the log lay, as storePathCommitLog; "" for STORE/commitlog
+    shape: Shape
+    batch: Count = 0  # batches applied or rolled back, all told
+    messages: Count = 0  # dispatched
     is_recovering: bool = False  # what lies behind is being cut off
     last_record: Fingerprint | None = None
-    index_file: str = ""
-    index_count: int = 0  # entries in that file
-    index_first: str = ""
-    index_files: int = 0
+    index_file: IndexFileOrNone = ""
+    index_count: Count = 0  # entries in that file
+    index_first: IndexFileOrNone = ""
+    index_files: Count = 0
     index_msg_timestamp: int = 0
     log_was_clean: bool | None = None  # STORE had no abort, where OUTPUT = STORE
     lost: tuple[LostRange, ...] = ()
@@ -219,37 +225,54 @@ def encode_progress(progress: Progress) -> bytes:
 
 def decode_progress(data: bytes, path: Path) -> Progress:
     """Decode; raises DamageError (naming ``path``), UnsupportedFormatError."""
-    return decode_values(data, path, progress_of)
-
-
-def progress_of(values: dict[str, Any]) -> Progress:
-    """Build from the values of a record. Raises KeyError, TypeError."""
-    return Progress(
-        **values
-        | {
-            "last_record": decode_fingerprint(values["last_record"]),
-            "lost": tuple(LostRange(**r) for r in values["lost"]),
-            "milestones": tuple(_milestone_of(m) for m in values["milestones"]),
-            "signs": Signs(**values["signs"]),
-        }
-    )
-
-
-def _milestone_of(values: dict[str, Any]) -> Milestone:
-    return Milestone(
-        **values
-        | {
-            "last_record": Fingerprint(**values["last_record"]),
-            "marks": tuple(QueueMark(**m) for m in values["marks"]),
-        }
-    )
+    return decode_record(data, path, Progress)
 
 
 def read_progress(root: Path) -> Progress | None:
-    """Read a root's progress, None if no dispatch of ours has run on it."""
+    """Read a root's progress, None if no dispatch of ours has run on it.
+
+    Raises as ``decode_progress``; DamageError, too, where fields contradict one another.
+    """
     path = progress_path(root)
-    data = read_progress_file(path)
-    return None if data is None else decode_progress(data, path)
+    data = read_state_file(path)
+    progress = None if data is None else decode_progress(data, path)
+    check_progress(progress, path)
+    return progress
+
+
+def check_progress(progress: Progress | None, path: Path) -> None:
+    """Raise DamageError, naming the file it was read from, if fields contradict one another."""
+    if progress is None:
+        return
+    end = progress.reput_from_offset
+    with fields_of(path):
+        check_index_fields(progress)
+        if progress.begin_offset > end:
+            raise MismatchError(f"{progress.begin_offset} is beyond {end}", "begin_offset")
+        _check_last(progress.last_record, end, "last_record")
+        _check_milestones(progress)
+        for number, lost in enumerate(progress.lost):
+            if not lost.begin < lost.end <= end:
+                raise MismatchError(f"{lost.begin} to {lost.end} of {end}", f"lost[{number}]")
+
+
+def _check_milestones(progress: Progress) -> None:
+    number, offset = -1, progress.begin_offset
+    for at, milestone in enumerate(progress.milestones):
+        place = f"milestones[{at}]"
+        if milestone.number <= number or milestone.reput_from_offset < offset:
+            raise MismatchError("it does not follow the one before", place)
+        number, offset = milestone.number, milestone.reput_from_offset
+        _check_last(milestone.last_record, offset, f"{place}.last_record")
+    if offset > progress.reput_from_offset:
+        raise MismatchError(f"the last one ends at {offset}, beyond the progress", "milestones")
+    if number > progress.batch:
+        raise MismatchError(f"{progress.batch} is less than milestone {number}", "batch")
+
+
+def _check_last(record: Fingerprint | None, end: int, place: str) -> None:
+    if record is not None and record.offset + record.size > end:
+        raise MismatchError(f"it ends at {record.offset + record.size}, beyond {end}", place)
 
 
 def write_progress(root: Path, progress: Progress, disk: Disk) -> None:

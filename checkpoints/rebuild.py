@@ -13,16 +13,17 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+from checkpoints.output import check_queue_directory
 from checkpoints.progress import LostRange, Milestone, Progress, queue_name
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import NEW_DIR, REBUILD_DIR, SwapRecord, finish_swap, write_swap
 from store.config import StoreConfig
 from store.consume_queue import ConsumeQueue
 from store.consume_queue_store import ConsumeQueueStore, QueueDrops, QueueKey
-from store.derivation import Derivation
 from store.errors import ConfigError, StoreError
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
 from store.log_plan import LogPlanner
+from store.log_replay import LogReplay
 from store.marks import QueueMark, list_queues
 
 Report = Callable[[int, int], None]  # bytes of log done, bytes in all
@@ -92,11 +93,11 @@ class Rebuild:
         reason = f"the root was dispatched up to offset {end}"
         for stretch in _stretches((self._begin, end), root.progress.lost, noted):
             self._note(store, stretch[0])
-            derivation = Derivation(root.log, self._planner, [stretch], reason)
-            for batch in derivation.batches():
+            replay = LogReplay(root.log, self._planner, [stretch], reason)
+            for batch in replay.batches():
                 store.put_message_position_info(batch)
                 if report is not None:
-                    report(derivation.at - self._begin, end - self._begin)
+                    report(replay.at - self._begin, end - self._begin)
             self._note(store, stretch[1])
         self._note(store, end)
         return store
@@ -115,12 +116,13 @@ class Rebuild:
                 root.disk.make_directory(root.path / NEW_DIR / ext)
 
     def _check_devices(self, keys: Sequence[QueueKey]) -> None:
-        """Refuse to swap what cannot be renamed, before anything is."""
+        """Refuse to swap what cannot be renamed or holds foreign files, before anything is."""
         root = self._root.path
         for topic, queue_id in keys:
             for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
                 new = root / NEW_DIR / kind / topic / str(queue_id)
                 place = root / kind / topic / str(queue_id)
+                check_queue_directory(place)
                 while not place.exists():
                     place = place.parent
                 if new.is_dir() and new.stat().st_dev != place.stat().st_dev:

@@ -18,21 +18,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoints.adoption import Adoption, Report
-from checkpoints.batch import BatchRecord, read_batch, write_batch
+from checkpoints.batch import BATCH, BatchRecord, read_batch, write_batch
 from checkpoints.fingerprint import (
     change_of,
     find_other_record,
     leads_to,
     read_fingerprint,
 )
-from checkpoints.progress import Milestone, Progress, queue_key, write_progress
+from checkpoints.progress import Milestone, Progress, progress_path, queue_key, write_progress
 from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatched import Fingerprint
 from store.errors import DamageError
 from store.find_marks import find_index_mark, find_queue_marks, was_dispatched, without_expired
-from store.index_service import index_files, read_header
+from store.index_file import list_index_files
+from store.index_service import read_header
 from store.kernels.index import END_TIMESTAMP, INDEX_COUNT
 from store.layout import INDEX_DIR
 from store.log_plan import LogPlanner
@@ -53,6 +54,12 @@ class Recovered:
     seconds: float
 
 
+def finished_swap(offset: int, seconds: float) -> Recovered:
+    """Return what the end of an interrupted swap came to, on a root that is at ``offset``."""
+    why = "a swap of rebuilt files was interrupted, and is complete now"
+    return Recovered(why, offset, offset, Truncated(), seconds)
+
+
 class Recovery:
     """Brings one root, which this process owns, back to a record boundary."""
 
@@ -71,11 +78,19 @@ class Recovery:
         record = read_batch(self._root)
         if record is None or record.number <= progress.batch:
             return progress
+        if record.progress is None and record.index is not None:
+            self._check_index_mark(record.index, progress)
         target = record.progress or replace(progress, batch=record.number, is_recovering=False)
         why = "a dispatch was cut off in a batch"
         if record.progress is not None:
             why = "a recovery was cut off"
         return self._cut(why, progress.reput_from_offset, record, target)
+
+    def _check_index_mark(self, mark: IndexMark, progress: Progress) -> None:
+        """Refuse to cut the index back to another file than progress names."""
+        if mark.file != progress.index_file:
+            reason = f"it names index file {mark.file!r}, progress {progress.index_file!r}"
+            raise DamageError(self._root / BATCH, 0, reason)
 
     def follow_log(self, progress: Progress, planner: LogPlanner) -> Progress:
         """Cut off what is not in the log any more; return progress then.
@@ -91,7 +106,7 @@ class Recovery:
         if milestone is None:
             raise self._other_log(progress, why)
         index = self._index_mark(milestone.reput_from_offset)
-        files = index_files(self._root / INDEX_DIR)
+        files = list_index_files(self._root / INDEX_DIR)
         target = _progress_at(progress, milestone, index, files)
         marks = self._queue_marks(progress, milestone)
         record = BatchRecord(target.batch, marks, index, target)
@@ -119,10 +134,24 @@ class Recovery:
         return was_dispatched(self._root, self._config, offset)
 
     def _remove_uncounted_index(self, progress: Progress) -> None:
-        """Delete the index files that had expired when a crash came between."""
-        for path in index_files(self._root / INDEX_DIR):
-            if path.name < progress.index_first:
-                self._disk.remove(path)
+        """Delete the index files that had expired when a crash came between.
+
+        Raises DamageError if the files that progress counts are not all there.
+        """
+        files = list_index_files(self._root / INDEX_DIR)
+        expired = [path for path in files if path.name < progress.index_first]
+        if not expired:
+            return
+        first, last = progress.index_first, progress.index_file
+        counted = [path.name for path in files if first <= path.name <= last]
+        if counted[:1] + counted[-1:] != [first, last] or len(counted) != progress.index_files:
+            reason = (
+                f"it counts {progress.index_files} index files from {first} to {last}, "
+                f"{self._root / INDEX_DIR} holds {len(counted)} of them"
+            )
+            raise DamageError(progress_path(self._root), 0, reason)
+        for path in expired:
+            self._disk.remove(path)
 
     def _last_common(self, progress: Progress, end: int) -> Milestone | None:
         """Return the newest milestone whose last record the log still has, in its chain."""

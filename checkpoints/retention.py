@@ -14,10 +14,13 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
+from checkpoints.progress import progress_path
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
+from store.errors import DamageError
 from store.expiry import expired_index_files, expired_queue_files
-from store.index_service import IndexService, index_files
+from store.index_file import list_index_files
+from store.index_service import IndexService
 from store.layout import INDEX_DIR
 
 
@@ -59,8 +62,11 @@ class Retention:
         expired = expired_index_files(root.path, self._config, progress.index_first, min_offset)
         if not expired:
             return
-        names = [path.name for path in index_files(root.path / INDEX_DIR)]
+        names = [path.name for path in list_index_files(root.path / INDEX_DIR)]
         kept = [name for name in names if expired[-1].name < name <= progress.index_file]
+        if not kept:
+            reason = f"it names {progress.index_file}, but {expired[-1].name} is the newest"
+            raise DamageError(progress_path(root.path), 0, reason)
         root.count_index_from(kept[0], len(kept))
         if index is not None:
             index.forget_before(kept[0])

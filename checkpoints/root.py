@@ -7,6 +7,7 @@ by a crash; ``commit`` makes a batch durable in the order data, progress, checkp
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from checkpoints.checkpoint_file import (
     write_checkpoint,
 )
 from checkpoints.fingerprint import check_fingerprint, leads_to, read_fingerprint
+from checkpoints.output import NEW_OUTPUT_HINT, check_output
+from checkpoints.output_state import is_sparks, numbered_epochs
 from checkpoints.progress import (
     REPUT_DIR,
     BatchEnd,
@@ -30,7 +33,7 @@ from checkpoints.progress import (
     read_progress,
     write_progress,
 )
-from checkpoints.recovery import Recovered, Recovery
+from checkpoints.recovery import Recovered, Recovery, finished_swap
 from checkpoints.signs import ANY_ABORT, checksum, find_broker, read_signs
 from checkpoints.swap import finish_swap
 from store import layout
@@ -43,7 +46,6 @@ from store.log_plan import LogPlanner
 from store.marks import IndexMark, QueueMark
 
 _EPOCHS_DIR = "spark"
-NEW_OUTPUT_HINT = "give a new OUTPUT"
 _CHANGED_HINT = "the next start goes back to the last record that both have, and on from there"
 
 
@@ -75,10 +77,11 @@ class DispatchRoot:
         ``from_offset``, a record boundary, is where a new root begins; on one that has progress
         it must not lie beyond it, which would leave a hole. ``recovered`` tells what was done.
 
-        Raises RootInUseError if another process owns it, ConfigError if it was made with other
-        settings, from another log, or not by a dispatch of ours, DamageError if the log is
-        another one.
+        Raises RootInUseError if another process owns it, ConfigError if it may not be OUTPUT
+        (``checkpoints.output``) or was made with other settings or from another log, DamageError
+        if the log is another one.
         """
+        check_output(output, store_root, config.commit_log_paths(store_root))
         disk = disk if disk is not None else Disk()
         root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
         try:
@@ -95,8 +98,10 @@ class DispatchRoot:
         """Take a root whose queues and index are about to be replaced: nothing of it is recovered.
 
         ``progress`` is that of a root that begins at the log's minimum. Raises RootInUseError,
-        ConfigError if it was made from another log or with other settings.
+        ConfigError if it may not be OUTPUT, holds foreign files where it is replaced, or was made
+        from another log or with other settings.
         """
+        check_output(output, store_root, config.commit_log_paths(store_root), is_replaced=True)
         disk = disk if disk is not None else Disk()
         root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
         try:
@@ -118,22 +123,12 @@ class DispatchRoot:
         if _same_directory(self.path, store_root):
             is_ours = before is not None and not self._find_other(before)
             log_was_clean = before.log_was_clean if before and is_ours else not has_abort
-        elif before is None:
-            self._refuse_other_store(store_root)
         self.progress = replace(new, log_was_clean=log_was_clean)
 
     def replaced(self, progress: Progress) -> None:
         """Own the root that has been put in the place of the one that was taken."""
         self.progress = progress
         self._own(self.log.config)
-
-    def _refuse_other_store(self, store_root: Path) -> None:
-        """Raise ConfigError if the root is a store of its own, with a log."""
-        if (self.path / layout.COMMIT_LOG_DIR).is_dir():
-            raise ConfigError(
-                f"{self.path} has queues and a log of its own, {store_root} is another store; "
-                f"{NEW_OUTPUT_HINT}"
-            )
 
     def _begin(
         self,
@@ -148,7 +143,11 @@ class DispatchRoot:
             if progress.batch == 0 and progress.is_untouched and read_batch(self.path) is None:
                 progress = replace(progress, shape=config.shape())  # nothing depends on it yet
             _check_same(progress, store_root, config, self.path)
+        began, is_in_swap = time.monotonic(), self.is_in_swap()
         progress = finish_swap(self.path, progress, self.disk)
+        if is_in_swap and progress is not None:
+            seconds = time.monotonic() - began
+            self.recovered = (finished_swap(progress.reput_from_offset, seconds),)
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         recovery = Recovery(self.path, self.log, self.disk, report)
         why = self._find_other(progress)
@@ -159,19 +158,17 @@ class DispatchRoot:
             new = self._new_progress(store_root, config, progress, begin)
             is_same = _same_directory(self.path, store_root)
             new = replace(new, log_was_clean=not has_abort if is_same else None)
-            if why and not is_same:
-                self._refuse_other_store(store_root)
             progress = new if not why else recovery.adopt(new, self._planner(new, store_root), why)
         else:
             progress = recovery.roll_back_batch(progress)
             progress = recovery.follow_log(progress, self._planner(progress, store_root))
-        self.recovered = tuple(recovery.done)
+        self.recovered += tuple(recovery.done)
         if from_offset is not None and from_offset > progress.reput_from_offset:
             raise ConfigError(
                 f"offset {from_offset} lies beyond the progress of {self.path} (offset "
                 f"{progress.reput_from_offset}): that would leave a hole"
             )
-        self.progress = progress
+        self.progress = replace(progress, is_recovering=False)
         self._own(config)
 
     def _find_other(self, progress: Progress | None) -> str:
@@ -211,7 +208,9 @@ class DispatchRoot:
             store=str(store_root.resolve()),
             commit_log=",".join(map(str, config.commit_log_paths(store_root.resolve()))),
             shape=config.shape(),
-            batch=before.batch if before is not None else 0,
+            # One that leaves no milestone: the files of a root that begins anew are another
+            # generation (``store.dispatched``).
+            batch=before.batch + 1 if before is not None else 0,
         )
 
     def is_log_clean(self, store_root: Path) -> bool:
@@ -284,13 +283,17 @@ class DispatchRoot:
             self._release()
 
     def new_epoch(self) -> Path:
-        """Begin a new Spark checkpoint directory and remove the old ones (promise I7)."""
+        """Begin a new Spark checkpoint directory and remove the old ones (promise I7).
+
+        Entries of other names, such as an NFS client's ``.nfs…``, are left as they are, and so is a
+        directory that holds anything but a Spark checkpoint.
+        """
         epochs = self.path / REPUT_DIR / _EPOCHS_DIR
-        old = sorted(epochs.iterdir()) if epochs.is_dir() else []
-        number = max((int(p.name.rpartition("-")[2]) for p in old), default=0) + 1
+        old = numbered_epochs(epochs)
+        number = max(old.values(), default=0) + 1
         epoch = epochs / f"epoch-{number:06d}"
         self.disk.make_directory(epoch)
-        for directory in old:
+        for directory in filter(is_sparks, old):
             self.disk.remove_tree(directory)
         return epoch
 

@@ -10,9 +10,9 @@ import zlib
 from pathlib import Path
 
 from checkpoints.progress import Signs
-from store.dispatched import read_progress_file
 from store.errors import StoreIOError
 from store.layout import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE
+from store.state_codec import read_state_file
 
 ANY_ABORT = -1  # ``abort`` is about to be written
 
@@ -25,7 +25,7 @@ def checksum(data: bytes | None) -> str:
 def read_signs(root: Path, checkpoint_before: str = "") -> Signs:
     """Return the signs as they are now."""
     return Signs(
-        checkpoint=checksum(read_progress_file(root / CHECKPOINT_FILE)),
+        checkpoint=checksum(read_state_file(root / CHECKPOINT_FILE)),
         checkpoint_before=checkpoint_before,
         abort_ns=_written_ns(root / ABORT_FILE),
         lock_ns=_written_ns(root / LOCK_FILE),

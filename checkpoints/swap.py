@@ -6,9 +6,9 @@ the root finishes what it names. The old files go to ``reput/rebuild/old`` and a
 
 A rebuild of a whole root (``checkpoints.bulk``) swaps all that a dispatch makes, and its progress.
 
-A queue's directory is what a reader looks at first. So it is away before the queue's ext files are
-exchanged, and in its place after that: a reader that does not find it looks for the record, and
-waits (``MessageStore``).
+A swap begins a new generation of the root's files (``store.dispatched``): the progress that says so
+is written when all are in their places, before the record is removed. So a reader that finds
+neither the record nor a new generation after its read has seen the files of one generation.
 """
 
 from __future__ import annotations
@@ -17,20 +17,31 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from checkpoints.bulk.state import BULK_DIR, BulkState
 from checkpoints.bulk.state import NEW_DIR as BULK_NEW_DIR
 from checkpoints.bulk.state import OLD_DIR as BULK_OLD_DIR
-from checkpoints.bulk.state import BulkState
-from checkpoints.progress import REPUT_DIR, Progress, progress_of, write_progress
+from checkpoints.progress import REPUT_DIR, Progress, check_progress, write_progress
 from checkpoints.signs import find_broker
 from store.disk import Disk
-from store.dispatched import SWAP, decode_values, encode_values, read_progress_file
+from store.dispatched import SWAP, fields_of
+from store.errors import DamageError
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
+from store.links import refuse_link
+from store.state_codec import (
+    ADDED_LATER,
+    MismatchError,
+    decode_record,
+    encode_values,
+    one_of,
+    read_state_file,
+)
+from store.state_names import QueueId, Topic
 
 REBUILD_DIR = REPUT_DIR / "rebuild"
 NEW_DIR, OLD_DIR = REBUILD_DIR / "new", REBUILD_DIR / "old"
-WHOLE = (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR)  # queues first: see above
+WHOLE = (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +52,9 @@ class SwapRecord:
     that there are of the new one; all others of the old one go, and all of progress is new.
     """
 
-    queues: tuple[tuple[str, int], ...]
+    queues: tuple[tuple[Topic, QueueId], ...]
     progress: Progress | None = None
-    whole: tuple[str, ...] | None = None
+    whole: Annotated[tuple[Annotated[str, one_of(*WHOLE)], ...] | None, ADDED_LATER] = None
 
 
 def write_swap(root: Path, record: SwapRecord, disk: Disk) -> None:
@@ -62,17 +73,23 @@ def read_swap(root: Path) -> SwapRecord | None:
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
     path = root / SWAP
-    data = read_progress_file(path)
-    return None if data is None else decode_values(data, path, _record_of)
+    data = read_state_file(path)
+    if data is None:
+        return None
+    record = decode_record(data, path, SwapRecord)
+    check_progress(record.progress, path)
+    if record.whole is not None:
+        with fields_of(path):
+            _check_whole(record.whole, record.progress)
+    return record
 
 
-def _record_of(values: dict[str, Any]) -> SwapRecord:
-    progress, whole = values["progress"], values.get("whole")  # an older release wrote no "whole"
-    return SwapRecord(
-        queues=tuple((str(topic), int(queue_id)) for topic, queue_id in values["queues"]),
-        progress=progress_of(progress) if progress is not None else None,
-        whole=tuple(whole) if whole is not None else None,
-    )
+def _check_whole(names: tuple[str, ...], progress: Progress | None) -> None:
+    if progress is None:
+        raise MismatchError("a swap of a whole root has none", "progress")
+    if progress.index_files and INDEX_DIR not in names:
+        reason = f"it lacks {INDEX_DIR}, and progress counts {progress.index_files} index files"
+        raise MismatchError(reason, "whole")
 
 
 def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress | None:
@@ -107,8 +124,10 @@ def _finish_queues(
         if is_ours or not (root / CONSUME_QUEUE_DIR / queue).is_dir():
             _swap(root, queue, disk)
     target = record.progress
-    if is_ours and progress is not None and target is not None:
-        progress = replace(progress, milestones=target.milestones, drops=target.drops)
+    if is_ours and progress is not None:
+        progress = replace(progress, batch=progress.batch + 1)  # a new generation
+        if target is not None:
+            progress = replace(progress, milestones=target.milestones, drops=target.drops)
         write_progress(root, progress, disk)
     return progress
 
@@ -116,7 +135,10 @@ def _finish_queues(
 def _finish_whole(
     root: Path, whole: tuple[tuple[str, ...], Progress], progress: Progress | None, disk: Disk
 ) -> Progress | None:
-    """Put all of a rebuilt root in its places: the old away, then progress, then the new."""
+    """Put all of a rebuilt root in its places: the old away, then progress, then the new.
+
+    Progress says that this is not done until it is: it never names files that are not there.
+    """
     names, target = whole
     new, old = root / BULK_NEW_DIR, root / BULK_OLD_DIR
     for parent in (root, new, old):
@@ -124,15 +146,41 @@ def _finish_whole(
     disk.sync()
     if find_broker(root, target.signs):
         return progress
+    _check_unnamed(root, names, target, disk)
+    for name in names:
+        refuse_link(new / name)
+        if not (new / name).is_dir() and not (root / name).is_dir():
+            reason = f"{name} is neither in {new} nor in its place"
+            raise DamageError(root / SWAP, 0, reason)
     for name in WHOLE:
         if name not in names or (new / name).is_dir():  # else it has been put in its place
             _move_away(root / name, old / name, disk)
-    write_progress(root, target, disk)
+    write_progress(root, replace(target, is_recovering=True), disk)
     for name in reversed(names):
         if (new / name).is_dir():
             disk.move(new / name, root / name)
             disk.sync()
+    write_progress(root, target, disk)
     return target
+
+
+def _check_unnamed(root: Path, names: tuple[str, ...], target: Progress, disk: Disk) -> None:
+    """Refuse a record that does not go with what a rebuild left in ``reput/bulk``.
+
+    The plan of the rebuild stays until all is in its place, when the directories that the record
+    does not name are gone. Raises DamageError.
+    """
+    plan = BulkState(root, disk).read_plan()
+    if plan is not None and plan.log.end != target.reput_from_offset:
+        reason = f"it ends at offset {target.reput_from_offset}, its rebuild at {plan.log.end}"
+        raise DamageError(root / SWAP, 0, reason)
+    for name in (name for name in WHOLE if name not in names):
+        if (root / BULK_NEW_DIR / name).is_dir():
+            reason = f"it does not name {name}, which the rebuild made"
+            raise DamageError(root / SWAP, 0, reason)
+        if plan is None and (root / name).is_dir():
+            reason = f"it would delete {name}, but {root / BULK_DIR} holds no rebuild"
+            raise DamageError(root / SWAP, 0, reason)
 
 
 def _settle(root: Path, queues: Iterable[Path], disk: Disk) -> None:
@@ -150,6 +198,8 @@ def _swap(root: Path, queue: Path, disk: Disk) -> None:
     old = root / OLD_DIR / CONSUME_QUEUE_DIR / queue
     if not new.is_dir():
         return
+    for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
+        refuse_link(root / NEW_DIR / kind / queue)
     _move_away(place, old, disk)
     ext = Path(CONSUME_QUEUE_EXT_DIR, queue)
     if (root / NEW_DIR / ext).is_dir():

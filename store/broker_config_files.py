@@ -5,7 +5,8 @@ takes the ``.bak`` where the file is missing or torn (empty, cut off), and says 
 is then older.
 
 The text is fastjson's, which is JSON but for map keys that are integers: those have no quotes,
-as in ``{"MyTopic@CG":{0:50,1:48}}``.
+as in ``{"MyTopic@CG":{0:50,1:48}}``. Such keys are quoted by one pass in linear time, then Python's
+own JSON reader parses: JSON5 has no such keys either, and lenient readers in Python are slow.
 
 ==========================  ====================================================================
 file                        read of it
@@ -24,13 +25,17 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from store import java
 from store.errors import StoreIOError
+from store.file_system import read_small_file
 from store.layout import CONFIG_DIR
+from store.words import parse_fault, shown
 
 BACKUP_SUFFIX = ".bak"
 
@@ -39,8 +44,11 @@ _CONSUMER_OFFSETS = "consumerOffset.json"
 _LMQ_CONSUMER_OFFSETS = "lmqConsumerOffset.json"
 _DELAY_OFFSETS = "delayOffset.json"
 _TOPIC_GROUP_SEPARATOR = "@"
-# A string, which is left as it is, or a key that is an integer.
-_STRING_OR_INTEGER_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(?=\s*:)')
+# A string, which is left as it is, or a key that is an integer. No part backtracks, and a string
+# without its end is matched as well: else every quote in it would begin another search for one.
+_STRING_OR_INTEGER_KEY = re.compile(
+    r'("(?:[^"\\]++|\\.)*+"?)|([{,]\s*+)(-?+\d++)(?=\s*+:)', re.DOTALL
+)
 
 T = TypeVar("T")
 
@@ -132,21 +140,24 @@ def _read(path: Path, decode: Callable[[Any], T]) -> ConfigFile[T]:
 def _read_one(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, str]:
     """Return what a file holds, or None and what is wrong with it."""
     try:
-        data = path.read_bytes()
+        data = read_small_file(path)
     except (FileNotFoundError, NotADirectoryError):
         return None, "missing"
     except OSError as e:
         raise StoreIOError("read", path, e) from e
     if not data.strip(b"\0 \t\r\n"):
         return None, f"torn (its {len(data)} bytes are blank)" if data else "torn (empty)"
+    if data.startswith(BOM_UTF8):
+        return None, "torn (it begins with a byte order mark)"
     try:
         values = parse_fastjson(data.decode("utf-8"))
     except (ValueError, RecursionError) as e:
-        return None, f"torn ({e})"
+        return None, f"torn ({parse_fault(e)})"
     try:
         return decode(values), ""
-    except ValueError as e:
-        return None, f"not as a broker writes it ({e})"
+    except (ValueError, RecursionError) as e:
+        reason = "nested too deeply" if isinstance(e, RecursionError) else e
+        return None, f"not as a broker writes it ({reason})"
 
 
 def _decode_topics(values: Any) -> dict[str, TopicConfig]:
@@ -173,12 +184,15 @@ def _committed(table: Mapping[str, Any]) -> Iterator[CommittedOffset]:
     for name, offsets in table.items():
         topic, _, group = name.partition(_TOPIC_GROUP_SEPARATOR)
         for queue_id, offset in _object(offsets, name).items():
-            yield CommittedOffset(group, topic, int(queue_id), _integer(offset, name))
+            yield CommittedOffset(group, topic, _key(queue_id, name), _integer(offset, name))
 
 
 def _decode_delay_offsets(values: Any) -> dict[int, int]:
     table = _member(values, "offsetTable")
-    return {int(level): _integer(offset, "offsetTable") for level, offset in table.items()}
+    return {
+        _key(level, "offsetTable"): _integer(offset, "offsetTable")
+        for level, offset in table.items()
+    }
 
 
 def _member(value: Any, name: str) -> dict[str, Any]:
@@ -191,7 +205,14 @@ def _object(value: Any, name: str) -> dict[str, Any]:
     return value
 
 
+def _key(text: str, name: str) -> int:
+    key = java.parse_int(text)
+    if key is None:
+        raise ValueError(f"{name} has the key {shown(text)}, not a 32-bit integer")
+    return key
+
+
 def _integer(value: Any, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{name} holds {value!r}, not an integer")
+        raise ValueError(f"{name} holds {shown(str(value))}, not an integer")
     return value

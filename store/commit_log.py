@@ -6,6 +6,7 @@ found by walking the chain through the last file that holds anything.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.config import StoreConfig
-from store.errors import DamageError
+from store.errors import DamageError, StoreIOError
 from store.kernels import record as rk
 from store.kernels.log_walk import walk
 from store.layout import BLANK_SIZE
@@ -24,12 +25,15 @@ _NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 
 
 class CommitLog:
-    """The files of a commit log. Refreshing sees what a broker has added or deleted."""
+    """The files of a commit log, for one thread at a time.
+
+    Refreshing sees what a broker has added or deleted.
+    """
 
     def __init__(self, paths: Iterable[Path], config: StoreConfig) -> None:
         self.config = config
         self.file_size = config.mapped_file_size_commit_log
-        self._queue = MappedFileQueue(paths, self.file_size)
+        self._queue = MappedFileQueue(paths, self.file_size, follows_links=True)
         self._rules = scan_rules(config)._replace(check_crc=False)
         self._end: tuple[MappedFile | None, int] = (None, 0)  # last file, walked up to where
 
@@ -130,8 +134,16 @@ class CommitLog:
 
 
 def holds_something(file: MappedFile) -> bool:
-    """Tell whether a file begins with something other than zeros."""
-    return bool(file.view()[:BLANK_SIZE].any())
+    """Tell whether a file begins with something other than zeros.
+
+    One that was deleted since it was listed holds nothing: a broker deletes the file made ahead.
+    """
+    try:
+        return bool(file.view()[:BLANK_SIZE].any())
+    except StoreIOError as e:
+        if e.errno == errno.ENOENT:
+            return False
+        raise
 
 
 def wrong_size(file: MappedFile, file_size: int) -> tuple[str, str]:

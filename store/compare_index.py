@@ -20,11 +20,14 @@ from store.differences import (
     Terms,
     Views,
     entry_words,
+    file_words,
     first_data,
     first_difference,
 )
 from store.disk import Bytes, Disk
-from store.index_service import index_files, read_slots
+from store.index_service import read_slots
+from store.listing import list_entries
+from store.state_names import is_index_file_name
 
 
 class IndexComparison(Disk):
@@ -32,8 +35,8 @@ class IndexComparison(Disk):
 
     def __init__(self, root: Path, config: StoreConfig, terms: Terms, findings: Findings) -> None:
         super().__init__()
-        self.files = index_files(root / layout.INDEX_DIR)
         self._directory = root / layout.INDEX_DIR
+        self.files = [p for p in list_entries(self._directory) if is_index_file_name(p.name)]
         self._config = config
         self._terms = terms
         self._findings = findings
@@ -49,7 +52,7 @@ class IndexComparison(Disk):
         """Begin the next file."""
         self._finish_file()
         self._number += 1
-        self._slots[:] = 0
+        self._slots = np.zeros(len(self._slots), np.uint8)  # zeros_like would touch all of it
         self._end = layout.index_entry_at(1, self._config.max_hash_slot_num)
         if self._number >= len(self.files):
             where = self._directory / f"(file {self._number + 1} of the index)"
@@ -82,10 +85,9 @@ class IndexComparison(Disk):
             self.write(self.files[0], 0, header.tobytes())
         self._finish_file()
         for path in self.files[self._number + 1 :]:
-            self._findings.tell_file(path, "no such file", f"{path.stat().st_size} bytes")
-        if self._directory.is_dir():
-            for path in sorted(set(self._directory.iterdir()) - set(self.files)):
-                self._findings.tell_file(path, "no such file", "one that is no index file")
+            self._findings.tell_file(path, "no such file", file_words(path))
+        for path in sorted(set(list_entries(self._directory)) - set(self.files)):
+            self._findings.tell_file(path, "no such file", "one that is no index file")
 
     def _view(self) -> NDArray[np.uint8] | None:
         """Return the actual file in work, None without one or if it has another size."""

@@ -15,9 +15,17 @@ from numpy.typing import NDArray
 
 from store.compare_ext import ExtComparison
 from store.config import StoreConfig
-from store.differences import NOTHING, Difference, Findings, Terms, Views, first_data, unit_words
+from store.differences import (
+    NOTHING,
+    Difference,
+    Findings,
+    Terms,
+    Views,
+    file_words,
+    first_data,
+    unit_words,
+)
 from store.disk import Bytes, Disk
-from store.errors import StoreIOError
 from store.layout import (
     CONSUME_QUEUE_DIR,
     CONSUME_QUEUE_EXT_DIR,
@@ -26,6 +34,7 @@ from store.layout import (
     PRE_BLANK_SIZE,
     RECORD_MIN_SIZE,
 )
+from store.listing import list_entries
 from store.mapped_file import file_name, is_mapped_file_name
 
 _STEP = 8  # units looked at first: behind them may be a hole, which is slow to map
@@ -131,7 +140,7 @@ class QueueComparison(Disk):
         Both are -1 if it has none.
         """
         span = (-1, -1)
-        for path in _entries(directory):
+        for path in list_entries(directory):
             if not is_mapped_file_name(path.name):
                 continue
             view = self._views.get(path, self._file_size)
@@ -211,7 +220,7 @@ class QueueComparison(Disk):
     def _count_absent(self, directory: Path, units: NDArray[np.void]) -> int:
         """Count the leading units of messages that are nowhere in a queue."""
         absent = np.ones(len(units), np.bool_)
-        for path in _entries(directory):
+        for path in list_entries(directory):
             view = self._views.get(path, self._file_size)
             if is_mapped_file_name(path.name) and view is not None:
                 there = view.view(CQ_UNIT)["commit_log_offset"]
@@ -225,7 +234,7 @@ class QueueComparison(Disk):
         """
         if not self._terms.is_aged:
             return 0
-        files = [p for p in _entries(directory) if is_mapped_file_name(p.name)]
+        files = [p for p in list_entries(directory) if is_mapped_file_name(p.name)]
         places = []
         for path in files:
             view = self._views.get(path, self._file_size)
@@ -329,17 +338,20 @@ class QueueComparison(Disk):
         """Yield each queue's directory with its mapped files; whatever else is there is told.
 
         A queue lies two levels down, or deeper: the names of old multi-dispatch queues may have
-        slashes.
+        slashes. A link to a directory is told, not followed: it may lead into a loop.
         """
         pending = [(self._root / kind, 0)]
         while pending:
             directory, depth = pending.pop()
-            entries = _entries(directory)
-            pending += [(p, depth + 1) for p in reversed(entries) if p.is_dir()]
-            files = [p for p in entries if not p.is_dir()]
+            directories: list[Path] = []
+            files: list[Path] = []
+            for path in list_entries(directory):
+                (directories if path.is_dir() else files).append(path)
+            links = [p for p in directories if p.is_symlink()]
+            pending += [(p, depth + 1) for p in reversed(directories) if p not in links]
             is_queue = depth >= _QUEUE_DEPTH
-            for path in files:
-                if not is_queue or not is_mapped_file_name(path.name):
+            for path in links + files:
+                if path in links or not is_queue or not is_mapped_file_name(path.name):
                     self._tell_extra(path)
             if is_queue:
                 yield directory, [p for p in files if is_mapped_file_name(p.name)]
@@ -348,7 +360,7 @@ class QueueComparison(Disk):
         return path.relative_to(self._derived).parts[0] == CONSUME_QUEUE_EXT_DIR
 
     def _tell_extra(self, path: Path) -> None:
-        self._findings.tell_file(path, "no such file", f"{path.lstat().st_size} bytes")
+        self._findings.tell_file(path, "no such file", file_words(path))
 
     def _tell(self, path: Path, number: int, expected: str, view: NDArray[np.uint8]) -> None:
         """Tell that unit ``number`` of a file is not the expected one."""
@@ -357,16 +369,6 @@ class QueueComparison(Disk):
         self._findings.tell(
             Difference(path, "unit", number, queue_offset, expected, unit_words(raw))
         )
-
-
-def _entries(directory: Path) -> list[Path]:
-    """List a directory, sorted; one that is missing is empty. Raises StoreIOError."""
-    try:
-        return sorted(directory.iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as e:
-        raise StoreIOError("list", directory, e) from e
 
 
 def _count_leading(

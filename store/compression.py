@@ -11,19 +11,22 @@ type  name  framing
 Java parity: ``ZlibCompressor``, ``Lz4Compressor``, ``ZstdCompressor`` and the streams below them;
 but a cut frame behind a whole one is damage here, where zstd-jni drops it. Before 4.9.4 the type
 is always 0.
+
+A few stored bytes can decompress to gigabytes, so every function here takes the number of bytes
+that it may produce. Input is fed in steps so small that one step yields at most about 4 MB.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import lz4.frame
 import zstandard
 
-from store.errors import DamageError
+from store.errors import BodyTooLargeError, DamageError
 from store.layout import (
     COMPRESSION_LZ4,
     COMPRESSION_ZLIB,
@@ -32,8 +35,11 @@ from store.layout import (
     SYS_COMPRESSION_TYPE,
 )
 
-BODY_SIZE_MAX = 2**31 - 1  # what a Java array and an Arrow value can hold
-_PIECE_SIZE = 16 * 1024  # fed at once: bounds what a hostile body can make of one step
+BODY_BYTES_MAX = 64 * 1024 * 1024  # the default limit of one decompressed body
+BODY_BYTES_CEILING = 2**31 - 1  # of any limit: what a Java array and an Arrow value can hold
+_FIRST_STEP = 16  # bytes fed first, for callers that want only the beginning
+_WINDOW_MAX = 1 << 27  # Java parity: zstd-jni refuses frames that need a larger window
+_WINDOW_TOO_LARGE = "too much memory"  # libzstd's words for a frame with such a window
 
 
 class _Decompressor(Protocol):
@@ -46,65 +52,118 @@ class _Decompressor(Protocol):
 
 class _Codec(NamedTuple):
     name: str
-    start: Callable[[], _Decompressor]
+    start: Callable[[int], _Decompressor]  # given the largest size wanted
+    step: int  # bytes fed at once: the expansion is at most 1032:1, 255:1, and 128 KB in 4 bytes
     takes_many: bool  # whether frames may follow one another
 
 
-_ZLIB = _Codec("zlib", zlib.decompressobj, takes_many=False)
+def _start_zstd(size_max: int) -> _Decompressor:
+    window = max(size_max, _WINDOW_MAX)
+    return zstandard.ZstdDecompressor(max_window_size=window).decompressobj()
+
+
+_ZLIB = _Codec("zlib", lambda _: zlib.decompressobj(), 4 * 1024, takes_many=False)
 _CODECS = {
     0: _ZLIB,
-    COMPRESSION_LZ4: _Codec("lz4", lz4.frame.LZ4FrameDecompressor, takes_many=True),
-    COMPRESSION_ZSTD: _Codec(
-        "zstd", lambda: zstandard.ZstdDecompressor().decompressobj(), takes_many=True
+    COMPRESSION_LZ4: _Codec(
+        "lz4", lambda _: lz4.frame.LZ4FrameDecompressor(), 16 * 1024, takes_many=True
     ),
+    COMPRESSION_ZSTD: _Codec("zstd", _start_zstd, 128, takes_many=True),
     COMPRESSION_ZLIB: _ZLIB,
 }
 
 
-def decompress(body: bytes, sys_flag: int, *, path: Path | str, offset: int) -> bytes:
+def is_compressed(body: bytes, sys_flag: int) -> bool:
+    """Return whether a body as stored says that it is compressed; an empty one never is."""
+    return bool(sys_flag & SYS_COMPRESSED and body)
+
+
+def decompress(
+    body: bytes, sys_flag: int, *, path: Path | str, offset: int, limit: int = BODY_BYTES_MAX
+) -> bytes:
     """Return the body as its producer gave it; one that is not compressed as it is.
 
-    ``path`` and ``offset`` are where the record lies. Raises DamageError naming them.
+    ``path`` and ``offset`` are where the record lies. Raises DamageError naming them, and
+    BodyTooLargeError for one that decompresses to more than ``limit`` bytes.
     """
-    if not sys_flag & SYS_COMPRESSED or not body:
+    if not is_compressed(body, sys_flag):
         return body
-    kind = sys_flag & SYS_COMPRESSION_TYPE
-    codec = _CODECS.get(kind)
-    if codec is None:
-        raise DamageError(path, offset, f"the body's compression type {kind >> 8} is not known")
-    try:
-        return _inflate(codec, body)
-    except (ValueError, RuntimeError, zlib.error, zstandard.ZstdError) as e:
-        reason = f"the body does not decompress with {codec.name}: {e}"
-        raise DamageError(path, offset, reason) from e
+    pieces, size = [], 0
+    for piece in _pieces(body, sys_flag, (path, offset), limit):
+        size += len(piece)
+        if size > limit:
+            raise BodyTooLargeError.of_body(offset, limit)
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def readable_body(body: bytes, sys_flag: int) -> bytes:
+def readable_body(
+    body: bytes, sys_flag: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
+) -> bytes:
     """Return the body as its producer gave it, or as it is stored if it does not decompress.
 
     A producer may set the flag wrongly, and no broker looks: the record's CRC covers the body as
-    it is stored, so such a record is not damaged and must not stop a read.
+    it is stored, so such a record is not damaged and must not stop a read. Raises
+    BodyTooLargeError, as ``decompress`` does.
     """
     try:
-        return decompress(body, sys_flag, path="", offset=0)
+        return decompress(body, sys_flag, path="", offset=offset, limit=limit)
     except DamageError:
         return body
 
 
-def _inflate(codec: _Codec, body: bytes) -> bytes:
-    pieces = []
-    size = 0
-    rest = body
-    while rest:
-        frame = codec.start()
-        at = 0
-        while at < len(rest) and not frame.eof:
-            pieces.append(frame.decompress(rest[at : at + _PIECE_SIZE]))
-            size += len(pieces[-1])
-            at += _PIECE_SIZE
-            if size > BODY_SIZE_MAX:
-                raise ValueError(f"it is longer than {BODY_SIZE_MAX} bytes")
+def readable_head(
+    body: bytes, sys_flag: int, size: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
+) -> bytes:
+    """Return the first ``size`` bytes of what ``readable_body`` returns; inflates little more.
+
+    Raises BodyTooLargeError where even these are more than ``limit``.
+    """
+    if not is_compressed(body, sys_flag):
+        return body[:size]
+    head = b""
+    try:
+        for piece in _pieces(body, sys_flag, ("", offset), limit):
+            head += piece[: size + 1]
+            if min(len(head), size) > limit:
+                raise BodyTooLargeError.of_body(offset, limit)
+            if len(head) >= size:
+                break
+    except DamageError:
+        return body[:size]
+    return head[:size]
+
+
+def _pieces(
+    body: bytes, sys_flag: int, place: tuple[Path | str, int], limit: int
+) -> Iterator[bytes]:
+    """Yield the decompressed bytes in pieces of at most about 4 MB. Raises DamageError.
+
+    Raises BodyTooLargeError for a Zstandard frame whose window alone exceeds the limit.
+    """
+    kind = sys_flag & SYS_COMPRESSION_TYPE
+    codec = _CODECS.get(kind)
+    if codec is None:
+        raise DamageError(*place, f"the body's compression type {kind >> 8} is not known")
+    try:
+        yield from _inflate(codec, body, limit)
+    except (ValueError, RuntimeError, zlib.error, zstandard.ZstdError) as e:
+        if codec.start is _start_zstd and _WINDOW_TOO_LARGE in str(e):
+            raise BodyTooLargeError.of_body(place[1], limit) from e
+        raise DamageError(*place, f"the body does not decompress with {codec.name}: {e}") from e
+
+
+def _inflate(codec: _Codec, body: bytes, limit: int) -> Iterator[bytes]:
+    at, step = 0, _FIRST_STEP
+    while at < len(body):
+        frame = codec.start(limit)
+        while at < len(body) and not frame.eof:
+            fed = body[at : at + step]
+            at += len(fed)
+            step = min(2 * step, codec.step)
+            yield frame.decompress(fed)
         if not frame.eof:
             raise ValueError("it ends too early")
-        rest = (frame.unused_data or b"") + rest[at:] if codec.takes_many else b""
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if not codec.takes_many:
+            return
+        at -= len(frame.unused_data or b"")

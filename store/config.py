@@ -7,33 +7,43 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import javaproperties
 
 from store import java
 from store.errors import ConfigError, StoreIOError, UnsupportedFormatError
+from store.file_system import read_small_file
 from store.layout import (
     BLANK_SIZE,
     COMMIT_LOG_DIR,
     CQ_UNIT_SIZE,
     EXT_END_BLANK_SIZE,
     EXT_UNIT_SIZE,
+    MAPPED_FILE_SIZE_MAX,
     RECORD_MIN_SIZE,
+    index_file_size,
 )
+from store.state_codec import Check
+from store.words import parse_fault, shown
 
 BROKER_CONF = "broker.conf"
 DEFAULT_VERSION = "5.3.3"
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
+_CONF_BYTES_MAX = 1024 * 1024
 _LAST_RELEASE = {
     (4, 0): 0, (4, 1): 0, (4, 2): 0, (4, 3): 2, (4, 4): 0, (4, 5): 2, (4, 6): 1, (4, 7): 1,
     (4, 8): 0, (4, 9): 8, (5, 0): 0, (5, 1): 4, (5, 2): 0, (5, 3): 4, (5, 4): 0, (5, 5): 0,
 }  # fmt: skip
+_SIZE_MAX = MAPPED_FILE_SIZE_MAX + CQ_UNIT_SIZE  # a queue file's is rounded up to whole units
+_DELAY_MS_MAX = 2**63 - 1
+_VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -47,11 +57,11 @@ class BrokerVersion(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> BrokerVersion:
         """Parse ``x.y.z``, or ``x.y`` for that line's last release. Raises ConfigError."""
-        match = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+        match = _VERSION.fullmatch(text)
         line = (int(match[1]), int(match[2])) if match else (0, 0)
         if match is None or line not in _LAST_RELEASE:
             known = ", ".join(f"{a}.{b}" for a, b in _LAST_RELEASE)
-            raise ConfigError(f"broker version {text!r} is not known; known lines are {known}")
+            raise ConfigError(f"broker version {shown(text)} is not known; known lines are {known}")
         patch = _LAST_RELEASE[line] if match[3] is None else int(match[3])
         return cls(line[0], line[1], patch)
 
@@ -238,6 +248,24 @@ def config_from(values: Mapping[str, str], *, version: BrokerVersion, origin: st
     return config
 
 
+def is_shape(shape: Mapping[str, object]) -> bool:
+    """Return whether values are such as ``StoreConfig.shape`` returns."""
+    expected = StoreConfig().shape()
+    if any(type(shape.get(name)) is not type(value) for name, value in expected.items()):
+        return False
+    sizes = [value for value in shape.values() if type(value) is int]
+    if len(shape) != len(expected) or not all(0 < size <= _SIZE_MAX for size in sizes):
+        return False
+    try:
+        _check(config_from_shape(shape), "")
+    except ConfigError:
+        return False
+    return True
+
+
+Shape = Annotated[dict[str, Any], Check("the settings of a root", is_shape)]
+
+
 def config_from_shape(shape: Mapping[str, Any], *, commit_log: str = "") -> StoreConfig:
     """Build the settings that ``StoreConfig.shape`` described, for a log at these paths."""
     values = {k: v for k, v in shape.items() if k != "version"}
@@ -259,13 +287,13 @@ def config_from_json(text: str) -> StoreConfig:
 
 def _read_properties(path: Path) -> Mapping[str, str]:
     try:
-        text = path.read_bytes()
+        text = read_small_file(path, _CONF_BYTES_MAX)
     except OSError as e:
         raise StoreIOError("read", path, e) from e
     try:
         values: Mapping[str, str] = javaproperties.loads(text.decode("utf-8"))
     except (ValueError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is not a Java properties file: {e}") from e
+        raise ConfigError(f"{path} is not a Java properties file: {parse_fault(e)}") from e
     return values
 
 
@@ -304,19 +332,53 @@ def _check(config: StoreConfig, origin: str) -> None:
     for name, value, least in smallest:
         if value < least:
             raise ConfigError(f"{origin}: {name}={value} is too small; the least is {least}")
-    config.delay_levels_ms()
+    _check_largest(config, origin)
+    _parse_delay_levels(config.message_delay_level, f"{origin}: ")
+    for name, text in (
+        ("storePathRootDir", config.store_path_root_dir),
+        ("storePathCommitLog", config.store_path_commit_log),
+    ):
+        if text and not _names_paths(text):
+            raise ConfigError(f"{origin}: {name}={shown(text)} names no directory")
 
 
-def _parse_delay_levels(text: str) -> tuple[int, ...]:
+def _names_paths(text: str) -> bool:
+    """Return whether there is a name between the commas, and all of it can be a path."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text and any(part.strip() for part in text.split(","))
+
+
+def _check_largest(config: StoreConfig, origin: str) -> None:
+    slots, entries = config.max_hash_slot_num, config.max_index_num
+    queue_size = config.mapped_file_size_consume_queue
+    largest = (
+        (f"mappedFileSizeConsumeQueue={queue_size}", "consume queue", queue_size),
+        (f"maxHashSlotNum={slots} and maxIndexNum={entries}", "index",
+         index_file_size(slots, entries)),
+    )  # fmt: skip
+    for setting, kind, size in largest:
+        if size > MAPPED_FILE_SIZE_MAX:
+            raise ConfigError(
+                f"{origin}: {setting}: {kind} files would have {size} bytes; a broker cannot map "
+                f"more than {MAPPED_FILE_SIZE_MAX}"
+            )
+
+
+def _parse_delay_levels(text: str, origin: str = "") -> tuple[int, ...]:
     """Parse ``messageDelayLevel`` as ``DefaultMessageStore.parseDelayLevel``: single spaces."""
+    setting = f"{origin}messageDelayLevel={shown(text)}"
     levels = []
     for part in java.split(text, " "):
         number = java.parse_int(part[:-1], bits=64)
         if not part or part[-1] not in _UNIT_MS or number is None:
-            raise ConfigError(
-                f"messageDelayLevel={text!r}: {part!r} is not a number and s, m, h or d"
-            )
-        levels.append(number * _UNIT_MS[part[-1]])
+            raise ConfigError(f"{setting}: {shown(part)} is not a number and s, m, h or d")
+        delay = number * _UNIT_MS[part[-1]]
+        if abs(delay) > _DELAY_MS_MAX:
+            raise ConfigError(f"{setting}: {shown(part)} is more than {_DELAY_MS_MAX} milliseconds")
+        levels.append(delay)
     return tuple(levels)
 
 
@@ -336,7 +398,9 @@ class _Reader:
             return default
         value = java.parse_int(raw.strip())
         if value is None or value <= 0:
-            raise ConfigError(f"{self._origin}: {name}={raw!r} is not a positive 32-bit integer")
+            raise ConfigError(
+                f"{self._origin}: {name}={shown(raw)} is not a positive 32-bit integer"
+            )
         return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:
@@ -345,5 +409,5 @@ class _Reader:
             return default
         value = raw.strip().lower()
         if value not in ("true", "false"):
-            raise ConfigError(f"{self._origin}: {name}={raw!r} is neither true nor false")
+            raise ConfigError(f"{self._origin}: {name}={shown(raw)} is neither true nor false")
         return value == "true"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,14 +117,25 @@ class Views:
         return view
 
     def _map(self, path: Path, size: int) -> NDArray[np.uint8] | None:
-        if not path.is_file():
-            self._findings.tell_file(path, f"a file of {size} bytes", "no file")
+        if path.is_symlink() or not path.is_file():
+            self._findings.tell_file(path, f"a file of {size} bytes", file_words(path))
             return None
         view = map_file(path)
         if len(view) != size:
             self._findings.tell_file(path, f"a file of {size} bytes", f"{len(view)} bytes")
             return None
         return view
+
+
+def file_words(path: Path) -> str:
+    """Return what a report says of a file as a whole; a symbolic link is not followed."""
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "no file"
+    if stat.S_ISLNK(status.st_mode):
+        return "a symbolic link, which is not followed"
+    return f"{status.st_size} bytes" if stat.S_ISREG(status.st_mode) else "not a regular file"
 
 
 def first_difference(expected: NDArray[np.uint8], actual: NDArray[np.uint8]) -> int:

@@ -4,6 +4,12 @@ Everything a store writes goes through a ``Disk``, so a test that injects faults
 stand. There is no writable map: bytes are written by position from private buffers, and a full
 disk is an error, not a signal.
 
+**Symbolic links.** OUTPUT itself, and what leads to it, may be links. Below it none is followed to
+change anything: to write, create, rename or lock a file that is a link, or that is reached through
+one, raises StoreIOError naming the link; to delete or replace a link leaves its target as it is.
+The root is that of the lock, or given to a ``Disk`` that works on a root which another process has
+locked. A directory is checked when it is first used, not at every write.
+
 Writes are durable after ``sync``: it syncs every file written since the last one, then every
 directory whose entries changed. Every failure raises StoreIOError naming action and path.
 
@@ -14,45 +20,65 @@ test's disk overrides them, to count, fail or undo any of them.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, ClassVar, Concatenate, ParamSpec, TypeVar
 
-from store.errors import RootInUseError, StoreIOError
+from store import lock_file
 from store.file_system import begin_write_back, data_extents, for_each, sync_file_system
+from store.links import RealDirectories, open_existing, told
+from store.lock_file import one_at_a_time
 
 OPEN_FILES_MAX = 256
 _ZEROS = bytes(1 << 20)
 _WRITE_BACK_BYTES = 256 * 1024
 _TEMPORARY = ".tmp"
-_IN_USE = (
-    "{path} is locked: a broker or another dispatcher owns this root; stop it, or choose another "
-    "OUTPUT"
-)
-_LOCKED: set[Path] = set()  # a POSIX lock does not keep its own process out
 
 Bytes = bytes | bytearray | memoryview
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _alone(
+    method: Callable[Concatenate[Disk, _P], _T],
+) -> Callable[Concatenate[Disk, _P], _T]:
+    """Run one operation of a disk at a time: a descriptor in use is never closed by another."""
+
+    @wraps(method)
+    def operation(self: Disk, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with self._guard:
+            return method(self, *args, **kwargs)
+
+    return operation
 
 
 class Disk:
-    """Writes files of one root. Not safe to share between threads."""
+    """Writes files of one root.
+
+    Threads may share it: its operations run one at a time. ``sync`` makes durable what all of them
+    have written; threads that write in parallel need a ``Disk`` each.
+    """
 
     sync_threads: ClassVar[int] = 8  # one: primitives are called from the caller's thread alone
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path | None = None) -> None:
+        self._guard = threading.RLock()
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._written: set[Path] = set()
         self._directories: set[Path] = set()
         self._locked_root: Path | None = None  # the directory that is locked
+        self._real = RealDirectories(root)
         self._entered: set[Path] = set()  # directories whose own entry is durable after sync
 
+    @_alone
     def create(self, path: Path, size: int) -> None:
         """Create a zero-filled (sparse) file of ``size`` bytes, with the directories it needs."""
-        with _told("create", path):
+        with told("create", path):
             self._enter(path.parent)
             fd = self._create(path)
             self._keep_open(path, fd)
@@ -60,19 +86,22 @@ class Disk:
             self._written.add(path)
             self._ftruncate(fd, size)
 
+    @_alone
     def write(self, path: Path, offset: int, data: Bytes) -> None:
         """Write all of ``data`` at ``offset`` of an existing file."""
-        with _told("write", path):
+        with told("write", path):
             fd = self._descriptor(path)
             self._written.add(path)
             self._write_all(fd, memoryview(data).cast("B"), offset)
 
+    @_alone
     def lay(self, path: str, size: int, offset: int, data: Bytes) -> None:
         """Write in a file of ``size`` bytes, made if missing, that several processes fill in parts.
 
         Durable after ``sync_all``. The path is text, for there may be many.
         """
-        try:
+        with told("write", Path(path)):
+            self._real.check(Path(path).parent)
             fd = self._open_to_fill(path)
             try:
                 if os.fstat(fd).st_size != size:  # new, or whoever made it did not come to that
@@ -82,13 +111,12 @@ class Disk:
                     begin_write_back(fd, offset, len(data))
             finally:
                 os.close(fd)
-        except OSError as e:
-            raise StoreIOError("write", Path(path), e) from e
 
+    @_alone
     def put(self, path: Path, pieces: Iterable[Bytes]) -> None:
         """Write a file whole or not at all, replacing what has its name; not synced."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
-        with _told("write", path):
+        with told("write", path):
             self._enter(path.parent)
             fd = self._create_anew(temporary)
             try:
@@ -100,13 +128,14 @@ class Disk:
                 os.close(fd)
             self._rename(temporary, path)
 
+    @_alone
     def zero(self, path: Path, begin: int) -> None:
         """Make every byte of an existing file from ``begin`` to its end zero.
 
         Holes stay holes, and what is zero is not written. All of it is durable after ``sync``, the
         file's name included, for the process that wrote it may not have come to that.
         """
-        with _told("write", path):
+        with told("write", path):
             self._enter(path.parent)
             self._directories.add(path.parent)
             fd = self._descriptor(path)
@@ -118,6 +147,7 @@ class Disk:
                     if data != zeros:
                         self._write_all(fd, memoryview(zeros), piece)
 
+    @_alone
     def sync(self) -> None:
         """Make everything written so far durable."""
         self._sync_each(sorted(self._written), self._fsync)
@@ -125,19 +155,21 @@ class Disk:
         self._written.clear()
         self._directories.clear()
 
+    @_alone
     def sync_all(self, directory: Path) -> None:
         """Make durable whatever was written, by any process of this machine, on a file system."""
-        with _told("sync", directory):
+        with told("sync", directory):
             fd = os.open(directory, os.O_RDONLY)
             try:
                 self._syncfs(fd)
             finally:
                 os.close(fd)
 
+    @_alone
     def replace(self, path: Path, data: Bytes) -> None:
         """Replace a small file atomically and durably: temporary, sync, rename, sync."""
         temporary = path.with_name(path.name + _TEMPORARY)
-        with _told("replace", path):
+        with told("replace", path):
             self._enter(path.parent)
             fd = self._create_anew(temporary)
             try:
@@ -151,6 +183,7 @@ class Disk:
         self._sync_each(sorted(self._directories), self._fsync_directory)
         self._directories.clear()
 
+    @_alone
     def settle(self, directory: Path) -> None:
         """Let ``sync`` make durable what an earlier process changed in a directory, if it is there.
 
@@ -159,17 +192,20 @@ class Disk:
         if directory.is_dir():
             self._directories.add(directory)
 
+    @_alone
     def move(self, source: Path, target: Path) -> None:
         """Rename a file or directory to a name not taken; durable after ``sync``.
 
         What was written below it must be synced already.
         """
-        with _told("rename", source):
+        with told("rename", source):
+            self._real.check(source)
             self._enter(target.parent)
             self._forget_below(source)
             self._rename(source, target)
         self._directories |= {source.parent, target.parent}
 
+    @_alone
     def remove(self, path: Path) -> None:
         """Delete a file if it is there; durable after ``sync``.
 
@@ -177,7 +213,8 @@ class Disk:
         """
         self._close(path)
         self._written.discard(path)
-        with _told("delete", path):
+        with told("delete", path):
+            self._real.check(path.parent)
             try:
                 self._unlink(path)
             except FileNotFoundError:
@@ -185,9 +222,11 @@ class Disk:
                     return
         self._directories.add(path.parent)
 
+    @_alone
     def remove_directory(self, path: Path) -> None:
         """Delete a directory if it is there and empty; durable after ``sync``."""
-        with _told("delete", path):
+        with told("delete", path):
+            self._real.check(path.parent)
             try:
                 self._rmdir(path)
             except FileNotFoundError:
@@ -197,50 +236,59 @@ class Disk:
                 if e.errno in (errno.ENOTEMPTY, errno.EEXIST):
                     return
                 raise
-        self._directories.discard(path)
-        self._entered.discard(path)
+        for paths in (self._directories, self._entered, self._real.known):
+            paths.discard(path)
         self._directories.add(path.parent)
 
+    @_alone
     def remove_tree(self, path: Path) -> None:
-        """Delete a directory and all below it; durable after ``sync``."""
-        with _told("delete", path):
-            self._remove_entries(path)
-            self._rmdir(path)
+        """Delete a directory and all below it, of a link the link; durable after ``sync``."""
+        with told("delete", path):
+            self._real.check(path.parent)
+            if path.is_symlink():
+                self._unlink(path)
+            else:
+                self._remove_entries(path)
+                self._rmdir(path)
         self._forget_below(path)
         self._directories.add(path.parent)
 
+    @_alone
     def make_directory(self, path: Path) -> None:
         """Make a directory and its parents if they are missing."""
-        with _told("create", path):
+        with told("create", path):
             self._enter(path)
 
+    @one_at_a_time
+    @_alone
     def lock(self, path: Path, content: bytes) -> IO[bytes]:
         """Take a broker's lock: range [0, 1) of the file, which is made with ``content``.
 
         Closing *any* descriptor of the file drops a POSIX lock: nothing else in this process may
         open it. Raises RootInUseError if another process holds it.
         """
-        key = path.resolve()
-        if key in _LOCKED:
-            raise RootInUseError(_IN_USE.format(path=path))
+        lock_file.check_unlocked(path)
         self._locked_root = path.parent
-        with _told("create", path):
+        self._real = RealDirectories(path.parent)
+        with told("create", path):
             self._enter(path.parent)
-            fd = os.open(path, os.O_RDWR) if path.exists() else self._create(path)
+            fd = open_existing(path) if os.path.lexists(path) else self._create(path)
         handle = open(path, "r+b", buffering=0, opener=lambda *_: fd)  # noqa: SIM115 - kept
         try:
             self._take_lock(handle, path, content)
         except BaseException:
             handle.close()
             raise
-        _LOCKED.add(key)
+        lock_file.note(path, is_locked=True)
         return handle
 
+    @one_at_a_time
     def unlock(self, handle: IO[bytes]) -> None:
         """Give a lock back."""
-        _LOCKED.discard(Path(handle.name).resolve())
+        lock_file.note(Path(handle.name), is_locked=False)
         handle.close()
 
+    @_alone
     def close(self) -> None:
         """Close what is open; nothing is synced."""
         for path in list(self._open):
@@ -277,13 +325,8 @@ class Disk:
                 self._unlink(path)
 
     def _take_lock(self, handle: IO[bytes], path: Path, content: bytes) -> None:
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except (BlockingIOError, PermissionError) as e:
-            raise RootInUseError(_IN_USE.format(path=path)) from e
-        except OSError as e:
-            raise StoreIOError("lock", path, e) from e
-        with _told("write", path):
+        lock_file.take(handle, path)
+        with told("write", path):
             if not handle.read(1):
                 self._write_all(handle.fileno(), memoryview(content), 0)
             # Always: its time is known by (``checkpoints.signs``), and who wrote it may have been
@@ -296,7 +339,8 @@ class Disk:
         if fd is not None:
             self._open.move_to_end(path)
             return fd
-        fd = os.open(path, os.O_RDWR)
+        self._real.check(path.parent)
+        fd = open_existing(path)
         self._keep_open(path, fd)
         return fd
 
@@ -315,7 +359,7 @@ class Disk:
         """Drop what is known of a directory that is gone, and of all that was in it."""
         for known in [p for p in self._open if p.is_relative_to(path)]:
             self._close(known)
-        for paths in (self._written, self._directories, self._entered):
+        for paths in (self._written, self._directories, self._entered, self._real.known):
             paths.difference_update([p for p in paths if p.is_relative_to(path)])
 
     def _enter(self, path: Path) -> None:
@@ -326,6 +370,7 @@ class Disk:
         """
         if path in self._entered:
             return
+        self._real.check(path)
         if not path.is_dir():
             self._enter(path.parent)
             with suppress(FileExistsError):  # another process made it a moment ago
@@ -343,7 +388,7 @@ class Disk:
 
     def _sync_each(self, paths: list[Path], fsync: Callable[[int], None]) -> None:
         def sync(path: Path) -> None:
-            with _told("sync", path):
+            with told("sync", path):
                 fd = os.open(path, os.O_RDONLY)
                 try:
                     fsync(fd)
@@ -360,11 +405,12 @@ class Disk:
 
     def _open_to_fill(self, path: str) -> int:
         """Open a file, made empty if it is not there; return its descriptor."""
+        flags = os.O_RDWR | os.O_NOFOLLOW
         try:
-            return os.open(path, os.O_RDWR)
+            return os.open(path, flags)
         except FileNotFoundError:
             self._enter(Path(path).parent)
-            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            return os.open(path, flags | os.O_CREAT, 0o644)
 
     def _ftruncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
@@ -393,11 +439,3 @@ class Disk:
 
     def _rmdir(self, path: Path) -> None:
         path.rmdir()
-
-
-@contextmanager
-def _told(action: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        raise StoreIOError(action, path, e) from e

@@ -34,12 +34,12 @@ from store.layout import (
     CONSUME_QUEUE_DIR,
     CONSUME_QUEUE_EXT_DIR,
     INDEX_DIR,
+    INDEX_FILE_NAME_DIGITS,
     MAPPED_FILE_NAME_DIGITS,
     index_file_size,
 )
 from store.mapped_file import map_file
 
-_INDEX_NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
 _FOREIGN_DIRS = ("batchconsumequeue", "timerlog", "compaction")
 
 
@@ -96,6 +96,8 @@ def dump_file(
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a directory: name one file of it")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is not a regular file")
     path = path.absolute()
     view = map_file(path)
     kind = kind if kind is not None else find_kind(path, view)
@@ -123,7 +125,7 @@ def find_kind(path: Path, view: NDArray[np.uint8]) -> FileKind:
         return FileKind.CHECKPOINT
     if first_offset(Source(path, view, 0, StoreConfig())) is not None:
         return FileKind.COMMIT_LOG
-    if _is_named(path, _INDEX_NAME_DIGITS):
+    if _is_named(path, INDEX_FILE_NAME_DIGITS):
         return FileKind.INDEX
     known = ", ".join(FileKind)
     raise ConfigError(

@@ -168,7 +168,7 @@ def _record_fields(source: Source, message: Message, at: int) -> dict[str, Any]:
         "prepared_transaction_offset": message.prepared_transaction_offset,
         "body_at": at + spans.body_at,
         "body_length": spans.body_end - spans.body_at,
-        "body": message.body,
+        "body": message,
         "topic_at": at + spans.topic_at,
         "topic": message.topic,
         "properties_at": at + spans.properties_at,

@@ -4,10 +4,12 @@
 
     StoreError                    anything this project raises about a store
     ├── ConfigError               a setting that is malformed or does not fit the root
+    │   └── BodyTooLargeError     a body that decompresses to more than the limit of the read
     ├── DamageError               bytes that break the format: path, offset, reason
     │   └── LostDataError         a range of the log that is gone: begin, end
     ├── RootInUseError            another owner holds the root's lock
     │   └── MirrorInUseError      another mirror of the same name runs
+    ├── UnknownTopicError         a topic that the store does not hold
     ├── UnsupportedFormatError    a format this project does not read
     ├── StoreIOError              the operating system refused: path, what was tried, errno
     ├── IllegalMessageError       a message that no record can hold (in ``store.record``)
@@ -21,6 +23,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+_RAISE_LIMIT = (
+    "raise the limit: --max-body-bytes, the option maxBodyBytes, or MessageStore.max_body_bytes"
+)
 
 
 class StoreError(Exception):
@@ -39,6 +45,27 @@ def _restore(kind: type[StoreError], args: tuple[Any, ...], values: dict[str, An
 
 class ConfigError(StoreError):
     """A setting is malformed, or does not fit the files it is used on."""
+
+
+class BodyTooLargeError(ConfigError):
+    """A compressed body, or those of one call, decompress to more than the limit of the read."""
+
+    @classmethod
+    def of_body(cls, offset: int, limit: int) -> BodyTooLargeError:
+        """Return the error of the message at a commit log offset; ``limit`` in bytes."""
+        return cls(
+            f"the body of the message at commit log offset {offset} decompresses to more than "
+            f"{limit} bytes; {_RAISE_LIMIT}"
+        )
+
+    @classmethod
+    def of_call(cls, limit: int) -> BodyTooLargeError:
+        """Return the error of a call whose bodies exceed ``limit`` bytes in all."""
+        return cls(
+            f"the bodies of the messages of one call decompress to more than {limit} bytes in "
+            f"all; read fewer messages at once, decompress them one by one (Message.read_body), "
+            f"or {_RAISE_LIMIT}"
+        )
 
 
 class DamageError(StoreError):
@@ -74,6 +101,10 @@ class RootInUseError(StoreError):
 
 class MirrorInUseError(RootInUseError):
     """Another mirror has taken over the name that this one writes under."""
+
+
+class UnknownTopicError(StoreError):
+    """The store holds no message of a topic, and nothing else of it."""
 
 
 class UnsupportedFormatError(StoreError):

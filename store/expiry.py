@@ -18,7 +18,8 @@ import numpy as np
 from store.config import StoreConfig
 from store.consume_queue import ConsumeQueue, units_in, written_units
 from store.errors import DamageError
-from store.index_service import entries_of, index_files, map_index_file, read_header
+from store.index_file import list_index_files
+from store.index_service import entries_of, map_index_file, read_header
 from store.kernels.index import END_PHY
 from store.layout import (
     CONSUME_QUEUE_DIR,
@@ -87,7 +88,7 @@ def _expired_ext(
 
 def expired_index_files(root: Path, config: StoreConfig, first: str, min_offset: int) -> list[Path]:
     """Return the index files to delete from the one named ``first`` on, oldest first."""
-    files = [path for path in index_files(root / INDEX_DIR) if path.name >= first]
+    files = [path for path in list_index_files(root / INDEX_DIR) if path.name >= first]
     expired = []
     for path in files[:-1]:
         try:

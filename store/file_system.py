@@ -1,19 +1,59 @@
-"""What a file system is asked beyond Python's ``os``: holes of files, and one sync for all."""
+"""File system operations beyond ``os``: small files read safely, holes, one sync for all."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from store.errors import StoreIOError
+
+LINK_REFUSED = (
+    "it is a symbolic link, which is not followed here; move its target to this place, or mount it "
+    "here"
+)
 _libc = ctypes.CDLL(None, use_errno=True)
 _sync_file_range = getattr(_libc, "sync_file_range", None)
 _SYNC_FILE_RANGE_WRITE = 2
 if _sync_file_range is not None:
     _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+
+SMALL_FILE_BYTES_MAX = 64 * 1024 * 1024
+_PIECE_BYTES = 1 << 16
+
+
+def read_small_file(
+    path: Path | str, bytes_max: int = SMALL_FILE_BYTES_MAX, *, follows_links: bool = True
+) -> bytes:
+    """Return the content of a regular file of at most ``bytes_max`` bytes. Raises OSError.
+
+    For every file that is read whole. A pipe or a device is refused without reading from it:
+    opening one neither blocks nor waits for a writer.
+    """
+    no_link = 0 if follows_links else os.O_NOFOLLOW
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | no_link)
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        pieces, size = [], 0
+        while True:
+            pieces.append(os.read(fd, _PIECE_BYTES))
+            size += len(pieces[-1])
+            if max(size, status.st_size) > bytes_max:
+                raise OSError(errno.EFBIG, f"it is larger than {bytes_max} bytes")
+            if len(pieces[-1]) < _PIECE_BYTES:  # of a regular file: its end
+                break
+    finally:
+        os.close(fd)
+    return b"".join(pieces)
 
 
 def data_extents(fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
@@ -30,6 +70,44 @@ def data_extents(fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
             return
         yield begin, stop
         begin = stop
+
+
+def list_directories(parent: Path, links: list[StoreIOError] | None = None) -> list[Path]:
+    """List the directories in a directory, in order; a missing one holds none.
+
+    A symbolic link is refused, whatever it leads to: followed, it could lead out of the root or
+    into a loop; ignored, it could hide data. ``parent`` itself may be one. Raises StoreIOError
+    (ELOOP for a link); with ``links`` the errors of links are appended there instead.
+    """
+    found = []
+    try:
+        with os.scandir(parent) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    error = StoreIOError("list", entry.path, OSError(errno.ELOOP, LINK_REFUSED))
+                    if links is None:
+                        raise error
+                    links.append(error)
+                elif entry.is_dir():
+                    found.append(entry.path)
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise StoreIOError("list", parent, e) from e
+    return [Path(path) for path in sorted(found)]
+
+
+def link_below(root: Path, directory: Path) -> StoreIOError | None:
+    """Return the error of the first link on the way from ``root`` to a directory below it.
+
+    The directory itself counts, ``root`` does not. None without a link.
+    """
+    at = root
+    for part in directory.relative_to(root).parts:
+        at /= part
+        if os.path.islink(at):
+            return StoreIOError("list", at, OSError(errno.ELOOP, LINK_REFUSED))
+    return None
 
 
 def sync_file_system(fd: int) -> None:

@@ -19,7 +19,8 @@ from store.config import StoreConfig
 from store.consume_queue import ConsumeQueue, units_in, written_units
 from store.consume_queue_ext import ExtFiles
 from store.dispatched import Fingerprint
-from store.index_service import entries_of, index_files, map_index_file, read_header
+from store.index_file import list_index_files
+from store.index_service import entries_of, map_index_file, read_header
 from store.kernels.consume_queue import NO_QUEUE_YET
 from store.kernels.index import (
     BEGIN_PHY,
@@ -140,7 +141,7 @@ def find_index_mark(
     root: Path, config: StoreConfig, offset: int, log: CommitLog, record_at: RecordAt
 ) -> IndexMark:
     """Return where the index ended when the log had been dispatched up to ``offset``."""
-    files = index_files(root / INDEX_DIR)
+    files = list_index_files(root / INDEX_DIR)
     for number in range(len(files) - 1, -1, -1):
         view = map_index_file(files[number], config)
         entries = entries_of(view, config)
@@ -219,7 +220,7 @@ def was_dispatched(root: Path, config: StoreConfig, offset: int) -> bool:
                 break
     if not config.message_index_enable:
         return False
-    views = (map_index_file(path, config) for path in reversed(index_files(root / INDEX_DIR)))
+    views = (map_index_file(path, config) for path in reversed(list_index_files(root / INDEX_DIR)))
     return any(_holds(entries_of(view, config)["phy_offset"], offset) for view in views)
 
 

@@ -5,13 +5,14 @@ Reads look here whenever they open a broker's root, so nothing here needs a kern
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from store.broker_config_files import read_topic_configs
 from store.config import StoreConfig
-from store.errors import DamageError, StoreIOError, UnsupportedFormatError
+from store.errors import ConfigError, DamageError, StoreIOError, UnsupportedFormatError
 from store.layout import BLANK_RECORD, CONSUME_QUEUE_DIR, MAGIC_V1, MAGIC_V2, struct_of
-from store.mapped_file import MappedFileQueue
+from store.mapped_file import MappedFileQueue, is_mapped_file_name
 
 _DLEDGER_HEADER_SIZE = 48  # a DLedger entry's own header, before the record
 _SIZE_AND_MAGIC = struct_of(BLANK_RECORD)  # every record begins so
@@ -33,6 +34,28 @@ def refuse_foreign_store(store_root: Path, config: StoreConfig) -> None:
         )
     _refuse_batch_topics(store_root)
     _refuse_dledger(store_root, config)
+
+
+def require_log_files(store_root: Path, config: StoreConfig) -> None:
+    """Raise ConfigError if the commit log has no file: a path that names no log looks like that.
+
+    For everything but a dispatch or a stream, which wait for a new broker's first file.
+    """
+    paths = config.commit_log_paths(store_root)
+    for path in paths:
+        try:
+            if any(map(is_mapped_file_name, os.listdir(path))):
+                return
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as e:
+            raise StoreIOError("list", path, e) from e
+    names = " and ".join(map(str, paths))
+    raise ConfigError(
+        f"{names} holds no commit log file (a name of 20 digits); is this the broker's log "
+        "(storePathCommitLog, --broker-conf)? Only a running dispatch, mirror or stream waits for "
+        "the first file"
+    )
 
 
 def _refuse_batch_topics(store_root: Path) -> None:
@@ -61,7 +84,7 @@ def _refuse_dledger(store_root: Path, config: StoreConfig) -> None:
             "storePathCommitLog lies elsewhere (--broker-conf)"
         )
     try:
-        files = MappedFileQueue(paths, config.mapped_file_size_commit_log).files
+        files = MappedFileQueue(paths, config.mapped_file_size_commit_log, follows_links=True).files
     except DamageError:
         return  # told when the log is read
     magics = (MAGIC_V1, MAGIC_V2)

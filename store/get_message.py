@@ -16,6 +16,7 @@ from store.owned_record import Said
 from store.queue_files import Units
 from store.queue_reader import QueueReader
 from store.record import Message
+from store.words import shown
 
 _ANY_TAG = "*"
 _FILTER_UNITS_MAX = 800  # maxFilterMessageSize is 16000 bytes of units
@@ -77,7 +78,9 @@ def parse_tags(expression: str) -> TagFilter:
         return TagFilter(None, frozenset())
     tags = frozenset(filter(None, (part.strip() for part in expression.split("||"))))
     if not tags:
-        raise ConfigError(f"tag expression {expression!r} names no tag; it is like 'TagA || TagB'")
+        raise ConfigError(
+            f"tag expression {shown(expression)} names no tag; it is like 'TagA || TagB'"
+        )
     return TagFilter(tags, frozenset(java.hash_code(tag) for tag in tags))
 
 

@@ -21,7 +21,9 @@ from typing import NamedTuple
 from store import java, layout
 from store.config import StoreConfig
 from store.errors import DamageError, StoreIOError
+from store.listing import list_names
 from store.mapped_file import MappedFile
+from store.state_names import is_index_file_name
 
 _HEADER = layout.struct_of(layout.INDEX_HEADER)
 _SLOT = layout.struct_of(layout.INDEX_SLOT)
@@ -202,19 +204,18 @@ def index_key_hash(topic: str, key: str, *, is_tag: bool = False) -> int:
 
 
 def list_index_files(directory: Path) -> list[Path]:
-    """List the index files, oldest first: their names are creation times. Raises StoreIOError."""
-    try:
-        with os.scandir(directory) as entries:
-            names = sorted(e.name for e in entries if e.name.isdigit() and e.is_file())
-    except FileNotFoundError:
-        return []
-    except OSError as e:
-        raise StoreIOError("list", directory, e) from e
-    return [directory / name for name in names]
+    """List the index files, oldest first: their names are creation times.
+
+    Raises StoreIOError, also for a link or anything else but a regular file under such a name.
+    """
+    return [directory / name for name in list_names(directory, is_index_file_name)]
 
 
 class IndexFiles:
-    """The index files of one root, oldest first, as of the last ``refresh``; maps are kept."""
+    """The index files of one root, oldest first, as of the last ``refresh``; maps are kept.
+
+    For one thread at a time.
+    """
 
     def __init__(self, directory: Path, config: StoreConfig) -> None:
         self.directory = directory

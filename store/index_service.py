@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +25,17 @@ from store.kernels.index import (
     BEGIN_TIMESTAMP,
     END_PHY,
     END_TIMESTAMP,
+    ENTRY_WORDS,
     INDEX_COUNT,
     SLOTS_PER_PAGE,
     PutInput,
     PutState,
     put_keys,
 )
-from store.mapped_file import map_file
+from store.listing import list_names
+from store.mapped_file import data_pieces, map_file
 from store.marks import INDEX_HEADER_FIELDS, IndexMark
+from store.state_names import is_index_file_name
 
 _NAME_FORMAT = "%Y%m%d%H%M%S%f"
 
@@ -69,7 +73,7 @@ class IndexService:
         self._config = config
         self._disk = disk
         self._file: _FileInWork | None = None
-        self._names = [path.name for path in index_files(self.directory)]
+        self._names = list_names(self.directory, is_index_file_name)
         if self._names:
             self._file = self._load(self.directory / self._names[-1])
 
@@ -113,14 +117,14 @@ class IndexService:
         config = self._config
         count = int(file.header[INDEX_COUNT])
         room = min(config.max_index_num - count, len(records.key_hash) - start[1])
-        entries = np.empty(max(room, 0) * layout.INDEX_ENTRY_SIZE, np.uint8)
+        entries = np.empty(max(room, 0) * ENTRY_WORDS, np.uint32)
         state = PutState(file.header, file.slots, file.dirty_pages, entries)
         limits = (config.max_index_num, config.counts_every_entry_as_slot)
         end: tuple[int, int] = put_keys(state, records, start, limits)
         put = int(file.header[INDEX_COUNT]) - count
         if put:
             at = layout.index_entry_at(count, config.max_hash_slot_num)
-            self._disk.write(file.path, at, entries[: put * layout.INDEX_ENTRY_SIZE].data)
+            self._disk.write(file.path, at, entries[: put * ENTRY_WORDS].data)
             self._write_slots(file)
             self._write_header(file)
         return end
@@ -165,15 +169,8 @@ class IndexService:
 
     def _load(self, path: Path) -> _FileInWork:
         header = read_header(map_index_file(path, self._config))
-        slots = read_slots(path, self._config).astype(np.int32)
+        slots = read_slots(path, self._config, np.dtype(np.int32))
         return _FileInWork(path, header, slots)
-
-
-def index_files(directory: Path) -> list[Path]:
-    """List the index files, oldest first (their names are creation times)."""
-    if not directory.is_dir():
-        return []
-    return sorted(p for p in directory.iterdir() if p.name.isdigit() and p.is_file())
 
 
 def read_header(view: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -198,17 +195,25 @@ def map_index_file(path: Path, config: StoreConfig) -> NDArray[np.uint8]:
     return view
 
 
-def read_slots(path: Path, config: StoreConfig) -> NDArray[np.void]:
-    """Return an index file's slots. Much of them may be a hole: they are not mapped.
+def read_slots(
+    path: Path, config: StoreConfig, kind: np.dtype[Any] = layout.INDEX_SLOT
+) -> NDArray[Any]:
+    """Return an index file's slots, as ``kind`` of the same size. Raises StoreIOError.
 
-    Raises StoreIOError.
+    Holes are neither mapped nor read: a table of 2 GB with few slots in use takes little memory.
     """
+    slots, first = np.zeros(config.max_hash_slot_num, kind), layout.INDEX_HEADER_SIZE
+    end = layout.index_slot_at(config.max_hash_slot_num)
     try:
-        return np.fromfile(
-            path, layout.INDEX_SLOT, config.max_hash_slot_num, offset=layout.INDEX_HEADER_SIZE
-        )
+        with path.open("rb") as f:
+            for begin, stop in data_pieces(path, first, end):
+                f.seek(begin)
+                data = np.frombuffer(f.read(stop - begin), layout.INDEX_SLOT)
+                at = (begin - first) // layout.INDEX_SLOT_SIZE
+                slots[at : at + len(data)] = data
     except OSError as e:
         raise StoreIOError("read", path, e) from e
+    return slots
 
 
 def entries_of(view: NDArray[np.uint8], config: StoreConfig) -> NDArray[np.void]:
@@ -236,6 +241,13 @@ def next_name(last: str | None) -> str:
 
 
 def name_after(name: str) -> str:
-    """Return the name of an index file a millisecond later."""
-    before = datetime.strptime(name + "000", _NAME_FORMAT)  # noqa: DTZ007 - a local time
-    return (before + timedelta(milliseconds=1)).strftime(_NAME_FORMAT)[:-3]
+    """Return the name of an index file a millisecond later.
+
+    Raises DamageError for a name that is no time.
+    """
+    try:
+        before = datetime.strptime(name + "000", _NAME_FORMAT)  # noqa: DTZ007 - a local time
+        after = before + timedelta(milliseconds=1)
+    except (ValueError, OverflowError) as e:
+        raise DamageError(name, 0, "an index file must be named by a time") from e
+    return after.strftime(_NAME_FORMAT)[:-3]

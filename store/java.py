@@ -7,9 +7,11 @@ JDK 17, hashing follows ``String.hashCode``, splitting ``String.split`` with a l
 from __future__ import annotations
 
 import re
+from unicodedata import decimal
 
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _ENCODED_SURROGATE = re.compile(rb"\xED[\xA0-\xBF][\x80-\xBF]?")
+_LONG_DIGITS = 19  # of the greatest 64-bit integer
 _INTEGER = re.compile(r"[+-]?\d+")
 
 
@@ -51,7 +53,12 @@ def parse_int(text: str, *, bits: int = 32) -> int | None:
     """
     if not _INTEGER.fullmatch(text) or max(text) > "\uffff":
         return None
-    value = int(text)
+    digits = text.lstrip("+-")
+    if len(digits) > _LONG_DIGITS:  # Python parses no more than some thousand
+        digits = "".join(str(decimal(digit)) for digit in digits).lstrip("0") or "0"
+        if len(digits) > _LONG_DIGITS:
+            return None
+    value = -int(digits) if text[0] == "-" else int(digits)
     return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
 
 

@@ -219,6 +219,8 @@ assert CHECKPOINT.itemsize == 48
 # --- names -------------------------------------------------------------------------------------
 
 MAPPED_FILE_NAME_DIGITS = 20
+INDEX_FILE_NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
+MAPPED_FILE_SIZE_MAX = 2**31 - 1  # Java parity: FileChannel.map takes no more
 COMMIT_LOG_DIR = "commitlog"
 CONSUME_QUEUE_DIR = "consumequeue"
 CONSUME_QUEUE_EXT_DIR = "consumequeue_ext"

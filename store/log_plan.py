@@ -72,22 +72,22 @@ class LogPlanner:
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
         """Plan from ``begin``: about ``max_bytes`` (one record more at most), never past ``until``.
 
-        Damage ends a plan: what lies up to the end of its file is in the plan, and whoever reads
-        it finds the record. No range means there is nothing new.
+        Damage ends a plan: the rest of its file, up to ``until``, is in the plan, and whoever
+        reads it finds the record. An empty plan means that there is nothing new.
         """
         try:
-            return self._plan(begin, min(begin + max_bytes, until))
+            return self._plan(begin, min(begin + max_bytes, until), until)
         except StoreIOError as e:
             if e.errno != errno.ENOENT:
                 raise
-        return self._plan(begin, min(begin + max_bytes, until))  # a file listed was deleted since
+        return self._plan(begin, min(begin + max_bytes, until), until)  # a listed file was deleted
 
-    def _plan(self, begin: int, stop: int) -> Plan:
+    def _plan(self, begin: int, stop: int, until: int) -> Plan:
         self._log.refresh()
         ranges: list[LogRange] = []
         at = begin
         while at < stop:
-            more, goes_on = self._plan_file(at, stop)
+            more, goes_on = self._plan_file(at, stop, until)
             ranges += more
             if not more or not goes_on:
                 break
@@ -111,8 +111,11 @@ class LogPlanner:
             end = last.base + found
         return end
 
-    def _plan_file(self, at: int, stop: int) -> tuple[list[LogRange], bool]:
-        """Plan within the file of ``at``; tell whether the log may go on behind."""
+    def _plan_file(self, at: int, stop: int, until: int) -> tuple[list[LogRange], bool]:
+        """Plan within the file of ``at``; tell whether the log may go on behind.
+
+        No record boundary is known in what cannot be read, so ``until`` alone cuts it.
+        """
         log = self._log
         file, last = log.find(at), log.last_file()
         if file is None or last is None:
@@ -122,25 +125,32 @@ class LogPlanner:
             reason = "no file holds this part of the log"
             if at < log.min_offset():
                 reason = "this part of the log has expired"
-            return [LogRange(at, base, str(log.directories[0]), base, reason)], True
+            end = min(base, until)
+            return [LogRange(at, end, str(log.directories[0]), base, reason, is_lost=True)], True
         if file.length != log.file_size:
             reason = "; ".join(wrong_size(file, log.file_size))
-            end = file.base + log.file_size
+            end = min(file.base + log.file_size, until)
             return [LogRange(at, end, str(file.path), file.base, reason)], False
         if file.base < last.base:
-            return self._plan_closed(file, at, stop)
+            return self._plan_closed(file, at, stop, until)
         if file.base == last.base:
-            return self._plan_last(file, at, stop)
+            return self._plan_last(file, at, stop, until)
         return [], False
 
-    def _plan_closed(self, file: MappedFile, at: int, stop: int) -> tuple[list[LogRange], bool]:
+    def _plan_closed(
+        self, file: MappedFile, at: int, stop: int, until: int
+    ) -> tuple[list[LogRange], bool]:
         end = self._walk(file, at, stop, live=False)
         if end.reason == rk.OK:
             return self._cut(file, at, file.base + end.at, end), True
-        ranges = self._cut(file, at, file.base + self._log.file_size, end)
-        return ranges, end.reason == rk.BLANK
+        next_base = file.base + self._log.file_size
+        if end.reason == rk.BLANK:
+            return self._cut(file, at, next_base, end), True
+        return self._cut(file, at, min(next_base, until), end), False
 
-    def _plan_last(self, file: MappedFile, at: int, stop: int) -> tuple[list[LogRange], bool]:
+    def _plan_last(
+        self, file: MappedFile, at: int, stop: int, until: int
+    ) -> tuple[list[LogRange], bool]:
         """Plan in the file with the live end; here every record is checked wholly."""
         end = self._walk(file, at, stop, live=True)
         ranges = self._cut(file, at, file.base + end.at, end)
@@ -148,7 +158,7 @@ class LogPlanner:
             valid_after = self._record_after(file, end)
             if valid_after >= 0:
                 beyond = self._walk(file, file.base + valid_after, stop, live=True)
-                reached = file.base + max(beyond.at, valid_after)
+                reached = min(file.base + max(beyond.at, valid_after), until)
                 ranges += self._cut(file, file.base + end.at, reached, beyond)
         return ranges, False
 

@@ -12,6 +12,7 @@ from store.kernels.record import Rules, check_record, read_i64
 from store.mapped_file import MappedFile
 from store.scan import scan_rules
 
+_TIME_MAX = (1 << 63) - 1
 _NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 
 
@@ -74,6 +75,13 @@ def first_stored_at(log: CommitLog, timestamp_ms: int) -> int:
         if at >= 0:
             return file.base + at
     return log.max_offset()
+
+
+def first_stored_after(log: CommitLog, timestamp_ms: int) -> int:
+    """Return the offset of the first record stored later than a time; the log's end if none."""
+    if timestamp_ms >= _TIME_MAX:
+        return log.max_offset()
+    return first_stored_at(log, timestamp_ms + 1)
 
 
 def asked_offset(log: CommitLog, offset: int | None, timestamp_ms: int | None) -> int | None:

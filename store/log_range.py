@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """``[begin, end)`` of the log, in one file; ``gap`` says why nothing can be read there."""
+    """``[begin, end)`` of the log, in one file; ``gap`` says why nothing can be read there.
+
+    ``is_lost``: the log has no bytes for the gap. Otherwise they are damaged.
+    """
 
     begin: int
     end: int
     path: str
     base: int
     gap: str = ""
+    is_lost: bool = False

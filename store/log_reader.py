@@ -29,7 +29,7 @@ _CRC_NAME = PROPERTY_CRC.encode()
 
 
 class LogReader:
-    """The files of one commit log, mapped when first looked at.
+    """The files of one commit log, mapped when first looked at; for one thread at a time.
 
     ``known_end`` is a physical offset up to which the log is known to hold whole records.
     """
@@ -40,7 +40,7 @@ class LogReader:
         self.file_size = config.mapped_file_size_commit_log
         self._splits_properties = config.splits_properties
         self._has_property_crc = config.enabled_append_prop_crc
-        self._queue = MappedFileQueue(paths, self.file_size)
+        self._queue = MappedFileQueue(paths, self.file_size, follows_links=True)
         self._commit_log: CommitLog | None = None
 
     def refresh(self) -> None:

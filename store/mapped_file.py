@@ -5,9 +5,6 @@ many files have been mapped since: a map holds a descriptor.
 
 Holes are not to be read through a map: where the file system is memory (tmpfs) and full there is no
 page to show for one, and the system ends the process (SIGBUS). ``data_end`` tells where they begin.
-
-Looking again is cheap: a directory is listed again only if it may have changed. File systems note
-changes in ticks, so one that changed a moment ago is listed again, whatever its times say.
 """
 
 from __future__ import annotations
@@ -16,8 +13,7 @@ import contextlib
 import errno
 import mmap
 import os
-import stat
-import time
+import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -33,13 +29,11 @@ from numpy.typing import NDArray
 from store.errors import DamageError, StoreIOError
 from store.file_system import data_extents
 from store.layout import MAPPED_FILE_NAME_DIGITS
+from store.listing import DirectoryWatch, list_files
 
 _EMPTY: NDArray[np.uint8] = np.empty(0, np.uint8)
 _MAPS_MAX = 400
 _PIECE_MAX = 1 << 20
-_TICK_NS = 100_000_000  # longer than a tick of any file system that knows nanoseconds
-_COARSE_TICK_NS = 2_500_000_000
-_COARSE_UNIT_NS = 1_000_000
 
 
 def file_name(base: int) -> str:
@@ -62,22 +56,22 @@ class MappedFile:
 
     def view(self) -> NDArray[np.uint8]:
         """Return the file's bytes as a read-only map."""
-        if self._view is None:
-            self._view = _EMPTY if self.length == 0 else np.frombuffer(self.map(), np.uint8)
-        return self._view
+        view = self._view  # read once: another thread may drop it, see ``_keep_mapped``
+        if view is None:
+            view = _EMPTY if self.length == 0 else np.frombuffer(self.map(), np.uint8)
+            self._view = view
+        return view
 
     def map(self) -> mmap.mmap:
         """Return the map of a file that is not empty. Slices of it are copies."""
-        if self._map is None:
-            self._map = _open_map(self.path, self.inode)
+        opened = self._map  # read once, as the view
+        if opened is None:
+            opened = _open_map(self.path, self.inode)
             if self.is_sparse:
-                self._map.madvise(mmap.MADV_RANDOM)
-            _MAPPED.append(ref(self))
-            while len(_MAPPED) > _MAPS_MAX:
-                oldest = _MAPPED.popleft()()
-                if oldest is not None:
-                    oldest.drop()
-        return self._map
+                opened.madvise(mmap.MADV_RANDOM)
+            self._map = opened
+            _keep_mapped(self)
+        return opened
 
     def data_end(self) -> int:
         """Return where the file's last hole begins, its end without one. Raises StoreIOError."""
@@ -137,6 +131,20 @@ class MappedFile:
 
 
 _MAPPED: deque[ReferenceType[MappedFile]] = deque()
+_MAPPED_GUARD = threading.Lock()
+
+
+def _keep_mapped(file: MappedFile) -> None:
+    """Register a mapped file; drop the oldest maps of this process beyond ``_MAPS_MAX``.
+
+    The oldest file may be in use by another thread: that thread holds a reference to the map.
+    """
+    with _MAPPED_GUARD:
+        _MAPPED.append(ref(file))
+        while len(_MAPPED) > _MAPS_MAX:
+            oldest = _MAPPED.popleft()()
+            if oldest is not None:
+                oldest.drop()
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
@@ -198,57 +206,27 @@ def data_pieces(path: Path, begin: int, end: int) -> Iterator[tuple[int, int]]:
         raise StoreIOError("read", path, e) from e
 
 
-class DirectoryWatch:
-    """Tells cheaply whether directories may have other entries than when they were listed."""
-
-    def __init__(self, directories: Iterable[Path]) -> None:
-        self._directories = [str(d) for d in directories]
-        self._seen: list[tuple[int, int, int] | None] = []
-        self._seen_ns = 0
-        self._is_trusted = False
-
-    def may_have_changed(self) -> bool:
-        """Tell whether to list the directories. Raises StoreIOError."""
-        seen = [_signature(d) for d in self._directories]
-        if self._is_trusted and seen == self._seen:
-            return False
-        self._seen, self._seen_ns, self._is_trusted = seen, time.time_ns(), False
-        return True
-
-    def trust(self) -> None:
-        """Know that what was listed since the last question is all there is."""
-        self._is_trusted = all(s is None or _is_settled(s[-1], self._seen_ns) for s in self._seen)
-
-
-def _signature(directory: str) -> tuple[int, int, int] | None:
-    """Return what changes with a directory's entries, None if it is not there."""
-    try:
-        found = os.stat(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as e:
-        raise StoreIOError("list", Path(directory), e) from e
-    return found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-def _is_settled(changed_ns: int, now_ns: int) -> bool:
-    """Tell whether a later change is sure to have another time."""
-    is_coarse = changed_ns % _COARSE_UNIT_NS == 0
-    return now_ns - changed_ns > (_COARSE_TICK_NS if is_coarse else _TICK_NS)
-
-
 class MappedFileQueue:
     """The files of one stream, perhaps spread over several directories, in offset order.
 
+    For one thread at a time.
+
     ``are_sparse``: see ``MappedFile.reading_here_and_there``, which holds for all reads then.
+    ``follows_links``: files may be symbolic links, as those of STORE's log.
     """
 
     def __init__(
-        self, directories: Iterable[Path], file_size: int, *, are_sparse: bool = False
+        self,
+        directories: Iterable[Path],
+        file_size: int,
+        *,
+        are_sparse: bool = False,
+        follows_links: bool = False,
     ) -> None:
         self.directories = tuple(directories)
         self.file_size = file_size
         self._are_sparse = are_sparse
+        self._follows_links = follows_links
         self.files: list[MappedFile] = []
         self._bases: list[int] = []
         self._by_base: dict[int, MappedFile] = {}
@@ -274,12 +252,15 @@ class MappedFileQueue:
         """List the directories again; maps of files still there are kept.
 
         Raises DamageError for a file that is not named as a mapped file or begins at no
-        multiple of the file size, StoreIOError if a directory cannot be read.
+        multiple of the file size, StoreIOError if a directory cannot be read, or if an entry
+        named as a mapped file is not a readable regular file.
         """
         known = {f.path: f for f in self.files}
         found = []
         for directory in self.directories:
-            for path, status in _list_files(directory):
+            for path, status in list_files(
+                directory, is_mapped_file_name, follows_links=self._follows_links
+            ):
                 old, length, inode = known.get(path), status.st_size, status.st_ino
                 if old is not None and (old.length, old.inode) == (length, inode):
                     found.append(old)
@@ -336,32 +317,3 @@ class MappedFileQueue:
                 "pass the broker.conf that this store was written with (--broker-conf)",
             )
         return base
-
-
-def _list_files(directory: Path) -> list[tuple[Path, os.stat_result]]:
-    """List the regular files of a directory with their status; a missing one is empty.
-
-    Hidden files are no mapped files: what copies a log names its unfinished files so. A directory
-    that is replaced meanwhile is listed again: files would seem to have been deleted.
-    """
-    while True:
-        before = _signature(str(directory))
-        found = _list_once(directory)
-        after = _signature(str(directory))
-        if before is after or (before and after and before[:2] == after[:2]):
-            return found
-
-
-def _list_once(directory: Path) -> list[tuple[Path, os.stat_result]]:
-    found = []
-    try:
-        for path in directory.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
-                status = path.stat()
-                if stat.S_ISREG(status.st_mode) and not path.name.startswith("."):
-                    found.append((path, status))
-    except FileNotFoundError:
-        return []
-    except OSError as e:
-        raise StoreIOError("list", directory, e) from e
-    return found

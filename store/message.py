@@ -7,13 +7,15 @@ in at the first touch of one of them: most messages of a batch are often looked 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from store import java, layout
-from store.compression import readable_body
+from store.compression import BODY_BYTES_MAX, is_compressed, readable_body, readable_head
+from store.errors import BodyTooLargeError
 from store.layout import struct_of
 
 _NAME_VALUE = chr(layout.NAME_VALUE_SEPARATOR)
@@ -21,6 +23,8 @@ _PROPERTY_END = chr(layout.PROPERTY_SEPARATOR)
 _MAPPED_IPV4 = bytes(10) + b"\xff\xff"
 _PORT = struct_of(layout.PORT)
 _UNDECODED = "_undecoded"
+_LIMIT = "_limit"
+_CALL_FACTOR = 4  # bodies of the largest size that the messages of one call may keep
 
 
 class Spans(NamedTuple):
@@ -31,6 +35,24 @@ class Spans(NamedTuple):
     topic_at: int
     topic_end: int
     properties_at: int
+
+
+class BodyLimit:
+    """What the bodies of one call's messages may decompress to, in bytes: each, and in all.
+
+    In all they may keep four times the limit of one. ``Message.body`` keeps what it decompresses.
+    """
+
+    def __init__(self, body_bytes: int = BODY_BYTES_MAX) -> None:
+        self.body_bytes = body_bytes
+        self.call_bytes = _CALL_FACTOR * body_bytes
+        self._kept = 0
+
+    def keep(self, size: int) -> None:
+        """Count a body that is kept. Raises BodyTooLargeError."""
+        if self._kept + size > self.call_bytes:
+            raise BodyTooLargeError.of_call(self.call_bytes)
+        self._kept += size
 
 
 @dataclass(frozen=True)  # no slots: what is decoded at first touch stays in the instance
@@ -58,18 +80,21 @@ class Message:
     spans: Spans = field(repr=False)
     path: Path | str = field(compare=False, repr=False)
     splits_properties: bool = field(repr=False)
+    _limit: ClassVar[BodyLimit | None] = None  # an instance has that of the call it is from
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             """Put the fields in: Python calls this for what is not there yet."""
-            undecoded = self.__dict__.pop(_UNDECODED, None)
-            if undecoded is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            values, record, spans, origin = undecoded
-            filled = (*values[:-1], record, Spans(*spans), *origin)
-            self.__dict__.update(zip(_FIELDS, filled, strict=True))
-            return getattr(self, name)
+            undecoded = self.__dict__.get(_UNDECODED)
+            if undecoded is not None:
+                values, record, spans, origin = undecoded
+                filled = (*values[:-1], record, Spans(*spans), *origin)
+                self.__dict__.update(zip(_FIELDS, filled, strict=True))
+                self.__dict__.pop(_UNDECODED, None)  # last: another thread may be here too
+            if name in self.__dict__:
+                return self.__dict__[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @cached_property
     def topic(self) -> str:
@@ -84,8 +109,34 @@ class Message:
 
     @cached_property
     def body(self) -> bytes:
-        """The body as its producer gave it: decompressed (as stored, if that fails)."""
-        return readable_body(self.raw_body, self.sys_flag)
+        """The body as its producer gave it: decompressed (as stored, if that fails).
+
+        Raises BodyTooLargeError where it, or all bodies of the call it is from, exceed the limit.
+        """
+        data, limit = self.read_body(), self._limit
+        if limit is not None and is_compressed(self.raw_body, self.sys_flag):
+            limit.keep(len(data))
+        return data
+
+    def read_body(self) -> bytes:
+        """Return the body without keeping it: only the limit of one body counts.
+
+        Raises BodyTooLargeError.
+        """
+        offset, limit = self.commit_log_offset, self._body_bytes_max
+        return readable_body(self.raw_body, self.sys_flag, offset=offset, limit=limit)
+
+    def body_head(self, size: int) -> bytes:
+        """Return the first ``size`` bytes of the body; little more than these is decompressed.
+
+        Raises BodyTooLargeError where even these exceed the limit.
+        """
+        offset, limit = self.commit_log_offset, self._body_bytes_max
+        return readable_head(self.raw_body, self.sys_flag, size, offset=offset, limit=limit)
+
+    @property
+    def _body_bytes_max(self) -> int:
+        return BODY_BYTES_MAX if self._limit is None else self._limit.body_bytes
 
     @property
     def raw_body(self) -> bytes:
@@ -132,6 +183,27 @@ def undecoded_message(
     message = object.__new__(Message)
     message.__dict__[_UNDECODED] = (values, record, spans, origin)
     return message
+
+
+class _HasMessages(Protocol):
+    @property
+    def messages(self) -> tuple[Message, ...]: ...
+
+
+_Result = TypeVar("_Result", bound=_HasMessages)
+
+
+def limited(result: _Result, body_bytes: int) -> _Result:
+    """Set the limit of the bodies of a call's result, and return the result."""
+    limit_bodies(result.messages, body_bytes)
+    return result
+
+
+def limit_bodies(messages: Iterable[Message], body_bytes: int) -> None:
+    """Set the limit of the bodies of one call's messages, in bytes of one decompressed body."""
+    limit = BodyLimit(body_bytes)
+    for message in messages:
+        message.__dict__[_LIMIT] = limit
 
 
 def parse_properties(text: str, *, splits: bool = False) -> dict[str, str]:

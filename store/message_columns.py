@@ -7,9 +7,12 @@ Values are gathered by kernels; Python walks over none of them but compressed bo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,10 +20,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store import layout
-from store.compression import readable_body
+from store.compression import BODY_BYTES_MAX, readable_body
 from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests
-from store.errors import DamageError, StoreError
+from store.errors import BodyTooLargeError, DamageError, StoreError
 from store.kernels import message as mk
 from store.kernels.message import Entries, Spans
 from store.mapped_file import file_name
@@ -29,9 +32,36 @@ from store.message_schema import MESSAGE_FIELDS, message_schema
 _DATA_SIZE_MAX = 2**31 - 1  # Arrow's offsets are i32
 _MS_MAX = (2**63 - 1) // 1000
 _ASCII_END = 0x80
+_log = logging.getLogger(__name__)
+_HEX = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), "S2")
+
+# Columns beside those of MESSAGE_FIELDS: what JSON shows, and Arrow's types cannot hold or lack.
+EXACT_FIELDS: Mapping[str, pa.DataType] = MappingProxyType(
+    {
+        "store_timestamp_ms": pa.int64(),
+        "born_timestamp_ms": pa.int64(),
+        "msg_id": pa.string(),  # offset_msg_id
+    }
+)
 
 
-def message_batch(  # noqa: PLR0913 - where the records lie, which of them, and what of them
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """How large decompressed bodies may be, in bytes: one of them, and those of a batch in all.
+
+    A larger one raises BodyTooLargeError, or is null where ``leaves_out`` is set. A batch has at
+    least one message.
+    """
+
+    body_bytes: int = BODY_BYTES_MAX
+    batch_bytes: int = BODY_BYTES_MAX
+    leaves_out: bool = False
+
+
+_LIMITS = BodyLimits()
+
+
+def message_batches(  # noqa: PLR0913 - where the records lie, which of them, and what of them
     requests: DispatchRequests,
     view: NDArray[np.uint8],
     base: int,
@@ -40,17 +70,32 @@ def message_batch(  # noqa: PLR0913 - where the records lie, which of them, and 
     rows: NDArray[np.int64] | None = None,
     config: StoreConfig,
     path: Path | str | None = None,
-) -> pa.RecordBatch:
-    """Return the wanted columns of the records of ``requests``, or of its ``rows`` only.
+    limits: BodyLimits = _LIMITS,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted columns of the records of ``requests``, or of its ``rows`` only, in order.
 
+    Columns are those of MESSAGE_FIELDS and EXACT_FIELDS.
     ``view`` is the commit log file that begins at ``base`` and holds them all; ``path`` names it
-    in errors (else its name by ``base`` does). A body that does not decompress comes as it is
-    stored. Raises DamageError for a record that changed since it was scanned, ConfigError for an
-    unknown column, StoreError for more bytes than a batch can hold.
+    in errors (else its name by ``base`` does). It is one batch, or as many as keep decompressed
+    bodies within ``limits``. A body that does not decompress comes as it is stored. Raises
+    DamageError for a record that changed since it was scanned, BodyTooLargeError, ConfigError for
+    an unknown column, StoreError for more bytes than a batch can hold.
     """
-    schema = message_schema(wanted)
+    schema = _schema(wanted)
     stretch = _Stretch(requests, rows, (view, base, path or file_name(base)), config)
-    return pa.RecordBatch.from_arrays([_COLUMNS[name](stretch) for name in wanted], schema=schema)
+    for part in _parts(stretch, limits) if "body" in wanted else (stretch,):
+        yield pa.RecordBatch.from_arrays([_COLUMNS[name](part) for name in wanted], schema=schema)
+
+
+def _schema(wanted: Sequence[str]) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(name, EXACT_FIELDS[name])
+            if name in EXACT_FIELDS
+            else message_schema([name]).field(0)
+            for name in wanted
+        ]
+    )
 
 
 class _Stretch:
@@ -65,8 +110,14 @@ class _Stretch:
     ) -> None:
         self.requests = requests
         self.rows = rows
-        self.view, self.base, self.path = file
-        self.splits_properties = config.splits_properties
+        self.view, self.base, self.path = self.file = file
+        self.config = config
+        self.bodies: dict[int, bytes | None] = {}  # by row: compressed ones, decompressed
+
+    def part(self, begin: int, end: int) -> _Stretch:
+        """Return the records of these rows of it alone."""
+        rows = np.arange(len(self.requests)) if self.rows is None else self.rows
+        return _Stretch(self.requests, rows[begin:end], self.file, self.config)
 
     def pick(self, column: NDArray[Any]) -> NDArray[Any]:
         """Take the chosen rows of a column of the requests."""
@@ -109,7 +160,7 @@ class _Stretch:
         room = np.count_nonzero(data == layout.NAME_VALUE_SEPARATOR)
         ends = (np.empty(room, np.int64) for _ in range(4))
         entries = Entries(np.empty(len(offsets), np.int32), *ends)
-        mk.split_properties(data, offsets, self.splits_properties, entries)
+        mk.split_properties(data, offsets, self.config.splits_properties, entries)
         count = mk.merge_repeated(data, entries)
         return data, Entries(entries.offsets, *(part[:count] for part in entries[1:]))
 
@@ -220,25 +271,56 @@ def _properties(s: _Stretch) -> pa.Array:
     return pa.Array.from_buffers(kind, len(entries.offsets) - 1, buffers, children=[pairs])
 
 
-def _body(s: _Stretch) -> pa.Array:
+def _parts(s: _Stretch, limits: BodyLimits) -> Iterator[_Stretch]:
+    """Yield the stretch, with its bodies, in as many parts as keep them within the limits."""
+    count, begin, size = len(s.positions), 0, 0
+    bodies: dict[int, bytes | None] = {}
+    for row, body in _decompressed(s, limits):
+        if bodies and size + len(body or b"") > limits.batch_bytes:
+            part = s.part(begin, row)
+            part.bodies = bodies
+            yield part
+            begin, size, bodies = row, 0, {}
+        bodies[row - begin] = body
+        size += len(body or b"")
+    part = s.part(begin, count) if begin else s
+    part.bodies = bodies
+    yield part
+
+
+def _decompressed(s: _Stretch, limits: BodyLimits) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the bodies that are compressed, with their rows. Raises BodyTooLargeError."""
     begins, ends = s.spans.body_at, s.spans.body_end
     compressed = np.flatnonzero((s.sys_flags & layout.SYS_COMPRESSED != 0) & (ends > begins))
-    if not len(compressed):
+    for row in compressed.tolist():
+        raw, offset = s.view[begins[row] : ends[row]].tobytes(), int(s.commit_log_offset[row])
+        flag, limit = int(s.sys_flags[row]), limits.body_bytes
+        try:
+            yield row, readable_body(raw, flag, offset=offset, limit=limit)
+        except BodyTooLargeError as e:
+            if not limits.leaves_out:
+                raise
+            _log.warning("%s; its body is null", e)
+            yield row, None
+
+
+def _body(s: _Stretch) -> pa.Array:
+    begins, ends = s.spans.body_at, s.spans.body_end
+    if not s.bodies:
         return _variable(pa.binary(), *_gathered(s.view, begins, ends))
-    bodies = []
-    for r in compressed.tolist():
-        raw = s.view[begins[r] : ends[r]].tobytes()
-        bodies.append(readable_body(raw, int(s.sys_flags[r])))
+    compressed = np.fromiter(s.bodies, np.int64, len(s.bodies))
     sizes = ends - begins
-    sizes[compressed] = [len(body) for body in bodies]
+    sizes[compressed] = [len(body or b"") for body in s.bodies.values()]
     offsets = _offsets(sizes)
     data = np.empty(offsets[-1], np.uint8)
     as_they_are = ends.copy()
     as_they_are[compressed] = begins[compressed]  # nothing of these is copied
     mk.gather_bytes(s.view, (begins, as_they_are), offsets, data)
-    for r, body in zip(compressed.tolist(), bodies, strict=True):
-        data[offsets[r] : offsets[r + 1]] = np.frombuffer(body, np.uint8)
-    return _variable(pa.binary(), offsets, data)
+    valid = np.ones(len(sizes), np.bool_)
+    for row, body in s.bodies.items():
+        data[offsets[row] : offsets[row + 1]] = np.frombuffer(body or b"", np.uint8)
+        valid[row] = body is not None
+    return _variable(pa.binary(), offsets, data, valid)
 
 
 def _host(s: _Stretch, at: NDArray[np.int64], v6_flag: int) -> pa.Array:
@@ -256,6 +338,22 @@ def _born_host(s: _Stretch) -> pa.Array:
 def _store_host(s: _Stretch) -> pa.Array:
     at = s.spans.store_timestamp_at + layout.TIMESTAMP_SIZE
     return _host(s, at, layout.SYS_STORE_HOST_V6)
+
+
+def _msg_id(s: _Stretch) -> pa.Array:
+    """Return the ids as ``store.record.offset_msg_id`` does: store host, offset, in hex."""
+    begins = s.spans.store_timestamp_at + layout.TIMESTAMP_SIZE
+    is_v6 = s.sys_flags & layout.SYS_STORE_HOST_V6 != 0
+    host_sizes = np.where(is_v6, layout.HOST_V6_SIZE, layout.HOST_V4_SIZE)
+    raw_offsets = s.commit_log_offset.astype(">i8").view(np.uint8).reshape(-1, 8)
+    offsets = _offsets(2 * (host_sizes + 8))
+    data = np.empty(offsets[-1] // 2, "S2")
+    for size in (layout.HOST_V4_SIZE, layout.HOST_V6_SIZE):
+        rows = np.flatnonzero(host_sizes == size)
+        hosts = s.view[begins[rows, None] + np.arange(size)]
+        raw = np.concatenate([hosts, raw_offsets[rows]], axis=1)
+        data[offsets[rows, None] // 2 + np.arange(size + 8)] = _HEX[raw]
+    return _variable(pa.string(), offsets, data.view(np.uint8))
 
 
 def _head_i32(field: str) -> Callable[[_Stretch], pa.Array]:
@@ -299,5 +397,10 @@ _COLUMNS: Mapping[str, Callable[[_Stretch], pa.Array]] = {
         pa.int64(), s.i64(_middle_at(s, "prepared_transaction_offset"))
     ),
     "body_crc": _head_i32("body_crc"),
+    "store_timestamp_ms": lambda s: _fixed(pa.int64(), s.pick(s.requests.store_timestamp)),
+    "born_timestamp_ms": lambda s: _fixed(
+        pa.int64(), s.i64(s.positions + layout.BORN_TIMESTAMP_AT)
+    ),
+    "msg_id": _msg_id,
 }
-assert list(_COLUMNS) == list(MESSAGE_FIELDS)
+assert list(_COLUMNS) == [*MESSAGE_FIELDS, *EXACT_FIELDS]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError
+from store.words import shown
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -51,7 +52,7 @@ def message_schema(wanted: Sequence[str] = tuple(MESSAGE_FIELDS)) -> pa.Schema:
     for name in wanted:
         if name not in MESSAGE_FIELDS:
             known = ", ".join(MESSAGE_FIELDS)
-            raise ConfigError(f"a message has no column {name!r}; the columns are {known}")
+            raise ConfigError(f"a message has no column {shown(name)}; the columns are {known}")
     return pa.schema([pa.field(name, MESSAGE_FIELDS[name]) for name in wanted])
 
 

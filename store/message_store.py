@@ -7,18 +7,17 @@ the broker's own values (-1, None, a status); damage raises DamageError (promise
 
 from __future__ import annotations
 
-import errno
 import time
-from collections.abc import Callable, Iterator
-from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Concatenate, ParamSpec, TypeVar
 
 from store import java
+from store.compression import BODY_BYTES_MAX
 from store.config import StoreConfig, load_config
-from store.dispatched import Dispatched, ProgressReader
-from store.errors import ConfigError, DamageError, StoreError, StoreIOError
+from store.consistent_reads import ConsistentReads, of_generation, of_log
+from store.dispatched import read_dispatched
+from store.errors import ConfigError, DamageError, StoreIOError
+from store.file_system import link_below, list_directories
 from store.foreign import refuse_foreign_store
 from store.get_message import (
     GetMessageResult,
@@ -27,6 +26,7 @@ from store.get_message import (
     get_message,
     parse_tags,
 )
+from store.given_path import given_path
 from store.index_file import IndexFiles
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
 from store.log_reader import LogReader
@@ -34,61 +34,36 @@ from store.made_root import check_last_record, config_of
 from store.pull_request_hold import HeldRead, PullRequestHoldService
 from store.queries import KEY_TYPE, Query, QueryResult, query_message
 from store.queue_bounds import Dispatch
-from store.queue_name import can_name_directory
+from store.queue_name import can_name_directory, list_topics
 from store.queue_reader import QueueReader, queue_directory
-from store.record import Message
+from store.record import Message, limit_bodies, limited
 from store.time_search import Boundary, find_offset
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-_PAUSES = 0.0, 0.02, 0.1  # seconds
 _WAITED_FOR = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
 
-def _looks_again(
-    read: Callable[Concatenate[MessageStore, _P], _T],
-) -> Callable[Concatenate[MessageStore, _P], _T]:
-    """Repeat a read under which files changed: they expired, or a recovery cut them."""
-
-    @wraps(read)
-    def reading(self: MessageStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        for pause in _PAUSES:
-            before = self._dispatched
-            try:
-                return read(self, *args, **kwargs)
-            except StoreIOError as e:
-                if e.errno != errno.ENOENT:
-                    raise
-            except DamageError:
-                self._refresh()
-                now = self._dispatched
-                if now is before and not (now is not None and now.is_recovering):
-                    raise
-                time.sleep(pause)
-        return read(self, *args, **kwargs)
-
-    return reading
-
-
-class MessageStore:
-    """Reads on one store; a context manager. Not safe to share between threads.
+class MessageStore(ConsistentReads):
+    """Reads on one store; a context manager. Threads may share it: its reads run one at a time.
 
     Queue offsets count a queue's units, physical offsets the log's bytes; times are milliseconds
     since the epoch. Every call may raise DamageError, and StoreIOError where a file cannot be read.
+    One compressed body may decompress to ``max_body_bytes``, those of one call to four times that.
+
+    An answer is of one generation of the root's files. While a swap or a recovery replaces them
+    a call waits; it raises StoreIOError (EBUSY) if that was interrupted, or takes too long.
     """
+
+    max_body_bytes = BODY_BYTES_MAX
 
     def __init__(self, store_root: Path, output: Path, config: StoreConfig) -> None:
         """Use ``open``, which finds the settings."""
+        super().__init__(output)
         self.store_root = store_root
-        self.output = output
         self.config = config
         self._log = LogReader(config.commit_log_paths(store_root), config)
         self._queues: dict[tuple[str, int], QueueReader] = {}
         self._index = IndexFiles(output / INDEX_DIR, config)
-        self._progress = ProgressReader(output)
-        self._dispatched: Dispatched | None = None
         self._dispatch: Dispatch | None = None
-        self._is_open = True
 
     @classmethod
     def open(
@@ -105,13 +80,13 @@ class MessageStore:
         Raises ConfigError where something is missing or does not fit, UnsupportedFormatError,
         DamageError, StoreIOError.
         """
-        root = Path(store_root)
-        target = root if output is None else Path(output)
+        root = given_path(store_root)
+        target = root if output is None else given_path(output)
         for path in (root, target):
             if not path.is_dir():
                 raise ConfigError(f"{path} is not a directory")
         conf = None if broker_conf is None else Path(broker_conf)
-        dispatched = ProgressReader(target).read()
+        dispatched = read_dispatched(target)
         if dispatched is None:
             config = load_config(root, conf, broker_version)
             refuse_foreign_store(root, config)
@@ -121,7 +96,7 @@ class MessageStore:
         paths = config.commit_log_paths(root)
         if not any(path.is_dir() for path in paths):
             raise ConfigError(f"{paths[0]} does not exist: {root} has no commit log")
-        store._refresh()
+        store._see_progress()
         return store
 
     def __enter__(self) -> MessageStore:
@@ -137,48 +112,63 @@ class MessageStore:
 
     def close(self) -> None:
         """Drop all maps. Any other call after this raises StoreError."""
-        self._is_open = False
-        self._queues.clear()
-        self._log = LogReader((), self.config)
-        self._index = IndexFiles(self._index.directory, self.config)
+        with self._guard:
+            self._is_open = False
+            self._queues.clear()
+            self._log = LogReader((), self.config)
+            self._index = IndexFiles(self._index.directory, self.config)
 
     # --- the log ---------------------------------------------------------------------------------
 
+    @of_log
     def min_phy_offset(self) -> int:
         """Return where the log begins, -1 for one without files."""
-        self._refresh()
+        self._log.refresh()
         return self._log.min_offset()
 
+    @of_log
     def max_phy_offset(self) -> int:
         """Return where the log ends, whatever of it has been dispatched; 0 without files."""
-        self._refresh()
+        self._log.refresh()
         return self._log.max_offset()
 
+    @of_log
     def reput_from_offset(self) -> int | None:
         """Return up to where the log has been dispatched; None on a root not made here."""
-        self._refresh()
         return None if self._dispatched is None else self._dispatched.reput_from_offset
 
-    @_looks_again
+    @of_log
     def look_message_by_offset(self, commit_log_offset: int) -> Message | None:
         """Return the message whose record begins at a physical offset, None if none does."""
-        self._refresh()
-        return self._log.look(commit_log_offset)
+        self._log.refresh()
+        found = self._log.look(commit_log_offset)
+        if found is not None:
+            limit_bodies((found,), self.max_body_bytes)
+        return found
 
     # --- queues ----------------------------------------------------------------------------------
 
-    def topics(self) -> list[str]:
-        """Return the topics that have a queue, in order."""
-        self._refresh()
-        return sorted(topic for topic in _list_topics(self._queue_root()) if self._queue_ids(topic))
+    @of_generation
+    def topics(self, links: list[StoreIOError] | None = None) -> list[str]:
+        """Return the topics that have a queue, in order.
 
-    @_looks_again
-    def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, in order; a damaged one is one too."""
-        self._refresh()
-        return self._queue_ids(topic)
+        A symbolic link below ``consumequeue`` raises StoreIOError; with ``links`` its error is
+        appended there, perhaps repeatedly, and the others are listed.
+        """
+        self._log.refresh()
+        topics = list_topics(self._queue_root(), links)
+        return sorted(topic for topic in topics if self._queue_ids(topic, links))
 
-    @_looks_again
+    @of_generation
+    def queue_ids(self, topic: str, links: list[StoreIOError] | None = None) -> list[int]:
+        """Return the ids of a topic's queues, in order; a damaged one is one too.
+
+        ``links``: as of ``topics``.
+        """
+        self._log.refresh()
+        return self._queue_ids(topic, links)
+
+    @of_generation
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the first message still in the log; 0 without a queue.
 
@@ -187,7 +177,7 @@ class MessageStore:
         queue = self._queue(topic, queue_id)
         return queue.span.min if queue is not None else 0
 
-    @_looks_again
+    @of_generation
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset the next message will have; 0 without a queue."""
         queue = self._queue(topic, queue_id)
@@ -226,16 +216,17 @@ class MessageStore:
                     return result
                 held.wait(remaining)
 
-    @_looks_again
+    @of_generation
     def _get_message(
         self, topic: str, queue_id: int, offset: int, max_count: int, tag_filter: TagFilter
     ) -> GetMessageResult:
         queue = self._queue(topic, queue_id)
         if queue is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-        return get_message(queue, self._log, offset, max_count, tag_filter)
+        found = get_message(queue, self._log, offset, max_count, tag_filter)
+        return limited(found, self.max_body_bytes)
 
-    @_looks_again
+    @of_generation
     def offset_in_queue_by_time(
         self,
         topic: str,
@@ -258,7 +249,7 @@ class MessageStore:
             span, timestamp_ms, boundary=Boundary(boundary), store_time=queue.store_time
         )
 
-    @_looks_again
+    @of_generation
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of the message at a queue offset, -1 if there is none."""
         queue = self._queue(topic, queue_id)
@@ -267,7 +258,7 @@ class MessageStore:
         message = queue.message(offset)
         return message.store_timestamp if message is not None else -1
 
-    @_looks_again
+    @of_generation
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
         """Return the store time of a queue's first message, -1 if it has none."""
         queue = self._queue(topic, queue_id)
@@ -278,7 +269,7 @@ class MessageStore:
 
     # --- the index -------------------------------------------------------------------------------
 
-    @_looks_again
+    @of_generation
     def query_message(  # noqa: PLR0913, PLR0917 - the signature is a contract
         self,
         topic: str,
@@ -294,31 +285,32 @@ class MessageStore:
         5.4.0). Both times are inclusive store times. Raises ConfigError where the index is off,
         has no tags or has not been built: that is not "nothing found".
         """
-        self._refresh()
+        self._log.refresh()
         query = Query(topic, key, begin_ms, end_ms, index_type)
-        return query_message(self._index, self._log, self._dispatched, query, max_count)
+        found = query_message(self._index, self._log, self._dispatched, query, max_count)
+        return limited(found, self.max_body_bytes)
 
     # ---------------------------------------------------------------------------------------------
 
-    def _refresh(self) -> None:
-        """See what has changed on disk since the last call."""
-        if not self._is_open:
-            raise StoreError(f"{self.store_root} has been closed")
+    def _see_progress(self) -> None:
+        """Read the progress; what is known of another generation is dropped."""
         dispatched = self._progress.read()
+        if dispatched is self._dispatched:
+            return
+        if dispatched is None:
+            raise ConfigError(f"{self.output} changed: its progress is gone; open it again")
         self._log.refresh()
-        if dispatched is not self._dispatched:
-            if dispatched is None:
-                raise ConfigError(f"{self.output} changed: its progress is gone; open it again")
-            check_last_record(dispatched, self._log, self.store_root, self.output)
-            if dispatched.reput_from_offset < self._log.known_end:
-                self._queues.clear()  # it was rolled back: nothing that was known of them holds
-            self._log.known_end = dispatched.reput_from_offset
-            self._dispatched = dispatched
-            self._dispatch = Dispatch(dispatched.reput_from_offset, self._progress.is_at_rest)
+        check_last_record(dispatched, self._log, self.store_root, self.output)
+        if self._dispatched is None or self._dispatched.generation != dispatched.generation:
+            self._queues.clear()
+            self._index = IndexFiles(self._index.directory, self.config)
+        self._log.known_end = dispatched.reput_from_offset
+        self._dispatched = dispatched
+        self._dispatch = Dispatch(dispatched.reput_from_offset, self._progress.is_at_rest)
 
     def _queue(self, topic: str, queue_id: int) -> QueueReader | None:
         """Return a queue as it is now, None if it has no directory."""
-        self._refresh()
+        self._log.refresh()
         return self._fresh_queue(topic, queue_id)
 
     def _fresh_queue(self, topic: str, queue_id: int) -> QueueReader | None:
@@ -326,25 +318,29 @@ class MessageStore:
         if queue is None:
             if not can_name_directory(topic):
                 return None
-            directory = queue_directory(self._queue_root(), topic, queue_id)
+            root = self._queue_root()
+            directory = queue_directory(root, topic, queue_id)
+            link = link_below(root, directory)
+            if link is not None:
+                raise link
             if not directory.is_dir():
-                self._progress.await_swap()
-                if not directory.is_dir():
-                    return None
+                return None
             queue = QueueReader(self.output, (topic, queue_id), self._log)
             self._queues[topic, queue_id] = queue
         queue.refresh(self._dispatch)
-        if not queue.has_files:
-            self._progress.await_swap()
-            queue.refresh(self._dispatch)
         return queue
 
-    def _queue_ids(self, topic: str) -> list[int]:
+    def _queue_ids(self, topic: str, links: list[StoreIOError] | None = None) -> list[int]:
         if not can_name_directory(topic):
             return []
-        names = _list_directories(self._queue_root() / topic)
-        if self._progress.await_swap():
-            names = _list_directories(self._queue_root() / topic)
+        root = self._queue_root()
+        link = link_below(root, root / topic)
+        if link is not None:
+            if links is None:
+                raise link
+            links.append(link)
+            return []
+        names = {path.name for path in list_directories(root / topic, links)}
         ids = sorted({i for i in map(java.parse_int, names) if i is not None and str(i) in names})
         if self._dispatched is None:
             return ids
@@ -354,7 +350,7 @@ class MessageStore:
         """Tell whether a directory is a queue: units beyond progress make none."""
         try:
             queue = self._fresh_queue(topic, queue_id)
-        except DamageError:
+        except (DamageError, StoreIOError):
             return True  # it is told by whatever reads the queue, and the others can be read
         return queue is not None and queue.span.max > 0
 
@@ -372,20 +368,3 @@ class MessageStore:
 def _is_waited_for(result: GetMessageResult, offset: int) -> bool:
     """Tell whether the next message of the queue is the one that is asked for."""
     return result.status in _WAITED_FOR and offset == result.next_begin_offset
-
-
-def _list_topics(directory: Path, prefix: str = "") -> Iterator[str]:
-    """Yield what can be topics; one with slashes is several directories (up to 5.1.1)."""
-    for name in _list_directories(directory):
-        if not prefix or java.parse_int(name) is None:
-            yield prefix + name
-            yield from _list_topics(directory / name, f"{prefix}{name}/")
-
-
-def _list_directories(path: Path) -> set[str]:
-    try:
-        return {p.name for p in path.iterdir() if p.is_dir()}
-    except FileNotFoundError:
-        return set()
-    except OSError as e:
-        raise StoreIOError("list", path, e) from e

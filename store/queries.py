@@ -18,6 +18,7 @@ from store.index_file import IndexBound, IndexFile, IndexFiles, index_key_hash
 from store.layout import SYS_ROLLBACK, SYS_TRANSACTION
 from store.log_reader import LogReader
 from store.record import Message
+from store.words import shown
 
 KEY_TYPE = "K"
 TAG_TYPE = "T"
@@ -112,7 +113,10 @@ def open_index(index: IndexFiles, log: LogReader, dispatched: Dispatched | None)
     newest_first = index.files[::-1]
     if dispatched is None:
         if not newest_first and not log.is_empty():
-            raise ConfigError(f"{directory} holds no index files: no index has been built there")
+            raise ConfigError(
+                f"{directory} holds no index files: dispatch the log, or say where its index is "
+                "(--output)"
+            )
         is_new = bool(newest_first) and newest_first[0].is_empty()  # made a moment ago
         return newest_first[is_new:]
     first, last = dispatched.index_first, dispatched.index_file
@@ -129,7 +133,9 @@ def open_index(index: IndexFiles, log: LogReader, dispatched: Dispatched | None)
 
 def _check_type(query: Query, config: StoreConfig) -> None:
     if query.index_type not in (KEY_TYPE, TAG_TYPE):
-        raise ConfigError(f"index type {query.index_type!r} is neither 'K' (key) nor 'T' (tag)")
+        raise ConfigError(
+            f"index type {shown(query.index_type)} is neither 'K' (key) nor 'T' (tag)"
+        )
     if query.index_type == TAG_TYPE and not config.indexes_tags:
         raise ConfigError(
             f"broker {config.version} does not index tags, 5.4.0 and later do (--broker-version)"

@@ -7,8 +7,7 @@ of its queue is found out by that.
 
 from __future__ import annotations
 
-import errno
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import DamageError, StoreIOError
+from store.errors import DamageError
 from store.layout import CQ_UNIT, CQ_UNIT_SIZE, PRE_BLANK_SIZE, struct_of
 from store.mapped_file import MappedFileQueue
 
@@ -66,13 +65,6 @@ class QueueFiles:
         """
         if self._queue.refresh_if_changed() or not self._is_sound:
             self._check()
-
-    def check_same(self) -> None:
-        """Raise StoreIOError (ENOENT) if the files are others than when they were last listed."""
-        before = self._queue.files[:1]
-        self.refresh()
-        if any(new is not old for new, old in zip_longest(self._queue.files[:1], before)):
-            raise StoreIOError("read", self.directory, FileNotFoundError(errno.ENOENT, "it went"))
 
     def unit(self, offset: int) -> Unit:
         """Return the unit at a queue offset from ``begin`` to ``allocated``."""

@@ -1,10 +1,17 @@
-"""Which topic names can be directories (the scan kernel has a twin in ``store.kernels.topic``)."""
+"""Which topic names can be directories, and which of them there are.
+
+The scan kernel has a twin of the former in ``store.kernels.topic``.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from store.errors import DamageError
+from store import java
+from store.errors import DamageError, StoreIOError
+from store.file_system import list_directories
 
 TOPIC_BYTES_MAX = 255  # what a broker allows, and what a file name can hold
 
@@ -26,6 +33,25 @@ def can_name_directory(topic: str) -> bool:
 
 
 def check_topic(topic: str, directory: Path, offset: int) -> None:
-    """Raise DamageError if the topic cannot name a directory below ``directory``."""
+    """Raise DamageError if the topic cannot name a directory below ``directory``.
+
+    Raises UnicodeEncodeError where the locale's file names cannot hold it: a test of such a path
+    would answer that nothing exists there.
+    """
     if not can_name_directory(topic):
         raise DamageError(directory, offset, f"topic {topic[:300]!r} cannot name a directory")
+    os.fsencode(topic)
+
+
+def list_topics(directory: Path, links: list[StoreIOError] | None = None) -> Iterator[str]:
+    """Yield what can be topics below ``consumequeue``; one with slashes is several directories.
+
+    Raises StoreIOError; errors of symbolic links are appended to ``links`` if that is given.
+    """
+    pending = [(directory, "")]
+    while pending:
+        parent, prefix = pending.pop()
+        for path in list_directories(parent, links):
+            if not prefix or java.parse_int(path.name) is None:
+                yield prefix + path.name
+                pending.append((path, f"{prefix}{path.name}/"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from store import java
 from store.errors import DamageError
+from store.file_system import link_below
 from store.layout import (
     CONSUME_QUEUE_DIR,
     CONSUME_QUEUE_EXT_DIR,
@@ -29,7 +30,10 @@ _MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names further queu
 
 
 class QueueReader:
-    """A queue of a root, named by topic and id; its ``span`` is as of the last ``refresh``."""
+    """A queue of a root, named by topic and id; its ``span`` is as of the last ``refresh``.
+
+    For one thread at a time.
+    """
 
     def __init__(self, root: Path, queue: tuple[str, int], log: LogReader) -> None:
         self.directory = queue_directory(root / CONSUME_QUEUE_DIR, *queue)
@@ -40,7 +44,8 @@ class QueueReader:
         config = log.config
         self._files = QueueFiles(self.directory, config.mapped_file_size_consume_queue)
         self._bounds = QueueBounds(self._files, log, self.is_of_log)
-        self._ext_directory = queue_directory(root / CONSUME_QUEUE_EXT_DIR, *queue)
+        self._ext_root = root / CONSUME_QUEUE_EXT_DIR
+        self._ext_directory = queue_directory(self._ext_root, *queue)
         self._ext: MappedFileQueue | None = None
 
     def refresh(self, dispatch: Dispatch | None) -> None:
@@ -53,11 +58,6 @@ class QueueReader:
         if self._files.listing != listing:
             self._ext = None  # the queue may have been replaced, its ext files with it
         self.span = self._bounds.find(dispatch)
-
-    @property
-    def has_files(self) -> bool:
-        """Tell whether there was any file at the last ``refresh``."""
-        return self._files.begin < self._files.allocated
 
     def units(self, offset: int, count: int) -> Units:
         """Return up to ``count`` units from ``offset`` in the span on, to the end of that file.
@@ -95,9 +95,11 @@ class QueueReader:
             return tags_code
         at = tags_code - EXT_ADDRESS_BASE
         if self._ext is None or self._ext.find(at) is None:
+            link = link_below(self._ext_root, self._ext_directory)
+            if link is not None:
+                raise link
             size = self._log.config.mapped_file_size_consume_queue_ext
             self._ext = MappedFileQueue([self._ext_directory], size)
-            self._files.check_same()  # else these are not the ext files of the units read
         file = self._ext.find(at)
         if file is None or at - file.base + EXT_UNIT_SIZE > file.length:
             return None

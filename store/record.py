@@ -35,9 +35,12 @@ from store.message import (
     Origin,
     Spans,
     host_text,
+    limit_bodies,
+    limited,
     parse_properties,
     undecoded_message,
 )
+from store.words import shown
 
 __all__ = [
     "BEFORE_BODY",
@@ -54,6 +57,8 @@ __all__ = [
     "encode_property_crc",
     "encode_record",
     "host_text",
+    "limit_bodies",
+    "limited",
     "make_properties",
     "offset_msg_id",
     "parse_properties",
@@ -185,7 +190,7 @@ def decode_msg_id(text: str) -> tuple[str, int]:
     Raises ConfigError unless the id is 32 (IPv4) or 56 (IPv6) hex digits.
     """
     if not _MSG_ID.fullmatch(text):
-        raise ConfigError(f"message id {text!r} is not 32 or 56 hexadecimal digits")
+        raise ConfigError(f"message id {shown(text)} is not 32 or 56 hexadecimal digits")
     data = bytes.fromhex(text)
     (offset,) = _OFFSET.unpack(data[-_OFFSET.size :])
     return host_text(data[: -_OFFSET.size]), offset

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests
-from store.errors import DamageError, StoreIOError, UnsupportedFormatError
+from store.errors import DamageError, LostDataError, StoreIOError, UnsupportedFormatError
 from store.java import decode
 from store.kernels import record as rk
 from store.kernels import scan as sk
@@ -32,22 +32,34 @@ _SETTLE_SECONDS = 0.05  # a failed record is read once more after this
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """``[begin, end)`` of the log cannot be read: where, and why."""
+    """``[begin, end)`` of the log cannot be read: where, and why.
+
+    ``is_lost``: the log has no bytes for it. Otherwise they are damaged.
+    """
 
     begin: int
     end: int
     path: str
     reason: str
+    is_lost: bool = False
 
     def error(self) -> DamageError:
         """Return this as the error that names file, offset, reason and what can be done."""
+        if self.is_lost:
+            hint = (
+                "everything before it has been kept; restore the files from a replica or a backup, "
+                "or skip the range with --fail-on-data-loss false (reput dispatch, mirror, export) "
+                "or failOnDataLoss=false"
+            )
+            return LostDataError(self.path, self.begin, self.end, reason=self.reason, hint=hint)
         return DamageError(
             self.path,
             self.begin,
             self.reason,
-            "all before it is kept; restore the file from a replica or a backup, or go on behind "
-            f"it with failOnDataLoss=false (--fail-on-data-loss false), which loses what lies "
-            f"between the offsets {self.begin} and {self.end}, or a part of it",
+            "everything before it has been kept; restore the file from a replica or a backup, or "
+            "continue past it with --fail-on-data-loss false (reput dispatch, mirror, export) or "
+            "failOnDataLoss=false; "
+            f"that loses some or all of the offsets {self.begin} to {self.end}",
         )
 
 
@@ -118,11 +130,12 @@ class Scanner:
         Raises UnsupportedFormatError for an inner batch.
         """
         if part.gap:
-            yield Damage(part.begin, part.end, part.path, part.gap)
+            yield Damage(part.begin, part.end, part.path, part.gap, part.is_lost)
             return
         view = _map(part)
         if view is None:
-            yield Damage(part.begin, part.end, part.path, "the file has been deleted (expired?)")
+            why = "the file has been deleted (expired?)"
+            yield Damage(part.begin, part.end, part.path, why, is_lost=True)
             return
         at, end = part.begin - part.base, min(part.end - part.base, len(view))
         retried = -1

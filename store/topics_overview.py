@@ -21,7 +21,7 @@ from store.broker_config_files import (
     read_topic_configs,
 )
 from store.dispatched import read_dispatched
-from store.errors import DamageError
+from store.errors import DamageError, StoreError, StoreIOError
 from store.layout import SCHEDULE_TOPIC
 from store.message_store import MessageStore
 
@@ -46,7 +46,7 @@ class QueueState:
     latest_timestamp: int = _NONE
     repeated: int | None = None
     gaps: int | None = None
-    damage: DamageError | None = field(default=None, compare=False)
+    damage: StoreError | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +73,27 @@ class Lag:
     milliseconds: int | None
     next_timestamp: int | None
     expired: int
-    damage: DamageError | None = field(default=None, compare=False)
+    damage: StoreError | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All of it. The files say what was missing or torn among the broker's own."""
+    """All of it. The files say what was missing or torn among the broker's own.
+
+    ``links`` are the errors of symbolic links in place of a topic's or a queue's directory.
+    """
 
     topics: tuple[TopicState, ...]
     groups: tuple[tuple[str, Lag], ...]
     delay_levels: tuple[tuple[int, Lag], ...]
     files: tuple[ConfigFile[Any], ...]
+    links: tuple[StoreIOError, ...] = ()
 
 
 def describe_topics(store: MessageStore) -> Overview:
     """Look at all queues and at the broker's own files. Raises DamageError, StoreIOError.
 
-    One damaged queue stops nothing: it is told as such.
+    A damaged or unreadable queue and a symbolic link stop nothing: each is reported.
     """
     root = store.store_root
     configs = read_topic_configs(root)
@@ -98,9 +102,10 @@ def describe_topics(store: MessageStore) -> Overview:
     known = configs.content or {}
     dispatched = read_dispatched(store.output)
     drops = None if dispatched is None else dispatched.drops
+    links: list[StoreIOError] = []
     topics = tuple(
-        TopicState(topic, known.get(topic), _queues(store, topic, drops))
-        for topic in sorted({*store.topics(), *known})
+        TopicState(topic, known.get(topic), _queues(store, topic, drops, links))
+        for topic in sorted({*store.topics(links), *known})
     )
     queues = {(q.topic, q.queue_id): q for t in topics for q in t.queues}
     groups = tuple((c.group, _lag(store, queues, c)) for c in _with_uncommitted(consumers, topics))
@@ -108,11 +113,19 @@ def describe_topics(store: MessageStore) -> Overview:
         (level, _lag(store, queues, CommittedOffset("", SCHEDULE_TOPIC, level - 1, offset)))
         for level, offset in sorted((delays.content or {}).items())
     )
-    return Overview(topics, groups, levels, (configs, consumers, delays))
+    return Overview(topics, groups, levels, (configs, consumers, delays), _by_path(links))
 
 
-def _queues(store: MessageStore, topic: str, drops: _Drops | None) -> tuple[QueueState, ...]:
-    queues = (_queue_state(store, topic, queue_id) for queue_id in store.queue_ids(topic))
+def _by_path(links: list[StoreIOError]) -> tuple[StoreIOError, ...]:
+    """Return the errors of links by path, one each."""
+    found = {link.path: link for link in links}
+    return tuple(found[path] for path in sorted(found))
+
+
+def _queues(
+    store: MessageStore, topic: str, drops: _Drops | None, links: list[StoreIOError]
+) -> tuple[QueueState, ...]:
+    queues = (_queue_state(store, topic, queue_id) for queue_id in store.queue_ids(topic, links))
     if drops is None:
         return tuple(queues)
     return tuple(
@@ -133,7 +146,7 @@ def _queue_state(store: MessageStore, topic: str, queue_id: int) -> QueueState:
             store.message_store_timestamp(topic, queue_id, first),
             store.message_store_timestamp(topic, queue_id, end - 1),
         )
-    except DamageError as e:
+    except (DamageError, StoreIOError) as e:
         return QueueState(topic, queue_id, damage=e)
 
 
@@ -154,19 +167,18 @@ def _with_uncommitted(
 def _lag(
     store: MessageStore, queues: Mapping[tuple[str, int], QueueState], at: CommittedOffset
 ) -> Lag:
-    queue = queues.get((at.topic, at.queue_id), QueueState(at.topic, at.queue_id))
+    queue = queues.get((at.topic, at.queue_id)) or QueueState(at.topic, at.queue_id)
     if at.offset < 0 or queue.damage is not None:
         return Lag(queue, at.offset if at.offset >= 0 else None, None, None, None, 0)
     first_left = max(at.offset, queue.min_offset)
-    messages = queue.max_offset - at.offset
-    lag = Lag(queue, at.offset, messages, None, None, first_left - at.offset)
+    messages, expired = queue.max_offset - at.offset, first_left - at.offset
     if first_left >= queue.max_offset:
-        return replace(lag, milliseconds=None if messages > 0 else 0)
+        return Lag(queue, at.offset, messages, None if messages > 0 else 0, None, expired)
     try:
         stored = store.message_store_timestamp(at.topic, at.queue_id, first_left)
-    except DamageError as e:
-        return replace(lag, damage=e)
+    except (DamageError, StoreIOError) as e:
+        return Lag(queue, at.offset, messages, None, None, expired, e)
     if stored < 0:  # it has expired since
-        return lag
+        return Lag(queue, at.offset, messages, None, None, expired)
     behind = max(queue.latest_timestamp - stored, 0)  # a clock may have stepped back
-    return replace(lag, milliseconds=behind, next_timestamp=stored)
+    return Lag(queue, at.offset, messages, behind, stored, expired)

@@ -20,8 +20,10 @@ from store.config import StoreConfig
 from store.consume_queue_ext import ExtFiles
 from store.disk import Disk
 from store.errors import DamageError
-from store.index_service import encode_header, index_files, read_slots
+from store.index_file import list_index_files
+from store.index_service import encode_header, read_slots
 from store.kernels.index import INDEX_COUNT, SLOTS_PER_PAGE, fill_slots
+from store.listing import list_names
 from store.mapped_file import data_pieces, file_name, is_mapped_file_name, map_file
 from store.marks import IndexMark, QueueMark
 
@@ -68,10 +70,13 @@ class Truncation:
     def _truncate(self, directory: Path, span: tuple[int, int], file_size: int) -> int:
         """Cut the files of one directory to ``span`` = (end, allocated); return the units cut."""
         end, allocated = span
+        if end > allocated or (allocated > 0 and allocated % file_size):
+            reason = f"no queue of files of {file_size} bytes ends at {end} of {allocated} bytes"
+            raise DamageError(directory, max(end, 0), reason, _NEW_OUTPUT_HINT)
         cut = 0
         for changed in (directory, directory.parent, directory.parent.parent):
             self._disk.settle(changed)  # a process killed before may have removed files there
-        for path in sorted(_mapped_files(directory)):
+        for path in _mapped_files(directory):
             base = int(path.name)
             if base >= allocated:
                 cut += count_data(path, 0, layout.CQ_UNIT_SIZE)
@@ -108,7 +113,7 @@ class Truncation:
     def truncate_index(self, mark: IndexMark) -> None:
         """Cut the index. Raises DamageError if its newest file is not there."""
         self._disk.settle(self._root / layout.INDEX_DIR)
-        for path in index_files(self._root / layout.INDEX_DIR):
+        for path in list_index_files(self._root / layout.INDEX_DIR):
             if path.name > mark.file:
                 self.counts.index_entries += self._count_entries(path, 1)
                 self._remove(path)
@@ -119,6 +124,9 @@ class Truncation:
         _check_size(path, layout.index_file_size(slot_num, index_num), _NEW_OUTPUT_HINT)
         header = np.array(mark.header, np.int64)
         count = int(header[INDEX_COUNT])
+        if count > index_num:
+            reason = f"the batch record counts {count} entries of {index_num}"
+            raise DamageError(path, 0, reason, _NEW_OUTPUT_HINT)
         self.counts.index_entries += self._count_entries(path, count)
         self._write_slots(path, count)  # first, so that no slot names an entry that is gone
         self._disk.write(path, 0, encode_header(header, self._config))
@@ -136,13 +144,12 @@ class Truncation:
         begin, end = (layout.index_entry_at(n, slot_num) for n in (1, max(count, 1)))
         slots = np.zeros(slot_num, np.int32)
         fill_slots(view[begin:end], slots)
-        right = slots.astype(layout.INDEX_SLOT)
-        there = read_slots(path, self._config)
-        pages = np.unique(np.flatnonzero(right != there) // SLOTS_PER_PAGE)
-        for page in pages.tolist():
-            first = page * SLOTS_PER_PAGE
-            data = right[first : first + SLOTS_PER_PAGE]
-            self._disk.write(path, layout.index_slot_at(first), data.tobytes())
+        there = read_slots(path, self._config, slots.dtype)
+        for first in range(0, slot_num, SLOTS_PER_PAGE):
+            right = slots[first : first + SLOTS_PER_PAGE]
+            if not np.array_equal(right, there[first : first + SLOTS_PER_PAGE]):
+                data = right.astype(layout.INDEX_SLOT)
+                self._disk.write(path, layout.index_slot_at(first), data.tobytes())
 
     def _count_entries(self, path: Path, first: int) -> int:
         at = layout.index_entry_at(first, self._config.max_hash_slot_num)
@@ -174,6 +181,4 @@ def _check_size(path: Path, size: int, hint: str) -> None:
 
 
 def _mapped_files(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        return []
-    return [p for p in directory.iterdir() if is_mapped_file_name(p.name) and p.is_file()]
+    return [directory / name for name in list_names(directory, is_mapped_file_name)]

@@ -2,7 +2,9 @@
 
 ``CommitLogDataSource`` is the data source ``rocketmq-commitlog``; ``start_dispatch`` starts the
 query that builds ConsumeQueue and IndexFile, ``start_mirror`` the one that sends the messages to
-Kafka, ``query_error`` tells what ended one; ``build_session`` makes a Spark session fit for all.
+Kafka, ``query_error`` returns what ended one, ``stop_query`` stops any streaming query between two
+batches; ``build_session`` makes a Spark session fit for all, ``register_source`` makes a data
+source known to any session.
 Importing this package loads no PySpark.
 """
 
@@ -14,16 +16,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streaming.mirror_query import MirrorOptions, start_mirror
     from streaming.query import query_error, start_dispatch
-    from streaming.session import build_session
+    from streaming.session import build_session, register_source
     from streaming.source import CommitLogDataSource
+    from streaming.stopping import stop_query
 
 __all__ = [
     "CommitLogDataSource",
     "MirrorOptions",
     "build_session",
     "query_error",
+    "register_source",
     "start_dispatch",
     "start_mirror",
+    "stop_query",
 ]
 
 _MODULES = {
@@ -31,8 +36,10 @@ _MODULES = {
     "MirrorOptions": "mirror_query",
     "build_session": "session",
     "query_error": "query",
+    "register_source": "session",
     "start_dispatch": "query",
     "start_mirror": "mirror_query",
+    "stop_query": "stopping",
 }
 
 

@@ -12,6 +12,10 @@ from store.errors import StoreError
 from streaming.stretches import Stretch, in_log_order
 
 
+class StoppedError(StoreError):
+    """A batch was not applied because its query is being stopped. That is no failure."""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkCounts:
     """What a sink has done since it began."""
@@ -32,7 +36,8 @@ class BatchSink(ABC):
     name: ClassVar[str]  # as in "the dispatch is being stopped"
 
     def __init__(self) -> None:
-        self.error: StoreError | None = None
+        self.error: StoreError | None = None  # of a batch, or of the end
+        self._end_error: StoreError | None = None
         self._lock = threading.Lock()
         self._ending = self._closed = False
 
@@ -44,11 +49,13 @@ class BatchSink(ABC):
         """
         with self._lock:
             if self._ending:
-                raise StoreError(f"the {self.name} is being stopped")
+                raise StoppedError(f"the {self.name} is being stopped")
             if self.error is not None:
                 raise self.error
             try:
                 self._apply(in_log_order(stretches))
+            except StoppedError:
+                raise
             except StoreError as e:
                 self.error = e
                 raise
@@ -60,13 +67,19 @@ class BatchSink(ABC):
         """Let a batch that waits for something outside fail now: its query is about to end."""
 
     def close(self) -> None:
-        """Wait for the batch in flight, and end."""
+        """Wait for the batch in flight, and end. Raises StoreError, to whoever calls it."""
         self._ending = True
         self.stop_waiting()
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._end()
+                try:
+                    self._end()
+                except StoreError as e:
+                    self._end_error = e
+                    self.error = self.error or e
+        if self._end_error is not None:
+            raise self._end_error
 
     @abstractmethod
     def _apply(self, stretches: list[Stretch]) -> None:

@@ -19,6 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from checkpoints.bulk.rebuild import BulkRebuilt, Report, rebuild_root
+from store.given_path import given_path
 from streaming.failures import error_of
 from streaming.take_root import take_root
 
@@ -45,7 +46,7 @@ def rebuild(  # noqa: PLR0913 - as start_dispatch
     DamageError is raised.
     """
     conf = Path(broker_conf) if broker_conf is not None else None
-    root = take_root(Path(store_root), Path(output), conf, broker_version)
+    root = take_root(given_path(store_root), given_path(output), conf, broker_version)
     rebuilt = rebuild_root(root, SparkRun(spark.sparkContext), report)
     if rebuilt.damage is not None:
         raise rebuilt.damage.error()

@@ -7,19 +7,16 @@ lock), and the sink applies batches as those of the query: each is durable, in l
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 
 from store.config import StoreConfig
-from store.log_plan import LogPlanner, Plan
-from store.scan import Damage, Scanner
+from store.log_plan import LogPlanner
+from store.log_replay import scan_in_order
+from store.scan import Damage
 from streaming.batch_sink import BatchSink
-from streaming.stretches import Stretch
 
 BATCH_BYTES = 128 * 1024 * 1024
-_THREADS_MAX = 4  # as many scan faster than any sink applies; each is a batch ahead, in memory
 
 Report = Callable[[int, int], None]  # bytes of log done, bytes in all
 
@@ -38,33 +35,14 @@ def catch_up(  # noqa: PLR0913 - by name all but four
 
     Damage is left for the query, which knows what to do. Raises StoreError as the sink does.
     """
-    (begin, end), threads = span, min(len(os.sched_getaffinity(0)), _THREADS_MAX)
-    planned, done = begin, begin
-    ahead: deque[tuple[Plan, Future[list[Stretch]]]] = deque()
-    with ThreadPoolExecutor(threads, "reput-scan") as pool:
-        while not is_stopping():
-            while planned < end and len(ahead) <= threads:
-                plan = planner.plan(planned, max_bytes=batch_bytes, until=end)
-                if not plan.ranges:
-                    end = planned
-                    break
-                ahead.append((plan, pool.submit(_scan, plan, config)))
-                planned = plan.end
-            if not ahead:
-                break
-            plan, scanned = ahead.popleft()
-            stretches = scanned.result()
-            if any(isinstance(stretch, Damage) for stretch in stretches):
+    begin, end = span
+    done = begin
+    with closing(scan_in_order(planner, config, span, batch_bytes=batch_bytes)) as scanned:
+        for plan, stretches in scanned:
+            if is_stopping() or any(isinstance(stretch, Damage) for stretch in stretches):
                 break
             sink.apply(stretches)
             done = plan.end
             if report is not None:
-                report(done - begin, span[1] - begin)
-        for _, waiting in ahead:
-            waiting.cancel()
+                report(done - begin, end - begin)
     return done
-
-
-def _scan(plan: Plan, config: StoreConfig) -> list[Stretch]:
-    scanner = Scanner(config)
-    return [stretch for part in plan.ranges for stretch in scanner.read(part)]

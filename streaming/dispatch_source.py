@@ -33,6 +33,7 @@ _ARROW_SCHEMA = pa.schema(
         ("end_offset", pa.int64()),
         ("damage_path", pa.string()),
         ("damage_reason", pa.string()),
+        ("damage_is_lost", pa.bool_()),
         ("topics", pa.list_(pa.string())),
         ("queue_ids", pa.binary()),
         *((name, pa.binary()) for name in COLUMN_TYPES),
@@ -40,7 +41,7 @@ _ARROW_SCHEMA = pa.schema(
 )
 _SCHEMA = (
     "begin_offset BIGINT, end_offset BIGINT, damage_path STRING, damage_reason STRING, "
-    "topics ARRAY<STRING>, queue_ids BINARY, "
+    "damage_is_lost BOOLEAN, topics ARRAY<STRING>, queue_ids BINARY, "
     + ", ".join(f"{name} BINARY" for name in COLUMN_TYPES)
 )
 
@@ -110,6 +111,7 @@ def to_batch(stretch: DispatchRequests | Damage) -> pa.RecordBatch:
     row["begin_offset"], row["end_offset"] = stretch.begin, stretch.end
     if isinstance(stretch, Damage):
         row["damage_path"], row["damage_reason"] = stretch.path, stretch.reason
+        row["damage_is_lost"] = stretch.is_lost
     else:
         row["topics"] = stretch.topics
         row["queue_ids"] = stretch.queue_ids.astype("<i4").tobytes()
@@ -127,7 +129,10 @@ def from_table(table: pa.Table) -> list[DispatchRequests | Damage]:
             span = columns["begin_offset"][row].as_py(), columns["end_offset"][row].as_py()
             reason = columns["damage_reason"][row].as_py()
             if reason is not None:
-                stretches.append(Damage(*span, columns["damage_path"][row].as_py(), reason))
+                path, is_lost = (
+                    columns[name][row].as_py() for name in ("damage_path", "damage_is_lost")
+                )
+                stretches.append(Damage(*span, path, reason, is_lost))
                 continue
             queues = columns["topics"][row].as_py(), columns["queue_ids"][row].as_buffer()
             packed = {name: columns[name][row].as_buffer() for name in COLUMN_TYPES}

@@ -13,13 +13,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from store.config import StoreConfig, config_to_json
-from streaming.batch_sink import BatchSink
+from store.errors import SparkError, StoreError
+from streaming.batch_sink import BatchSink, StoppedError
 from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
+from streaming.failures import error_of
 from streaming.log_stream import RANGE_BYTES_MIN
 from streaming.options import spark_interval
 from streaming.progress import DispatchProgress, Listener
+from streaming.session import register_source
+from streaming.stopping import LAST_BATCH_SECONDS, finish_batch
+from streaming.stretches import Stretch
 
-_LAST_BATCH_SECONDS = 10.0  # how long a query that is stopped may go on with the batch it is at
 _POLL_SECONDS = 0.01
 
 # Called before each batch with what tells whether the query is to end; returns whether it has
@@ -55,10 +59,10 @@ class LogQuery:
         feed = _Feed(sink, self.catches_up)
         writer = self._stream(spark).writeStream.foreachBatch(feed.apply).queryName(name)
         feed.query = self._triggered(writer).start()
-        return RunningLogQuery(feed.query, feed)
+        return RunningLogQuery(feed.query, feed, sink)
 
     def _stream(self, spark: SparkSession) -> DataFrame:
-        spark.dataSource.register(DispatchRequestSource)
+        register_source(spark, DispatchRequestSource)
         range_bytes = max(self.max_bytes // spark.sparkContext.defaultParallelism, RANGE_BYTES_MIN)
         return (
             spark.readStream.format(FORMAT)
@@ -78,20 +82,50 @@ class LogQuery:
         return writer.trigger(processingTime=spark_interval(self.trigger_interval))
 
 
-class RunningLogQuery:
-    """A query that can be stopped between two batches."""
+class RunningLogQuery(StreamingQuery):
+    """Spark's query, but for its end: that finishes the batch in flight and frees what it owns."""
 
-    def __init__(self, query: StreamingQuery, feed: _Feed) -> None:
-        self.query = query
+    def __init__(self, query: StreamingQuery, feed: _Feed, sink: BatchSink) -> None:
+        super().__init__(query._jsq)
         self._feed = feed
+        self._sink = sink
 
     def stop(self) -> None:
-        """Stop the query after the batch in flight, or after 10 s of waiting for it.
+        """Stop after the batch in flight; return when the sink's root or name is free again.
 
-        Spark's own ``stop`` cancels the batch instead: its tasks fail, and say so.
+        After 10 s of waiting for the batch, Spark interrupts its jobs; what the sink has begun to
+        apply is finished in any case. A failure of that batch is what ``exception`` returns.
+        Raises StoreError if the sink cannot be closed.
         """
-        self._feed.stop()
-        self.query.stop()
+        self._feed.refuse()
+        if not finish_batch(self, LAST_BATCH_SECONDS):
+            self._feed.is_interrupted = True
+            super().stop()
+        self._sink.close()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait for the end, as Spark's query does; then the root or name is free again too.
+
+        ``timeout`` in seconds. Raises StreamingQueryException if the query failed.
+        """
+        has_ended: bool | None = True
+        try:
+            has_ended = super().awaitTermination(timeout)  # type: ignore[arg-type]
+        finally:
+            if has_ended is not False:
+                self._sink.close()
+        return has_ended
+
+    def failure(self) -> StoreError | None:
+        """Return what the query failed with; not that a stop interrupted it."""
+        if self._sink.error is not None:
+            return self._sink.error
+        raised = self.exception()
+        if raised is None:
+            return None
+        error = error_of(raised)
+        is_stops = self._feed.is_interrupted and isinstance(error, SparkError)
+        return None if is_stops else error
 
 
 class _InterruptedError(Exception):
@@ -109,40 +143,52 @@ class _Feed:
 
     def __init__(self, sink: BatchSink, catches_up: CatchesUp | None) -> None:
         self.query: StreamingQuery | None = None
+        self.is_interrupted = False  # by Spark, on behalf of our own stop
         self._sink = sink
         self._catches_up = catches_up
-        self._busy = threading.Lock()
-        self._stopping = threading.Event()
+        self._refuses = threading.Event()
 
     def apply(self, batch: DataFrame, _batch_id: int) -> None:
-        """Apply a batch.
+        """Apply a batch. Raises what it fails with.
 
-        What fails because the query ends is no failure, and is told to Spark in few words: Spark
-        looks through the text by a recursion, which a long one makes overflow its stack.
+        What the stop itself causes is no failure, and Spark gets it in few words: it searches the
+        text with a recursion that a long one makes overflow the stack.
         """
         try:
-            with self._busy:
-                if not self._stopping.is_set() and self._is_caught_up():
-                    return
-                if not self._stopping.is_set():
-                    self._sink.apply(from_table(batch.toArrow()))
-                    return
-        except Exception:
-            if not self._is_ending():
-                raise
+            if not self._refuses.is_set() and self._is_caught_up():
+                return
+            if not self._refuses.is_set():
+                self._sink.apply(self._read(batch))
+                return
+        except StoppedError:
+            pass
         while self.query is not None and self.query.isActive:
             time.sleep(_POLL_SECONDS)
         raise _InterruptedError from None
 
+    def refuse(self) -> None:
+        """Take no more batches; the one in flight waits for nothing outside any more."""
+        self._refuses.set()
+        self._sink.stop_waiting()
+
     def _is_caught_up(self) -> bool:
         return self._catches_up is not None and self._catches_up(self._is_ending)
 
-    def stop(self) -> None:
-        """Take no more batches; wait for the one in flight, though not for long."""
-        self._stopping.set()
-        self._sink.stop_waiting()
-        if self._busy.acquire(timeout=_LAST_BATCH_SECONDS):
-            self._busy.release()
+    def _read(self, batch: DataFrame) -> list[Stretch]:
+        """Run the batch's jobs. Raises StoppedError if Spark cancelled them."""
+        try:
+            return from_table(batch.toArrow())
+        except Exception as e:
+            if self._is_cancelled() and isinstance(error_of(e), SparkError):
+                raise StoppedError("Spark cancelled the batch") from e
+            raise
 
     def _is_ending(self) -> bool:
-        return self._stopping.is_set() or (self.query is not None and not self.query.isActive)
+        return self._refuses.is_set() or not self._is_active()
+
+    def _is_cancelled(self) -> bool:
+        """Return whether Spark's own stop was called: by ours, or by the user."""
+        return self.is_interrupted or (not self._refuses.is_set() and not self._is_active())
+
+    def _is_active(self) -> bool:
+        return self.query is None or self.query.isActive

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from store.broker_config_files import read_topic_configs
 from store.commit_log import CommitLog
+from store.compression import BODY_BYTES_MAX
 from store.config import StoreConfig, load_config
 from store.errors import ConfigError, DamageError
-from store.foreign import refuse_foreign_store
+from store.foreign import refuse_foreign_store, require_log_files
 from store.layout import ABORT_FILE
 from store.log_plan import UNLIMITED
-from store.log_position import asked_offset, first_stored_at
+from store.log_position import asked_offset, first_stored_after
+from store.message_columns import BodyLimits
 from streaming.kafka.client_options import ClientOptions, client_options
 from streaming.kafka.cluster import Cluster
 from streaming.kafka.mirror import MirrorLink, MirrorSink, MirrorTerms, check_position
@@ -40,7 +41,7 @@ from streaming.kafka.record_batches import CODECS, Encoder, check_codec
 from streaming.kafka.routes import Creation, Router
 from streaming.kafka.topic_rules import TopicRules, check_kafka_name
 from streaming.log_query import LogQuery, RunningLogQuery
-from streaming.options import spark_interval
+from streaming.options import check_size, spark_interval
 from streaming.progress import DispatchProgress
 
 _log = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class MirrorOptions:
     max_bytes_per_trigger: int | None = None
     transaction_bytes: int = TRANSACTION_BYTES
     fail_on_data_loss: bool = True
+    max_body_bytes: int = BODY_BYTES_MAX
     wait_for_kafka_seconds: float = WAIT_FOR_KAFKA_SECONDS
     on_progress: Callable[[DispatchProgress], None] | None = None
 
@@ -93,19 +95,13 @@ class MirrorOptions:
 class Mirror:
     """A running mirror: Spark's query and the sink it feeds."""
 
-    running: RunningLogQuery
+    query: RunningLogQuery
     sink: MirrorSink
     checkpoint: Path
 
-    @property
-    def query(self) -> StreamingQuery:
-        """Return Spark's query."""
-        return self.running.query
-
     def close(self) -> None:
-        """Stop the query after the batch in flight, end the producer."""
-        self.running.stop()
-        self.sink.close()
+        """Stop the query after the batch in flight and close the producer."""
+        self.query.stop()
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
 
@@ -148,6 +144,8 @@ def start_mirror(spark: SparkSession, store_root: str | Path, options: MirrorOpt
 def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
     """Check everything that can be checked without Spark, and take the name over."""
     spark_interval(options.trigger_interval)
+    check_size("max_bytes_per_trigger", options.max_bytes_per_trigger)
+    check_size("transaction_bytes", options.transaction_bytes)
     check_codec(options.compression)
     if options.from_offset is not None and options.from_time is not None:
         raise ConfigError("give an offset or a time to begin at, not both")
@@ -159,6 +157,8 @@ def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
     check_codec(codec)
     config = load_config(store_root, options.broker_conf, options.broker_version)
     refuse_foreign_store(store_root, config)
+    if options.available_now:
+        require_log_files(store_root, config)
     log = CommitLog(config.commit_log_paths(store_root), config)
     name = options.name or default_name(store_root, options.rules.prefix)
     cluster = Cluster(client)
@@ -197,7 +197,7 @@ def _prepare(
         position = _position(log, found, options, store_root, name)
         until = UNLIMITED
         if options.to_time is not None:
-            until = max(first_stored_at(log, options.to_time + 1), position.commit_log_offset)
+            until = max(first_stored_after(log, options.to_time), position.commit_log_offset)
     except BaseException:
         producer.close()
         raise
@@ -211,7 +211,8 @@ def _prepare(
         wait_seconds=options.wait_for_kafka_seconds,
         is_clean=lambda: not (store_root / ABORT_FILE).exists(),
     )
-    encoder = Encoder(config, terms.batch_bytes, CODECS[codec][1])
+    limits = BodyLimits(options.max_body_bytes)
+    encoder = Encoder(config, terms.batch_bytes, CODECS[codec][1], limits)
     sink = MirrorSink(log, MirrorLink(begin, router, encoder), terms, (producer, position, found))
     return PreparedMirror(
         store_root=store_root,

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from store.errors import StoreError
 from streaming.batch_sink import BatchSink
 from streaming.options import OFFSET_KEY
 
@@ -83,7 +84,10 @@ class Listener(StreamingQueryListener):
         threading.Thread(target=self._end, name="reput-close").start()
 
     def _end(self) -> None:
-        self._sink.close()
+        try:
+            self._sink.close()
+        except StoreError as e:  # raised again where the query is stopped or waited for
+            _log.debug("the sink was not closed: %s", e)
         for do in self._ends:
             do()
 

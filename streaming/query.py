@@ -17,7 +17,8 @@ from checkpoints.settings import resolve_config
 from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
-from store.foreign import refuse_foreign_store
+from store.foreign import refuse_foreign_store, require_log_files
+from store.given_path import given_path
 from store.log_plan import LogPlanner
 from store.log_position import asked_offset
 from streaming.bulk import SparkRun
@@ -25,7 +26,7 @@ from streaming.catch_up import BATCH_BYTES, catch_up
 from streaming.dispatchers import ArrivalListener, DispatchSink
 from streaming.failures import error_of
 from streaming.log_query import LogQuery, RunningLogQuery
-from streaming.options import spark_interval
+from streaming.options import check_size, spark_interval
 from streaming.progress import DispatchProgress
 from streaming.reached import REACHED_FILE, tell_reached
 
@@ -57,21 +58,15 @@ class DispatchOptions:
 class Dispatch:
     """A running dispatch: Spark's query, the sink it feeds and the root it owns."""
 
-    running: RunningLogQuery
+    query: RunningLogQuery
     sink: DispatchSink
     root: DispatchRoot
     config: StoreConfig
     caught_up: BulkRebuilt | None = None  # what was built in bulk before the query began
 
-    @property
-    def query(self) -> StreamingQuery:
-        """Return Spark's query."""
-        return self.running.query
-
     def close(self) -> None:
-        """Stop the query after the batch in flight, give the root back."""
-        self.running.stop()
-        self.sink.close()
+        """Stop the query after the batch in flight and release the root."""
+        self.query.stop()
 
 
 def start_dispatch(  # noqa: PLR0913 - the signature is a contract
@@ -92,15 +87,20 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
 ) -> StreamingQuery:
     """Start dispatching the commit log of ``store_root`` into ``output``; return the query.
 
+    It is a StreamingQuery whose ``stop`` finishes the batch in flight and releases the root before
+    it returns; so does ``awaitTermination`` where the query has ended.
+
     ``from_offset`` or ``from_time`` (epoch ms) begins a new OUTPUT there; on an existing one it
     replays from there, which changes nothing, and is refused beyond its progress. Queue and index
     files whose messages have all expired from the log are deleted, unless ``keep_expired``. Where
     OUTPUT is a GiB or more behind, that is done before this returns: in bulk if it is new.
     ``listeners`` are called with what a batch holds, after it is durable; they must not raise.
 
-    The root is given back when the query ends. Raises ConfigError, DamageError, RootInUseError,
-    UnsupportedFormatError and StoreIOError before anything is written; damage met later ends the
-    query with that error.
+    Where the query is ended through Spark (``spark.streams``), a listener releases the root a
+    moment later: call ``stop`` on what this returned to wait for that.
+
+    Raises ConfigError, DamageError, RootInUseError, UnsupportedFormatError and StoreIOError before
+    anything is written; damage met later ends the query with that error.
     """
     options = DispatchOptions(
         broker_conf=Path(broker_conf) if broker_conf is not None else None,
@@ -114,7 +114,7 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
         keep_expired=keep_expired,
         listeners=listeners,
     )
-    return begin_dispatch(spark, Path(store_root), Path(output), options).query
+    return begin_dispatch(spark, given_path(store_root), given_path(output), options).query
 
 
 def begin_dispatch(
@@ -239,10 +239,13 @@ class CatchUpBetweenBatches:
 def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -> PreparedDispatch:
     """Check everything that can be checked without Spark, and take the root."""
     spark_interval(options.trigger_interval)
+    check_size("max_bytes_per_trigger", options.max_bytes_per_trigger)
     if not store_root.is_dir():
         raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
     config = resolve_config(store_root, output, options.broker_conf, options.broker_version)
     refuse_foreign_store(store_root, config)
+    if options.available_now:
+        require_log_files(store_root, config)
     replay_from = _replay_offset(store_root, config, options)
     root = DispatchRoot.open(
         output, store_root, config, from_offset=replay_from, report=options.on_recovery

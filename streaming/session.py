@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from store.errors import SparkError
 from streaming.jvm_stderr import worth_passing_on
@@ -26,6 +28,7 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96, the default, is obsolete
     "spark.sql.streaming.metricsEnabled": "false",
     # By TCP each task waits 40 ms for an acknowledgement that its worker's system holds back.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -40,13 +43,8 @@ _JAVA_MIN = 17
 _STDERR = 2
 
 
-def build_session(
-    app_name: str, master: str | None = None, *, runs_hot: bool = False
-) -> SparkSession:
-    """Start (or get) a session; ``master`` defaults to ``local[*]``. Raises SparkError.
-
-    ``runs_hot``: messages themselves go through the driver's JVM, which then compiles at its best.
-    """
+def build_session(app_name: str, master: str | None = None) -> SparkSession:
+    """Start (or get) a session; ``master`` defaults to ``local[*]``. Raises SparkError."""
     check_java()
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -57,8 +55,8 @@ def build_session(
     if not os.environ["SPARK_LOCAL_IP"]:
         del os.environ["SPARK_LOCAL_IP"]
     conf = SparkConf().setAll(list(_SETTINGS.items())).setAppName(app_name)
-    java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC}"
-    conf.set("spark.driver.extraJavaOptions", java if runs_hot else f"{java} {_QUICK_JIT}")
+    java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC} {_QUICK_JIT}"
+    conf.set("spark.driver.extraJavaOptions", java)
     conf.setMaster(master or "local[*]")
     if is_local(master):
         conf.set("spark.python.daemon.module", "streaming.worker_daemon")
@@ -68,6 +66,24 @@ def build_session(
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as e:
         raise SparkError(f"Spark did not start: {str(e).splitlines()[0]}") from e
+
+
+def register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a data source with a session, also with one that ``newSession`` made.
+
+    Spark's own ``spark.dataSource.register`` looks for the name in the thread's active session, and
+    refuses one that is known there.
+    """
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        spark.dataSource.register(source)
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _start_jvm(conf: SparkConf) -> JavaGateway:
@@ -112,5 +128,5 @@ def check_java() -> None:
     out = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = out.partition('"')[2].partition('"')[0].removeprefix("1.")
     major = version.partition(".")[0]
-    if major.isdigit() and int(major) < _JAVA_MIN:
+    if re.fullmatch("[0-9]{1,9}", major) and int(major) < _JAVA_MIN:
         raise SparkError(f"{wanted}: {java} is {version}")

@@ -13,6 +13,7 @@ with ``.schema("…")`` are decoded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,25 +28,44 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
 from store.config import StoreConfig, load_config
 from store.dispatch_request import DispatchRequests
-from store.errors import ConfigError
-from store.foreign import refuse_foreign_store
+from store.errors import ConfigError, StoreError
+from store.foreign import refuse_foreign_store, require_log_files
 from store.layout import ABORT_FILE
-from store.log_position import check_boundary, first_stored_at
+from store.log_position import check_boundary, first_stored_after, first_stored_at
 from store.mapped_file import map_file
-from store.message_columns import message_batch
+from store.message_columns import BodyLimits, message_batches
 from store.message_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from store.scan import Damage, Scanner
-from streaming.log_stream import RANGE_BYTES_MIN, LogPartition, LogStream, LogStreamReader, Offset
-from streaming.options import EARLIEST, LATEST, OFFSET_KEY, SourceOptions, parse_options
+from streaming.known_topics import check_topics, warn_of_unlisted
+from streaming.log_stream import (
+    RANGE_BYTES_MIN,
+    DataLoss,
+    LogPartition,
+    LogStream,
+    LogStreamReader,
+    Offset,
+    warn_of,
+)
+from streaming.options import (
+    EARLIEST,
+    LATEST,
+    OFFSET_KEY,
+    SourceOptions,
+    given_options,
+    is_table,
+    parse_options,
+    table_options,
+)
 from streaming.pushdown import RowFilter, pushdown_is_enabled
 
 FORMAT = "rocketmq-commitlog"
 
+# The schema as text: what a table of messages is declared with.
 MESSAGE_SCHEMA = (
     "topic STRING, queue_id INT, queue_offset BIGINT, commit_log_offset BIGINT, size INT, "
     "tags STRING, keys STRING, uniq_key STRING, body BINARY, properties MAP<STRING,STRING>, "
@@ -53,7 +73,9 @@ MESSAGE_SCHEMA = (
     "reconsume_times INT, flag INT, sys_flag INT, tags_code BIGINT, "
     "prepared_transaction_offset BIGINT, body_crc INT"
 )
+_TABLE = FORMAT  # key of the metadata that keeps the options of a table
 _BATCH_PARTITION_BYTES = 64 * 1024 * 1024
+_TASK_BYTES_MIN = 16 * 1024  # less is read faster than a task starts
 _STREAM_PARTITIONS = 2
 
 
@@ -65,23 +87,38 @@ class CommitLogDataSource(DataSource):
         """Return the format's name."""
         return FORMAT
 
-    def schema(self) -> str:
-        """Return the schema of a message; without a body where ``includeBody`` is false."""
-        options = parse_options(dict(self.options))
-        if options.include_body:
-            return MESSAGE_SCHEMA
-        return MESSAGE_SCHEMA.replace("body BINARY, ", "")
+    def schema(self) -> StructType:
+        """Return the schema of a message; without a body where ``includeBody`` is false.
+
+        Spark keeps of a table's options those of its schema alone: a reader gets none. So they are
+        kept with the first column.
+        """
+        include_body = parse_options(dict(self.options)).include_body
+        names = [name for name in MESSAGE_FIELDS if include_body or name != "body"]
+        schema = from_arrow_schema(message_schema(names))
+        if is_table(self.options):
+            schema.fields[0].metadata = {_TABLE: json.dumps(given_options(self.options))}
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
-        options = parse_options(dict(self.options), streaming=False)
+        options = parse_options(self._options(schema, streaming=False), streaming=False)
         kind = FilteringReader if pushdown_is_enabled() else CommitLogReader
         return kind(_MessageRows(options, _wanted(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the stream reader."""
-        options = parse_options(dict(self.options), streaming=True)
-        return CommitLogStreamReader(_MessageRows(options, _wanted(schema)))
+        """Return the stream reader; wrong options are its to raise, for Spark hides them here."""
+        try:
+            options = parse_options(self._options(schema, streaming=True), streaming=True)
+            return CommitLogStreamReader(_MessageRows(options, _wanted(schema)))
+        except StoreError as e:
+            return RefusedStreamReader(e)
+
+    def _options(self, schema: StructType, *, streaming: bool) -> dict[str, str]:
+        """Return the options given, and those of the table that they do not replace."""
+        stored = schema.fields[0].metadata.get(_TABLE) if schema.fields else None
+        table = table_options(json.loads(stored), streaming=streaming) if stored else {}
+        return table | given_options(self.options)
 
 
 def _wanted(schema: StructType) -> tuple[str, ...]:
@@ -121,6 +158,7 @@ class _MessageRows:
             is_clean=lambda: not (store_root / ABORT_FILE).exists(),
             max_bytes=self.options.max_bytes_per_trigger,
             range_bytes=range_bytes,
+            data_loss=DataLoss.FAIL if self.options.fail_on_data_loss else DataLoss.SKIP,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -129,20 +167,23 @@ class _MessageRows:
             return
         part, config = partition.part, self.config()
         skip = not self.options.fail_on_data_loss
+        limits = BodyLimits(self.options.max_body_bytes, leaves_out=skip)
         view = None
         for stretch in Scanner(config).read(part, skip_damage=skip):
             if isinstance(stretch, Damage):
                 if not skip:
                     raise stretch.error()
+                warn_of(stretch)
                 continue
             rows = self._rows(stretch)
             if not len(rows):
                 continue
             if view is None:
                 view = map_file(Path(part.path))
-            yield message_batch(
-                stretch, view, part.base, self.wanted, rows=rows, config=config, path=part.path
-            )
+            yield from message_batches(
+                stretch, view, part.base, self.wanted,
+                rows=rows, config=config, path=part.path, limits=limits,
+            )  # fmt: skip
 
     def _rows(self, requests: DispatchRequests) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the rows of the topics and times asked for."""
@@ -165,7 +206,7 @@ def starting_offset(options: SourceOptions, stream: LogStream) -> int:
 def ending_offset(options: SourceOptions, stream: LogStream) -> int:
     """Return where a batch read ends (exclusive); a time is inclusive, as Kafka's is."""
     if options.ending_timestamp is not None:
-        return first_stored_at(stream.log, options.ending_timestamp + 1)
+        return first_stored_after(stream.log, options.ending_timestamp)
     end = options.ending_offsets
     if end == EARLIEST:
         raise ConfigError("option 'endingOffsets' = 'earliest' leaves nothing to read")
@@ -182,6 +223,9 @@ class CommitLogReader(DataSourceReader):
         """Plan the ranges between the starting and the ending offset."""
         options = self._rows.options
         stream = self._rows.stream(_BATCH_PARTITION_BYTES)
+        require_log_files(Path(options.store_root), stream.log.config)
+        if options.subscribe is not None:
+            check_topics(Path(options.store_root), options.subscribe, stream)
         begin, end = starting_offset(options, stream), ending_offset(options, stream)
         check_boundary(stream.log, begin)
         check_boundary(stream.log, end)
@@ -191,8 +235,9 @@ class CommitLogReader(DataSourceReader):
         if begin >= end:
             return []
         if options.min_partitions is not None:
-            stream = self._rows.stream(max((end - begin) // options.min_partitions, 1))
-        return [LogPartition(part) for part in stream.plan_between(begin, end).ranges]
+            size = (end - begin) // options.min_partitions
+            stream = self._rows.stream(max(size, _TASK_BYTES_MIN))
+        return [*stream.partitions_of(stream.plan_between(begin, end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
@@ -215,6 +260,25 @@ def _narrowed(begin: int, end: int, rows: RowFilter, file_size: int) -> tuple[in
     return max(begin, first), min(end, behind)
 
 
+class RefusedStreamReader(LogStreamReader):
+    """The reader of a stream whose options do not hold: whatever it is asked raises that."""
+
+    def __init__(self, error: StoreError) -> None:
+        self._error = error
+
+    def open_stream(self) -> LogStream:
+        """Raise the error."""
+        raise self._error
+
+    def initialOffset(self) -> Offset:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error
+
+
 class CommitLogStreamReader(LogStreamReader):
     """Tails the log."""
 
@@ -227,6 +291,8 @@ class CommitLogStreamReader(LogStreamReader):
         options = self._rows.options
         batch = options.max_bytes_per_trigger or _BATCH_PARTITION_BYTES
         parts = options.min_partitions or _STREAM_PARTITIONS
+        if options.subscribe is not None:
+            warn_of_unlisted(Path(options.store_root), options.subscribe)
         return self._rows.stream(max(batch // parts, RANGE_BYTES_MIN))
 
     def initialOffset(self) -> Offset:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints.bulk.prove import Proof, can_prove, prove
-from checkpoints.bulk.tasks import Run
 from checkpoints.fingerprint import check_fingerprint
 from checkpoints.progress import LostRange, Progress, read_progress
 from store.commit_log import CommitLog
 from store.compare import Counts, Difference, StoreComparison, Terms
 from store.config import StoreConfig, other_setting
 from store.consume_queue_store import QueueDrops, QueueKey
-from store.derivation import Derivation
+from store.dispatch_request import concat
 from store.errors import ConfigError, DamageError
-from store.foreign import refuse_foreign_store
+from store.foreign import refuse_foreign_store, require_log_files
 from store.layout import ABORT_FILE
 from store.log_plan import LogPlanner
+from store.log_replay import cannot_derive, log_too_short, scan_in_order
 from store.made_root import other_store
+from streaming.batch_sink import BatchSink, SinkCounts
+from streaming.stretches import Stretch, take_following
 
 Report = Callable[[int, int], None]  # bytes of log done, bytes in all
 
@@ -69,13 +71,13 @@ def verify(
     output: Path,
     config: StoreConfig,
     report: Report | None = None,
-    run: Run | None = None,
+    feed: Feed | None = None,
 ) -> Verification:
     """Compare the queues and the index of ``output`` with the log of ``store_root``.
 
     A root of ours is compared up to its progress, one a broker made up to the log's end. Nothing
-    is written. With ``run`` many tasks see first whether all is equal, where that can be seen so;
-    if it is not, the comparison in log order says where.
+    is written. ``feed`` scans the log and feeds the comparison; by default threads of this process
+    scan.
 
     Raises ConfigError for settings that do not fit the root, DamageError for a log that is
     damaged or has changed, UnsupportedFormatError, StoreIOError.
@@ -84,8 +86,10 @@ def verify(
         if not path.is_dir():
             raise ConfigError(f"{path} is not a directory")
     refuse_foreign_store(store_root, config)
-    log = CommitLog(config.commit_log_paths(store_root), config)
     progress = read_progress(output)
+    if progress is None:
+        require_log_files(store_root, config)
+    log = CommitLog(config.commit_log_paths(store_root), config)
     if progress is not None:
         _check_shape(progress, config, output)
         _check_log(progress, log, store_root, output)
@@ -95,21 +99,15 @@ def verify(
     planner = LogPlanner(log, lambda: is_clean)
     log_end = planner.end()
     span = _span_of(output, progress, (max(log.min_offset(), 0), log_end))
-    if run is not None and progress is not None and can_prove(output, progress, log):
-        proof = prove(output, progress, log, planner, run, report=report)
-        if proof is not None:
-            return _proved(proof, (store_root, output), span, log_end)
     comparison = StoreComparison(output, config, span.terms)
-    derivation = Derivation(log, planner, span.stretches(), span.must_reach_end)
-    messages = 0
-    for batch in derivation.batches():
-        comparison.put(batch)
-        messages += len(batch)
-        if report is not None:
-            report(derivation.at - span.terms.begin, span.end - span.terms.begin)
-    at = max(derivation.at, span.terms.begin)
-    if span.must_reach_end:
-        at = max(at, span.end)
+    sink = CompareSink(comparison, (span.terms.begin, span.end), report)
+    feed = feed if feed is not None else _threads(planner, config)
+    for begin, end in span.stretches():
+        sink.begin(begin)
+        feed((begin, end), is_clean, sink)
+        if sink.at < end and span.must_reach_end:
+            raise log_too_short(log, sink.at, span.must_reach_end)
+    at = max(sink.at, span.end) if span.must_reach_end else sink.at
     differences = comparison.finish(at)
     return Verification(
         store=store_root,
@@ -118,7 +116,7 @@ def verify(
         begin_offset=span.terms.begin,
         end_offset=at,
         log_end_offset=max(log_end, at),
-        messages=messages,
+        messages=sink.counts.messages,
         differences=differences,
         counts=comparison.counts,
         drops=comparison.take_drops(),
@@ -126,21 +124,61 @@ def verify(
     )
 
 
-def _proved(proof: Proof, roots: tuple[Path, Path], span: _Span, log_end: int) -> Verification:
-    """Return the result of a comparison that found all equal; ``roots`` = (STORE, OUTPUT)."""
-    return Verification(
-        store=roots[0],
-        output=roots[1],
-        is_ours=True,
-        begin_offset=span.terms.begin,
-        end_offset=span.end,
-        log_end_offset=max(log_end, span.end),
-        messages=proof.messages,
-        differences=(),
-        counts=Counts(units=proof.units, entries=proof.entries),
-        drops={},
-        lost=(),
-    )
+class CompareSink(BatchSink):
+    """Compares batches with a root; ``at`` is the offset up to which the log was compared."""
+
+    name = "comparison"
+
+    def __init__(
+        self, comparison: StoreComparison, span: tuple[int, int], report: Report | None
+    ) -> None:
+        super().__init__()
+        self._comparison = comparison
+        self._span = span
+        self._report = report
+        self.at = span[0]
+        self.counts = SinkCounts()
+
+    def begin(self, offset: int) -> None:
+        """Take the stretches from ``offset`` on: those between were lost."""
+        self.at = offset
+
+    def _apply(self, stretches: list[Stretch]) -> None:
+        """Compare one batch. Raises DamageError at damage, after all records before it."""
+        requests, _, damage = take_following(stretches, self.at, lambda _: False)
+        if requests:
+            batch = concat(requests)
+            self._comparison.put(batch)
+            self.at = batch.end
+            self.counts = replace(
+                self.counts,
+                batches=self.counts.batches + 1,
+                messages=self.counts.messages + len(batch),
+                reput_from_offset=self.at,
+            )
+        if damage is not None:
+            raise cannot_derive(damage)
+        if self._report is not None:
+            self._report(self.at - self._span[0], self._span[1] - self._span[0])
+
+    def _end(self) -> None:
+        """Do nothing: a comparison owns nothing."""
+
+
+# Scans a span of the log and applies its stretches to a sink, in log order; the flag tells whether
+# the log was closed cleanly.
+Feed = Callable[[tuple[int, int], bool, BatchSink], None]
+
+
+def _threads(planner: LogPlanner, config: StoreConfig) -> Feed:
+    """Return a feed whose scans run in threads of this process."""
+
+    def feed(span: tuple[int, int], _is_clean: bool, sink: BatchSink) -> None:
+        with closing(scan_in_order(planner, config, span)) as scanned:
+            for _, stretches in scanned:
+                sink.apply(stretches)
+
+    return feed
 
 
 def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int]) -> _Span:

@@ -16,6 +16,7 @@ from pathlib import Path
 from checkpoints.bulk.state import BulkPlan, BulkState, PartRecord, boot_id
 from checkpoints.bulk.tasks import BuildIndex, Job, PreFill, Run, ScanPart
 from checkpoints.fingerprint import read_fingerprint
+from checkpoints.output import check_replaced
 from checkpoints.progress import BatchEnd
 from checkpoints.root import DispatchRoot
 from checkpoints.signs import read_signs
@@ -33,11 +34,11 @@ from store.bulk.log_parts import (
 from store.bulk.queue_parts import JoinedQueues
 from store.config import StoreConfig, config_to_json
 from store.consume_queue_store import ConsumeQueueStore, QueueDrops, QueueKey
-from store.derivation import Derivation
 from store.errors import ConfigError, StoreError
 from store.index_service import IndexState, name_after, next_name
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
 from store.log_plan import LogPlanner
+from store.log_replay import LogReplay
 from store.marks import QueueMark
 from store.scan import Damage
 
@@ -236,8 +237,8 @@ class BulkRebuild:
         wanted = set(keys)
         store = ConsumeQueueStore(new, self._config, disk, wanted.__contains__)
         span = (plan.log.begin, plan.log.end)
-        derivation = Derivation(self._root.log, self._planner, [span], "it was longer before")
-        for batch in derivation.batches():
+        replay = LogReplay(self._root.log, self._planner, [span], "it was longer before")
+        for batch in replay.batches():
             store.put_message_position_info(batch)
         drops = store.take_drops()
         return drops, store.marks_of(drops)
@@ -294,6 +295,7 @@ class BulkRebuild:
 
     def _check_places(self) -> None:
         """Refuse to swap what cannot be renamed, before anything is."""
+        check_replaced(self._root.path)
         device = self._root.path.stat().st_dev
         for name in WHOLE:
             place = self._root.path / name

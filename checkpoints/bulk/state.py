@@ -8,29 +8,40 @@
 =====================  ===================================================================
 
 Each record is written after what it names. None is synced: they hold as long as the machine has not
-been booted again (``boot_id``), else the rebuild begins anew. Records are those of
-``store.dispatched``: a JSON line and its CRC-32.
+been booted again (``boot_id``), else the rebuild begins anew. Their encoding:
+``store.state_codec``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 
 from checkpoints.progress import REPUT_DIR
 from store.bulk.index_build import BuiltIndexPart
 from store.bulk.key_parts import IndexPart, PartKeys
-from store.bulk.log_parts import LogPart, LogParts, Scanned
+from store.bulk.log_parts import LogParts, Scanned
 from store.bulk.queue_parts import PartQueues
+from store.config import Shape
 from store.disk import Disk
-from store.dispatched import Fingerprint, decode_values, encode_values, read_progress_file
+from store.dispatched import Fingerprint
 from store.errors import DamageError
+from store.layout import RECORD_MIN_SIZE
 from store.scan import Damage
+from store.state_codec import (
+    Check,
+    Offset,
+    PathText,
+    Position,
+    decode_record,
+    encode_values,
+    read_state_file,
+)
+from store.state_names import IndexFileName, QueueId, Topic
 
 BULK_DIR = REPUT_DIR / "bulk"
 NEW_DIR, OLD_DIR = BULK_DIR / "new", BULK_DIR / "old"
@@ -40,15 +51,24 @@ _Record = TypeVar("_Record")
 RELEASE = 1  # of these records and of how parts are built
 
 
+def _tiles(log: LogParts) -> bool:
+    """Return whether parts tile the log, each within the file that its base begins."""
+    bounds = [log.begin, *(part.end for part in log.parts)]
+    return bounds[-1] == log.end and all(
+        part.base <= part.begin == bound <= part.end and part.number == number
+        for number, (part, bound) in enumerate(zip(log.parts, bounds, strict=False))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class BulkPlan:
     """What is built; ``index_begin`` names the first index file."""
 
-    log: LogParts
-    store: str
-    commit_log: str
-    shape: dict[str, Any]
-    index_begin: str
+    log: Annotated[LogParts, Check("parts that tile the log", _tiles)]
+    store: PathText
+    commit_log: PathText
+    shape: Shape
+    index_begin: IndexFileName
     boot_id: str
     release: int = RELEASE
 
@@ -57,7 +77,8 @@ class BulkPlan:
         names = ("store", "commit_log", "shape", "boot_id", "release")
         same = all(getattr(self, name) == getattr(other, name) for name in names)
         same_log = self.log.begin == other.log.begin and self.log.end <= other.log.end
-        return same and same_log and self.log.damage is None
+        files = [{(part.path, part.base) for part in plan.log.parts} for plan in (self, other)]
+        return same and same_log and files[0] <= files[1] and self.log.damage is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +99,44 @@ class PartRecord:
         return Scanned(self.begin, self.end, [], self.fault)
 
 
+@dataclass(frozen=True, slots=True)
+class _PartValues:
+    """A PartRecord as its file has it: ``queues`` as one list for each of its columns."""
+
+    begin: Offset
+    end: Offset
+    fault: Damage | None
+    keys: PartKeys
+    queues: tuple[
+        tuple[Topic, ...],
+        tuple[QueueId, ...],
+        tuple[Position, ...],
+        tuple[Position, ...],
+        tuple[bool, ...],
+    ]
+    first_record: Fingerprint | None
+    last_record: Fingerprint | None
+
+    def __post_init__(self) -> None:
+        size, keys = self.end - self.begin, self.keys
+        if len({len(column) for column in self.queues}) != 1:
+            raise ValueError("the columns of queues differ in length")
+        if keys.records * RECORD_MIN_SIZE > size or keys.keys > size:
+            raise ValueError("its keys do not fit its bounds")
+
+    def record(self) -> PartRecord:
+        """Return the record."""
+        topics, queue_ids, first, end, is_continuous = self.queues
+        queues = PartQueues(
+            list(zip(topics, queue_ids, strict=True)),
+            np.array(first, np.int64),
+            np.array(end, np.int64),
+            np.array(is_continuous, np.bool_),
+        )
+        records = self.first_record, self.last_record
+        return PartRecord(self.begin, self.end, self.fault, self.keys, queues, *records)
+
+
 class BulkState:
     """The files below ``OUTPUT/reput/bulk``."""
 
@@ -89,9 +148,8 @@ class BulkState:
     def read_plan(self) -> BulkPlan | None:
         """Return the plan of a rebuild that was begun; None if there is none that can be read."""
         path = self.root / _PLAN
-        data = read_progress_file(path)
         try:
-            return None if data is None else decode_values(data, path, _plan_of)
+            return _read(path, BulkPlan)
         except DamageError:  # it was being written
             return None
 
@@ -121,7 +179,8 @@ class BulkState:
 
     def read_part(self, number: int) -> PartRecord | None:
         """Return what a part came to, None if it has not been done."""
-        return _read(self._part_path(number), _part_of)
+        found = _read(self._part_path(number), _PartValues)
+        return None if found is None else found.record()
 
     def write_part(self, number: int, record: PartRecord) -> None:
         """Note that a part is done; what it built must be there."""
@@ -144,7 +203,7 @@ class BulkState:
 
     def read_index_part(self, part: IndexPart) -> BuiltIndexPart | None:
         """Return what a part of an index file came to, None if it is not built."""
-        return _read(self._index_path(part), lambda v: BuiltIndexPart(**v))
+        return _read(self._index_path(part), BuiltIndexPart)
 
     def write_index_part(self, part: IndexPart, built: BuiltIndexPart) -> None:
         """Note that a part of an index file is built."""
@@ -157,9 +216,9 @@ class BulkState:
         return self.root / _PARTS / f"{number:06d}.done"
 
 
-def _read(path: Path, build: Callable[[dict[str, Any]], _Record]) -> _Record | None:
-    data = read_progress_file(path)
-    return None if data is None else decode_values(data, path, build)
+def _read(path: Path, kind: type[_Record]) -> _Record | None:
+    data = read_state_file(path)
+    return None if data is None else decode_record(data, path, kind)
 
 
 def boot_id() -> str:
@@ -168,32 +227,3 @@ def boot_id() -> str:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
         return ""
-
-
-def _plan_of(values: dict[str, Any]) -> BulkPlan:
-    log = values["log"]
-    parts = LogParts(
-        log["begin"],
-        log["end"],
-        tuple(LogPart(**part) for part in log["parts"]),
-        Damage(**log["damage"]) if log["damage"] else None,
-        log["by_records"],
-    )
-    return BulkPlan(**values | {"log": parts})
-
-
-def _part_of(values: dict[str, Any]) -> PartRecord:
-    topics, queue_ids, first, end, is_continuous = values["queues"]
-    queues = PartQueues(
-        list(zip(topics, queue_ids, strict=True)),
-        np.array(first, np.int64),
-        np.array(end, np.int64),
-        np.array(is_continuous, np.bool_),
-    )
-    prints = {
-        name: Fingerprint(**values[name]) if values[name] else None
-        for name in ("first_record", "last_record")
-    }
-    fault = Damage(**values["fault"]) if values["fault"] else None
-    keys = PartKeys(**values["keys"])
-    return PartRecord(**values | {"fault": fault, "keys": keys, "queues": queues} | prints)

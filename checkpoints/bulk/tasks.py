@@ -84,7 +84,7 @@ class ScanPart:
 
     def __call__(self, part: LogPart) -> None:
         """Do it; a part that ends with a fault lays nothing."""
-        config, disk = self.job.config_of(), Disk()
+        config, disk = self.job.config_of(), Disk(Path(self.job.root))
         state = BulkState(Path(self.job.root), disk)
         scanned = part_scanner(self.job.config).scan(part)
         placed = place_part(scanned.requests, config.mapped_file_size_consume_queue)
@@ -116,7 +116,7 @@ class BuildIndex:
 
     def __call__(self, part: IndexPart) -> None:
         """Do it."""
-        disk = Disk()
+        disk = Disk(Path(self.job.root))
         state = BulkState(Path(self.job.root), disk)
         try:
             directory = state.new / INDEX_DIR
@@ -134,7 +134,7 @@ class PreFill:
 
     def __call__(self, queues: Sequence[tuple[QueueKey, int]]) -> None:
         """Do it for (queue, first byte)."""
-        config, disk = self.job.config_of(), Disk()
+        config, disk = self.job.config_of(), Disk(Path(self.job.root))
         try:
             for key, first in queues:
                 lay_pre_fill(BulkState(Path(self.job.root), disk).new, key, first, config, disk)

@@ -29,7 +29,7 @@ def load_kernels() -> None:
         np.ones(INDEX_HEADER_FIELDS, np.int64),
         np.zeros(1, np.int32),
         np.zeros(1, np.uint8),
-        np.empty(0, np.uint8),
+        np.empty(0, np.uint32),
     )
     narrow = np.empty(0, np.int32)
     put_keys(state, PutInput(none, none, np.empty(0, np.uint8), narrow, narrow), (0, 0), (2, True))

@@ -24,6 +24,7 @@ from store.kernels.index import (
     BEGIN_TIMESTAMP,
     END_PHY,
     END_TIMESTAMP,
+    ENTRY_WORDS,
     INDEX_COUNT,
     SLOTS_PER_PAGE,
     PutInput,
@@ -31,15 +32,16 @@ from store.kernels.index import (
     put_keys,
 )
 from store.marks import INDEX_HEADER_FIELDS
+from store.state_codec import Count
 
-_NO_ENTRIES = np.empty(0, np.uint8)
+_NO_ENTRIES = np.empty(0, np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltIndexPart:
     """An index file up to the end of a part: entries, counted from 1, and the end's store time."""
 
-    count: int
+    count: Count
     begin_timestamp: int  # that of the file before's end, where it has no entry
     end_timestamp: int
 
@@ -58,7 +60,7 @@ def build_index_part(
     slots = np.zeros(config.max_hash_slot_num, np.int32)
     pages = np.zeros(-(-len(slots) // SLOTS_PER_PAGE), np.uint8)
     room = max((_count(source, plan) for source in plan.sources), default=0)
-    buffers = [np.empty(room * layout.INDEX_ENTRY_SIZE, np.uint8) for _ in range(2)]
+    buffers = [np.empty(room * ENTRY_WORDS, np.uint32) for _ in range(2)]
     with ThreadPoolExecutor(1) as writer:  # entries are written while the next are put
         writing: Future[None] | None = None
         for source in plan.sources:
@@ -117,7 +119,7 @@ def _put(
     records: PutInput,
     plan: IndexPart,
     config: StoreConfig,
-) -> NDArray[np.uint8]:
+) -> NDArray[np.uint32]:
     """Put the keys of one source that belong in the file; return their entries' bytes."""
     count = _count(source, plan)
     if count:
@@ -125,7 +127,7 @@ def _put(
         row = int(np.searchsorted(records.key_end, first, side="right"))
         limits = (config.max_index_num, config.counts_every_entry_as_slot)
         put_keys(state, records, (row, first), limits)
-    return state.entries[: count * layout.INDEX_ENTRY_SIZE]
+    return state.entries[: count * ENTRY_WORDS]
 
 
 def _runs(pages: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:

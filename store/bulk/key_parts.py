@@ -19,6 +19,7 @@ import numpy as np
 from store.dispatch_request import DispatchRequests
 from store.errors import DamageError, StoreIOError
 from store.kernels.index import PutInput
+from store.state_codec import Count, Offset, Position
 
 NO_OFFSET = -1
 _PARTS_MAX = 8  # of an index file: the last goes through the keys of all before it
@@ -31,12 +32,12 @@ class PartKeys:
     ``last_with_key`` is that of the last record with a key. They are -1 where there is none.
     """
 
-    begin: int
-    records: int = 0
-    keys: int = 0
-    first_offset: int = NO_OFFSET
-    last_offset: int = NO_OFFSET
-    last_with_key: int = NO_OFFSET
+    begin: Offset
+    records: Count = 0
+    keys: Count = 0
+    first_offset: Position = NO_OFFSET
+    last_offset: Position = NO_OFFSET
+    last_with_key: Position = NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)

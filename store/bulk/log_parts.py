@@ -26,6 +26,7 @@ from store.kernels.log_walk import find_record
 from store.log_plan import LogPlanner
 from store.mapped_file import MappedFile, data_pieces, map_file
 from store.scan import Damage, Scanner, inner_batch_error, scan_rules
+from store.state_codec import Count, Offset, PathText
 
 PART_BYTES = 64 * 1024 * 1024
 _TAIL_BYTES = 8 * 1024 * 1024  # of the last file, planned record by record
@@ -37,11 +38,11 @@ _ZEROS_STEP = 1 << 20
 class LogPart:
     """A part of the log; ``is_boundary``: a record begins at ``begin``, known beforehand."""
 
-    number: int
-    path: str
-    base: int
-    begin: int
-    end: int
+    number: Count
+    path: PathText
+    base: Offset
+    begin: Offset
+    end: Offset
     is_boundary: bool
 
 
@@ -52,8 +53,8 @@ class LogParts:
     ``by_records``: they were cut along the chain of records, so that they must meet.
     """
 
-    begin: int
-    end: int
+    begin: Offset
+    end: Offset
     parts: tuple[LogPart, ...]
     damage: Damage | None = None
     by_records: bool = False
@@ -185,7 +186,7 @@ def _planned(
     plan, damage = planner.plan(at, until=until), None
     for part in plan.ranges:
         if part.gap:
-            damage = Damage(part.begin, part.end, part.path, part.gap)
+            damage = Damage(part.begin, part.end, part.path, part.gap, part.is_lost)
             break
         parts.append(LogPart(len(parts), part.path, part.base, part.begin, part.end, True))
     return LogParts(begin, parts[-1].end if parts else begin, tuple(parts), damage)

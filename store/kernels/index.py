@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.kernels.jit import inlined, kernel
+from store.kernels.prefetch import prefetch_to_write
 from store.kernels.record import read_i32
 from store.layout import INDEX_ENTRY_SIZE, SYS_ROLLBACK
 
+ENTRY_WORDS = INDEX_ENTRY_SIZE // 4
+_PREFETCH_KEYS = 32  # ahead of the key put: the slots of spread hashes miss every cache
 SLOTS_PER_PAGE = 1024  # slots are written back by pages of 4096 bytes
 
 # Places in the header array: the header's fields, in the order of the file.
@@ -23,7 +26,7 @@ class PutState(NamedTuple):
     header: NDArray[np.int64]
     slots: NDArray[np.int32]
     dirty_pages: NDArray[np.uint8]  # one a page of slots
-    entries: NDArray[np.uint8]  # new entries' bytes from the first put of this call on, if wanted
+    entries: NDArray[np.uint32]  # new entries, as big-endian words, from this call's first on
 
 
 class PutInput(NamedTuple):
@@ -37,12 +40,25 @@ class PutInput(NamedTuple):
 
 
 @inlined
-def _write_i32(out: NDArray[np.uint8], at: int, value: int) -> None:
-    to, word = np.uintp(at), np.uint32(value)  # unsigned: no check for negative positions
-    out[to] = np.uint8(word >> np.uint32(24))
-    out[to + np.uintp(1)] = np.uint8(word >> np.uint32(16))
-    out[to + np.uintp(2)] = np.uint8(word >> np.uint32(8))
-    out[to + np.uintp(3)] = np.uint8(word)
+def _big_endian(value: int) -> np.uint32:
+    """Return the low 32 bits of a value as a word that is stored big-endian."""
+    word = np.uint32(value)
+    high = (word & np.uint32(0xFF)) << np.uint32(24) | (word & np.uint32(0xFF00)) << np.uint32(8)
+    return high | (word >> np.uint32(8)) & np.uint32(0xFF00) | word >> np.uint32(24)
+
+
+@inlined
+def _put_entry(
+    entries: NDArray[np.uint32], at: int, entry: tuple[np.int32, np.int64, int, np.int64]
+) -> None:
+    """Write an entry from word ``at`` on."""
+    key_hash, offset, seconds, previous = entry
+    to = np.uintp(at)  # unsigned: no check for negative positions
+    entries[to] = _big_endian(key_hash)
+    entries[to + np.uintp(1)] = _big_endian(offset >> 32)
+    entries[to + np.uintp(2)] = _big_endian(offset)
+    entries[to + np.uintp(3)] = _big_endian(seconds)
+    entries[to + np.uintp(4)] = _big_endian(previous)
 
 
 @kernel
@@ -89,18 +105,17 @@ def put_keys(
             header[END_TIMESTAMP] = stamp
         seconds = _time_diff_seconds(stamp, begin)
         while key < stop:
+            ahead = np.int64(min(key + _PREFETCH_KEYS, len(records.key_hash) - 1))
+            prefetch_to_write(slots, np.uint32(records.key_hash[ahead]) % slots_in_all)
             key_hash = records.key_hash[key]
             slot = np.int64(np.uint32(key_hash) % slots_in_all)
             previous = np.int64(slots[slot])
             if previous <= 0 or previous > count:
                 previous = np.int64(0)
             if writes:
-                _write_i32(entries, at, key_hash)
-                _write_i32(entries, at + 4, offset >> 32)
-                _write_i32(entries, at + 8, offset)
-                _write_i32(entries, at + 12, seconds)
-                _write_i32(entries, at + 16, previous)  # Java parity: the slot's former head
-                at += INDEX_ENTRY_SIZE
+                # Java parity: the slot's former head is the previous entry.
+                _put_entry(entries, at, (key_hash, offset, seconds, previous))
+                at += ENTRY_WORDS
             slots[slot] = count
             dirty_pages[slot // SLOTS_PER_PAGE] = 1
             if count <= 1:  # Java parity: the first entry's time counts from the file before's end

@@ -4,6 +4,9 @@ Numba keeps a compiled kernel by the file it is written in alone, and would go o
 kernel or constant that it takes from another file has changed. So the cache lies in a directory
 named by a hash of all that kernels are made of.
 
+The first kernel that a process has to compile is announced once, by a log record of level INFO of
+the logger ``store.kernels.jit``.
+
 Numba also reads only from a directory that it can write. An image, or an installation for all
 users, brings compiled kernels that its users cannot write: those use a copy in their own cache.
 """
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
 config: Any = numba.config  # its settings are made at import, so its stub has none
 
@@ -97,7 +101,28 @@ def _warn_once() -> None:
     )
 
 
+class _Announcer(event.Listener):
+    """Says once that kernels are compiled: a cold cache takes long, and nothing else is seen."""
+
+    has_said = False
+
+    def on_start(self, event: Any) -> None:
+        """Say it, if the kernel that numba begins to compile is ours."""
+        if self.has_said or event.data["dispatcher"].py_func not in _FUNCTIONS:
+            return
+        self.has_said = True
+        _log.info("compiling kernels, once, about 20 s")
+
+    def on_end(self, event: Any) -> None:
+        """Say nothing."""
+
+
+_FUNCTIONS: set[Callable[..., Any]] = set()
+event.register("numba:compile", _Announcer())  # type: ignore[no-untyped-call]
+
+
 def _compiled(function: _Function, **how: Any) -> _Function:
+    _FUNCTIONS.add(function)
     own = config.CACHE_DIR  # of whoever else uses numba in this process
     if not own:
         config.CACHE_DIR = _CACHE_DIRECTORY

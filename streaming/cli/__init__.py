@@ -19,12 +19,11 @@ Nothing here loads PySpark before a command that needs it runs.
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.metadata import version as package_version
 from typing import Annotated
 
 import typer
@@ -36,32 +35,53 @@ from store.errors import (
     SparkError,
     StoreError,
     StoreIOError,
+    UnknownTopicError,
     UnsupportedFormatError,
 )
+from store.words import SHOWN_MAX
+from streaming.cli.commands import CommandGroup
+from streaming.cli.lines import print_line, printable, say
 
 EXIT_NO = 1
 EXIT_DAMAGE = 3
+_EXIT_USAGE = 2
 _EXIT_IO = 6
 _EXIT_SPARK = 7
 _EXIT_BUG = 70
 _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
-    (ConfigError, 2),
+    (UnknownTopicError, EXIT_NO),
+    (ConfigError, _EXIT_USAGE),
     (RootInUseError, 4),
     (UnsupportedFormatError, 5),
     (SparkError, _EXIT_SPARK),
     (StoreIOError, _EXIT_IO),
     (KafkaIOError, _EXIT_IO),
 )
-# The order of the commands in the help.
-_MODULES = (
-    "dispatch", "status", "verify", "recover", "rebuild", "export", "topics", "read", "dump",
-    "mirror", "demo",
-)  # fmt: skip
+# \b keeps the lines of a paragraph.
+_EPILOG = """
+\b
+Exit codes:
+  0 ok
+  1 the answer is no, or something differs
+  2 usage
+  3 damaged or lost input
+  4 root in use
+  5 a format that is not read
+  6 I/O error
+  7 Spark or Java failed
+"""
+_ANY_WIDTH = 10_000  # help texts are as wide as the terminal
+# Of a command line that cannot be parsed. Typer exports only this one of its subclasses.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def main() -> None:
     """Run ``reput`` with the process's arguments and exit."""
-    logging.basicConfig(level=logging.WARNING, format="reput: %(message)s")
+    _escape_what_cannot_be_encoded()
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("reput: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("store.kernels").setLevel(logging.INFO)  # that kernels are compiled
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a failed batch is told in one line
     logging.getLogger("kafka").propagate = False  # it tells every attempt; we tell the outcome
     sys.exit(run(sys.argv[1:]))
@@ -70,45 +90,62 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; print what it says and return its exit code."""
     try:
-        build_app()(args=list(arguments), prog_name="reput")
+        # Not standalone: typer would print errors itself, and returns the code of an Exit so.
+        code = build_app()(args=list(arguments), prog_name="reput", standalone_mode=False)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else int(e.code is not None)
+    except _UsageError as e:
+        say(f"reput: {_usage_error(e)}")
+        return _EXIT_USAGE
+    except UnicodeEncodeError as e:
+        if e.encoding != sys.getfilesystemencoding() or e.encoding == "utf-8":
+            traceback.print_exc()
+            return _EXIT_BUG
+        what = e.object[e.start : e.end]
+        say(f"reput: a file name cannot be encoded as {e.encoding}: {what!a} (set PYTHONUTF8=1)")
+        return _EXIT_IO
     except Exception as e:  # noqa: BLE001 - whatever it is becomes an exit code
         code = exit_code(e)
         if code == _EXIT_BUG:
             traceback.print_exc()
         else:
-            typer.echo(f"reput: {_one_line(e)}", err=True)
+            say(f"reput: {_one_line(e)}")
         return code
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def build_app() -> typer.Typer:
     """Return the command line with all commands."""
     app = typer.Typer(
+        cls=CommandGroup,
         help="RocketMQ's reput without a broker: build ConsumeQueue and IndexFile from a "
         "CommitLog, check them, and read messages by queue offset, time, key or commit log "
         "offset.",
-        no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        epilog="Exit codes: 0 ok, 1 the answer is no or something differs, 2 usage, 3 damaged or "
-        "lost input, 4 root in use, 5 a format that is not read, 6 I/O error, 7 Spark or Java "
-        "failed.",
+        rich_markup_mode=None,
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": _ANY_WIDTH,
+        },
+        epilog=_EPILOG,
     )
     app.callback(invoke_without_command=True)(_top)
-    for name in _MODULES:
-        import_module(f"streaming.cli.{name}").register(app)
     return app
 
 
 def _top(
-    *, version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
 ) -> None:
     if version:
-        typer.echo(f"reput {package_version('rocketmq-reput')}")
+        from importlib.metadata import version as package_version
+
+        print_line(f"reput {package_version('rocketmq-reput')}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(_EXIT_USAGE)
 
 
 def exit_code(error: Exception) -> int:
@@ -125,3 +162,31 @@ def exit_code(error: Exception) -> int:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _usage_error(error: Exception) -> str:
+    """Return what typer found wrong with a command line, and where its options are described."""
+    message = " ".join(map(_cut, error.format_message().split()))  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    return message if context is None else f"{message} (see {context.command_path} --help)"
+
+
+def _cut(word: str) -> str:
+    return word if len(word) <= SHOWN_MAX else f"{word[:SHOWN_MAX]}…"
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    """Let output never fail: a character that its encoding has not is written as an escape.
+
+    File names that are not UTF-8 come as lone surrogates, which no encoding has.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+class _OneLine(logging.Formatter):
+    """A log line of which a terminal obeys nothing; a traceback below it stays as it is."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it
+        return printable(super().formatMessage(record))

@@ -8,19 +8,24 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from store import Boundary, MessageStore
 from store.config import BROKER_CONF, load_config
-from store.errors import StoreError
+from store.errors import ConfigError, StoreError
+from store.given_path import given_path
 from store.layout import COMMIT_LOG_DIR, SCHEDULE_TOPIC
+from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.dispatch import Reporter, run_dispatch
-from streaming.cli.show import print_messages, time_text
+from streaming.cli.lines import printable, time_text
+from streaming.cli.show import print_messages
+from streaming.cli.tables import print_table
 
 if TYPE_CHECKING:
     from store.commit_log import CommitLog
@@ -29,6 +34,11 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.1
 _CATCH_UP_SECONDS = 300.0  # the first batch of an installation compiles the kernels
 _TOPIC = "OrderTopic"  # what is looked at
+_QUEUE_COLUMNS = (
+    Column("topic", Fit.WHOLE),
+    *(Column(name, is_right=True) for name in ("queue", "min offset", "max offset")),
+    Column("first stored"),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -39,21 +49,38 @@ def register(app: typer.Typer) -> None:
 def demo(
     seconds: Annotated[float, typer.Option(help="How long messages are written.")] = 8.0,
     directory: Annotated[
-        Path | None, typer.Option(help="Where to put it; by default a new temporary directory.")
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            parser=given_path,
+            help="Where to put it; by default a new temporary directory.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Show it all on a commit log that the demo writes itself; ends by itself."""
+    """Run a tour on a commit log that the demo writes.
+
+    It dispatches, reads and verifies, and ends by itself.
+    """
     root = directory if directory is not None else Path(tempfile.mkdtemp(prefix="reput-demo-"))
     store, output = root / "store", root / "output"
-    (store / COMMIT_LOG_DIR).mkdir(parents=True, exist_ok=True)
     from streaming.demo_log import BROKER_CONF as DEMO_CONF
 
+    _check_directory(root, store / BROKER_CONF, DEMO_CONF)
+    (store / COMMIT_LOG_DIR).mkdir(parents=True, exist_ok=True)
     (store / BROKER_CONF).write_text(DEMO_CONF)
-    console = Console()
+    console = Console(markup=False, highlight=False)
     _write_and_dispatch(console, store, output, seconds)
     _read(console, store, output)
     _verify(console, store, output)
     _farewell(console, root, store, output)
+
+
+def _check_directory(root: Path, conf: Path, demo_conf: str) -> None:
+    """Refuse a directory that holds anything but an earlier demo. Raises ConfigError."""
+    is_demo = conf.is_file() and conf.read_bytes() == demo_conf.encode()
+    if not is_demo and root.exists() and not (root.is_dir() and not any(root.iterdir())):
+        raise ConfigError(f"{root} is not empty, nor made by a demo: give a new directory")
 
 
 def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: float) -> None:
@@ -61,9 +88,10 @@ def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: fl
     from streaming.query import DispatchOptions, prepare_dispatch
 
     console.rule("1. A broker's commit log grows, the streaming query dispatches it")
-    console.print(
+    _print(
+        console,
         f"A second process appends orders, payments and delayed reminders to {store}/commitlog "
-        f"for {seconds:g} s. Spark tails it and builds consumequeue/ and index/ in {output}."
+        f"for {seconds:g} s. Spark tails it and builds consumequeue/ and index/ in {output}.",
     )
     reporter = Reporter(is_live=sys.stderr.isatty())
     options = DispatchOptions(on_progress=reporter.report)
@@ -108,17 +136,7 @@ def _read(console: Console, store: Path, output: Path) -> None:
     """Read what was built, without Spark and without a broker."""
     with MessageStore.open(store, output) as reader:
         console.rule("2. The queues")
-        table = Table("topic", "queue", "min offset", "max offset", "first stored")
-        for topic in reader.topics():
-            for queue in reader.queue_ids(topic):
-                table.add_row(
-                    topic,
-                    str(queue),
-                    str(reader.min_offset_in_queue(topic, queue)),
-                    str(reader.max_offset_in_queue(topic, queue)),
-                    time_text(reader.earliest_message_time(topic, queue)),
-                )
-        console.print(table)
+        print_table(_QUEUE_COLUMNS, _queue_rows(reader))
 
         console.rule("3. Messages by queue offset")
         middle = reader.max_offset_in_queue(_TOPIC, 1) // 2
@@ -131,8 +149,8 @@ def _read(console: Console, store: Path, output: Path) -> None:
         stamp = found[0].store_timestamp
         _say_command(console, f"offset {store} --topic {_TOPIC} --queue 1 --time {stamp}", output)
         offset = reader.offset_in_queue_by_time(_TOPIC, 1, stamp, Boundary.LOWER)
-        console.print(
-            f"the first message stored at or after {time_text(stamp)} has offset {offset}"
+        _print(
+            console, f"the first message stored at or after {time_text(stamp)} has offset {offset}"
         )
 
         console.rule("5. Messages by key")
@@ -144,16 +162,29 @@ def _read(console: Console, store: Path, output: Path) -> None:
         _show_delayed(console, reader)
 
 
+def _queue_rows(reader: MessageStore) -> Iterator[tuple[Cell, ...]]:
+    for topic in reader.topics():
+        for queue in reader.queue_ids(topic):
+            yield (
+                topic,
+                str(queue),
+                str(reader.min_offset_in_queue(topic, queue)),
+                str(reader.max_offset_in_queue(topic, queue)),
+                Moment(reader.earliest_message_time(topic, queue)),
+            )
+
+
 def _show_delayed(console: Console, reader: MessageStore) -> None:
     """Show that a schedule queue's units hold the time a message is due, where tags codes are."""
     for queue in reader.queue_ids(SCHEDULE_TOPIC)[:1]:
         for message in reader.get_message(SCHEDULE_TOPIC, queue, 0, 1).messages:
             level = message.properties["DELAY"]
             real = message.properties["REAL_TOPIC"]
-            console.print(
+            _print(
+                console,
                 f"{SCHEDULE_TOPIC} queue {queue} holds a message for {real}, delay level {level},"
                 f" stored {time_text(message.store_timestamp)}; its queue unit names the time it is"
-                " due in place of a tags code"
+                " due in place of a tags code",
             )
 
 
@@ -166,14 +197,15 @@ def _verify(console: Console, store: Path, output: Path) -> None:
     _say_command(console, f"verify {store}", output)
     result = verify(store, output, load_config(store))
     for line in summary(result):
-        console.print(line, highlight=False)
+        _print(console, line)
     if not result.is_equal:
         raise StoreError("the demo's own files do not verify: please report this")
 
 
 def _farewell(console: Console, root: Path, store: Path, output: Path) -> None:
     console.rule("What just happened")
-    console.print(
+    _print(
+        console,
         "A commit log was written, tailed by a Spark Structured Streaming query and dispatched "
         "into ConsumeQueue and IndexFile, byte for byte as a RocketMQ broker writes them; then "
         "read by offset, time and key without a broker.\n\n"
@@ -188,11 +220,14 @@ def _farewell(console: Console, root: Path, store: Path, output: Path) -> None:
         "    reput query STORE --topic T --key K\n\n"
         f"The demo's files are in {root} (rm -r it when you are done); dispatching them again "
         "changes nothing:",
-        highlight=False,
     )
     _say_command(console, f"dispatch {store} --available-now", output)
 
 
 def _say_command(console: Console, command: str, output: Path) -> None:
     text = f"$ reput {command} --output {shlex.quote(str(output))}"
-    console.print(text, style="bold", highlight=False, soft_wrap=True)
+    console.print(Text(printable(text), style="bold"), soft_wrap=True)
+
+
+def _print(console: Console, text: str) -> None:
+    console.print("\n".join(map(printable, text.split("\n"))))

@@ -5,21 +5,24 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from checkpoints.progress import queue_key
 from store.errors import ConfigError, SparkError
+from store.given_path import given_output, given_path
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.long_running import (
     MEGA,
     POLL_SECONDS,
     LineReporter,
+    progress_line,
+    share_text,
     start_spark,
     stop_signals,
 )
@@ -52,8 +55,16 @@ def register(app: typer.Typer) -> None:
 
 
 def dispatch(  # noqa: PLR0913 - one parameter an option
-    store: Annotated[Path, typer.Argument(help="the broker's storePathRootDir")],
-    output: Annotated[Path, typer.Option(help="where consumequeue/ and index/ are built")],
+    store: Annotated[
+        Path,
+        typer.Argument(metavar="STORE", parser=given_path, help="the broker's storePathRootDir"),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH", parser=given_output, help="where consumequeue/ and index/ are built"
+        ),
+    ],
     *,
     broker_conf: BrokerConf = None,
     broker_version: BrokerVersion = None,
@@ -73,7 +84,8 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         str, typer.Option(help="how often to look for more, e.g. 5s or 1m")
     ] = "0s",
     fail_on_data_loss: Annotated[
-        str, typer.Option(metavar="BOOL", help="false: go on behind damage and record what is lost")
+        str,
+        typer.Option(metavar="BOOL", help="false: continue past damage and record the loss"),
     ] = "true",
     keep_expired: Annotated[
         bool,
@@ -93,7 +105,7 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
     master: Annotated[str | None, typer.Option(help="Spark master URL [default: local[*]]")] = None,
     as_json: Json = False,
 ) -> None:
-    """Build ConsumeQueue and IndexFile from a commit log, and keep them built.
+    """Build ConsumeQueue and IndexFile, and keep them built.
 
     Runs until it is stopped (Ctrl-C or SIGTERM, both clean); starts again where it left off.
     """
@@ -160,8 +172,6 @@ def run_dispatch(
 
     ``meanwhile`` gets the event that a signal to stop sets.
     """
-    from streaming.query import query_error
-
     with stop_signals() as stop:
         reporter.begin(prepared)
         try:
@@ -185,10 +195,11 @@ def run_dispatch(
             finally:
                 running.close()
                 reporter.end(running)
-            error = running.sink.error or query_error(running.query)
-            if error is None and has_ended and not prepared.options.available_now:
+            error = running.query.failure()
+            is_meant = prepared.options.available_now or stop.is_set()
+            if error is None and has_ended and not is_meant:
                 error = SparkError("Spark ended the query and did not say why")
-            if error is not None and not stop.is_set():
+            if error is not None:
                 raise error
         finally:
             spark.stop()
@@ -238,6 +249,7 @@ class Reporter(LineReporter):
     """Shows a dispatch: a live line on a terminal, structured log lines otherwise."""
 
     arrivals: KafkaArrivals | None = None
+    _catch_up_began: tuple[float, int] | None = field(default=None, init=False)  # time, bytes done
 
     def begin(self, prepared: PreparedDispatch) -> None:
         """Say once what is assumed and where it goes on."""
@@ -260,6 +272,7 @@ class Reporter(LineReporter):
         if at < root.progress.reput_from_offset:
             how = "dispatches again, which changes nothing,"
         self.say("position", f"{root.path}: {how} at offset {at:,}", begin_offset=at, how=how)
+        self.begin_offset = at
         if not root.log.files:
             where = " and ".join(map(str, root.log.directories))
             self.say("warning", f"no commit log file in {where} yet", empty=where)
@@ -267,21 +280,27 @@ class Reporter(LineReporter):
 
     def report(self, progress: DispatchProgress) -> None:
         """Show one progress report."""
-        text, fields = progress_line(progress), asdict(progress)
+        text, fields = progress_line(progress, self.begin_offset), asdict(progress)
         if self.arrivals is not None:
             counts = self.arrivals.counts
             if counts.waiting or counts.dropped:
-                text += f"  arrivals waiting {counts.waiting:,}, dropped {counts.dropped:,}"
+                text += f"\narrivals waiting {counts.waiting:,}, dropped {counts.dropped:,}"
             fields |= {f"arrivals_{name}": value for name, value in asdict(counts).items()}
         self.show_progress(text, **fields)
 
     def report_catch_up(self, done: int, total: int) -> None:
-        """Show how far the bulk build of a new root is."""
-        text = f"far behind: catching up, {done / MEGA:,.0f} of {total / MEGA:,.0f} MB of log"
+        """Show how much of a large backlog has been applied."""
+        if self._catch_up_began is None:
+            self._catch_up_began = time.monotonic(), done
+        began, done_then = self._catch_up_began
+        rate = (done - done_then) / max(time.monotonic() - began, 1e-6)
+        text = f"catching up: {share_text(done, total, rate)}"
         self.show_progress(text, bytes_done=done, bytes_in_all=total)
 
     def end(self, running: Dispatch) -> None:
         """Say what was done; a report that comes later is not shown."""
+        from checkpoints.progress import queue_key
+
         seconds = self.end_line()
         if running.caught_up is not None:
             built = running.caught_up
@@ -307,14 +326,6 @@ class Reporter(LineReporter):
         for lost in progress.lost:
             text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"
             self.say("lost", text, **asdict(lost))
-
-
-def progress_line(p: DispatchProgress) -> str:
-    """Return a report as one line for people."""
-    return (
-        f"offset {p.reput_from_offset:,}  {p.bytes_per_second / MEGA:,.1f} MB/s  "
-        f"{p.messages_per_second:,.0f} messages/s  behind {p.lag_bytes:,} bytes, {p.lag_ms:,} ms"
-    )
 
 
 def arrivals_words(counts: ArrivalCounts) -> str:

@@ -11,22 +11,27 @@ import typer
 
 from store.dump import Dump, FileKind, dump_file
 from store.dump_row import DAMAGE, END, Row, Sections
+from store.message_json import message_body_json
+from store.record import Message, limit_bodies
 from streaming.cli import EXIT_DAMAGE
-from streaming.cli.options import BrokerConf, BrokerVersion, Json
-from streaming.cli.show import (
-    body_cell,
-    body_text,
-    print_json,
-    print_table,
-    print_text,
-    printable,
-    say,
-    time_text,
-)
+from streaming.cli.columns import Cell, Column, Fit, Moment
+from streaming.cli.lines import print_json, say, time_text
+from streaming.cli.options import BrokerConf, BrokerVersion, Json, MaxBodyBytes, body_limit
+from streaming.cli.show import body_cell, message_cell, print_text
 
 _TABLE_ROWS = 500  # a table is laid out when its rows are known
 _NOTHING: tuple[object, ...] = (None, "", [])
 _LAST = ("body", "note")  # columns of a table; the others are in the order of the fields
+# Columns that a narrow terminal leaves out, by the kind of row: the last of these first.
+_LESS_IMPORTANT = {
+    "record": ("tags", "keys", "queue_offset", "body", "sys_flags", "size", "commit_log_offset"),
+    "entry": ("prev_index", "slot", "time_diff_seconds"),
+}
+_FITS = {
+    "topic": Fit.WHOLE, "meaning": Fit.WHOLE,
+    "tags": Fit.FOLDED, "keys": Fit.FOLDED, "note": Fit.FOLDED,
+}  # fmt: skip
+_AT = Column("at", is_right=True)
 _HEADINGS = {"queue_id": "queue", "queue_offset": "offset", "commit_log_offset": "commit log"}
 # What of a record a table has no room for; --json has it.
 _NOT_IN_TABLES = frozenset({
@@ -38,7 +43,7 @@ _NOT_IN_TABLES = frozenset({
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("dump", rich_help_panel="Read messages")(dump)
+    app.command("dump")(dump)
 
 
 def dump(  # noqa: PLR0913 - one parameter an option
@@ -63,17 +68,19 @@ def dump(  # noqa: PLR0913 - one parameter an option
     ] = None,
     broker_conf: BrokerConf = None,
     broker_version: BrokerVersion = None,
+    max_body_bytes: MaxBodyBytes = None,
     as_json: Json = False,
 ) -> None:
-    """Show one file of a store record by record, with positions and what each field means.
+    """Show one store file record by record.
 
-    FILE is one of a commit log, consume queue, consume queue ext or index, or a checkpoint.
-    Damage is told where it is, and the next readable record follows. Exits with 3 if there is any.
+    FILE is one of a commit log, consume queue, consume queue ext or index, or a checkpoint. Each
+    record has its position; a heading says what its fields mean. Damage is reported where it is,
+    and the next readable record follows. Exits with 3 if there is any.
     """
     found = dump_file(
         file, kind=kind, start=at, broker_conf=broker_conf, broker_version=broker_version
     )
-    shown = _Shown(found.sections, limit)
+    shown = _Shown(found.sections, limit, body_limit(max_body_bytes))
     if as_json:
         print_json(_head_json(found))
         for row in shown:
@@ -86,16 +93,17 @@ def dump(  # noqa: PLR0913 - one parameter an option
         say(f"{limit} rows are shown (--limit); what follows begins at {position} (--at)")
     if shown.damages:
         places = f"{shown.damages} place{'s' * (shown.damages > 1)}"
-        say(f"reput: damaged: {printable(str(found.path))} in {places}, told above")
+        say(f"reput: damaged: {found.path} in {places}, told above")
         raise typer.Exit(EXIT_DAMAGE)
 
 
 class _Shown:
     """Rows, of each section up to a limit; what was met and where it was cut is known then."""
 
-    def __init__(self, sections: Sections, limit: int | None) -> None:
+    def __init__(self, sections: Sections, limit: int | None, body_bytes: int) -> None:
         self._sections = sections
         self._limit = limit
+        self._body_bytes = body_bytes
         self.damages = 0
         self.cut_at: list[int] = []
 
@@ -106,6 +114,9 @@ class _Shown:
                     self.cut_at.append(row.at)
                     break
                 self.damages += row.kind == DAMAGE
+                message = row.fields.get("body")
+                if isinstance(message, Message):
+                    limit_bodies((message,), self._body_bytes)
                 yield row
 
 
@@ -123,11 +134,9 @@ def _head_json(found: Dump) -> dict[str, Any]:
 def _row_json(row: Row) -> dict[str, Any]:
     """Return a row as JSON values; a body that is no text is hex."""
     fields = {name: value for name, value in row.fields.items() if value is not None}
-    body = fields.get("body")
-    if isinstance(body, bytes):
-        text = body_text(body)
-        fields["body_encoding"] = "hex" if text is None else "utf-8"
-        fields["body"] = body.hex() if text is None else text
+    message = fields.pop("body", None)
+    if isinstance(message, Message):
+        fields |= message_body_json(message)
     return {"row": row.kind, "at": row.at, **fields}
 
 
@@ -158,30 +167,38 @@ def _print_rows(sort: str, rows: Iterator[Row], found: Dump) -> None:
             size = row.fields["size"]
             print_text(f"at {row.at}: {size:,} bytes left: {row.fields['reason']}")
         return
+    from streaming.cli.tables import print_table
+
     names = [name for name in found.meanings[sort] if name not in _NOT_IN_TABLES]
     names.sort(key=_LAST.__contains__)
     while chunk := list(islice(rows, _TABLE_ROWS)):
         kept = [n for n in names if any(row.fields[n] not in _NOTHING for row in chunk)]
-        is_number = {n: isinstance(chunk[0].fields[n], int) for n in kept}
-        columns = [">at", *(_column(name, is_number=is_number[name]) for name in kept)]
+        columns = [_AT, *(_column(sort, name, chunk[0].fields[name]) for name in kept)]
         cells = ([str(row.at), *(_cell(name, row.fields) for name in kept)] for row in chunk)
         print_table(columns, cells, _words(sort))
 
 
-def _column(name: str, *, is_number: bool) -> str:
+def _column(sort: str, name: str, value: object) -> Column:
+    """Return the column of a field; ``value`` is one that it has."""
+    ranked = _LESS_IMPORTANT.get(sort, ())
+    rank = ranked.index(name) + 1 if name in ranked else 0
     if name.endswith("_timestamp"):
-        return "=" + _words(name.removesuffix("_timestamp"))
-    return (">" if is_number else "") + _HEADINGS.get(name, _words(name))
+        return Column(_words(name.removesuffix("_timestamp")), rank=rank)
+    is_number = isinstance(value, int)
+    fit = Fit.FIXED if is_number else _FITS.get(name, Fit.CUT)
+    return Column(_HEADINGS.get(name, _words(name)), fit, rank, is_right=is_number)
 
 
-def _cell(name: str, fields: Mapping[str, Any]) -> str:
+def _cell(name: str, fields: Mapping[str, Any]) -> Cell:
     value = fields[name]
     if value is None:
         return ""
     if name == "value" and fields["field"].endswith("_timestamp") and value:
         return f"{value} ({time_text(value)})"
     if name.endswith("_timestamp"):
-        return time_text(value)
+        return Moment(value)
+    if isinstance(value, Message):
+        return message_cell(value)
     if isinstance(value, bytes):
         return body_cell(value)
     return ", ".join(value) if isinstance(value, list) else str(value)

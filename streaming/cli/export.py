@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from streaming.cli.options import BrokerConf, BrokerVersion, Json, Store, flag_option, parse_time
-from streaming.cli.show import print_json, printable, task_bar
+from streaming.cli import EXIT_NO
+from streaming.cli.lines import print_json, print_line, say
+from streaming.cli.options import (
+    BrokerConf,
+    BrokerVersion,
+    Json,
+    MaxBodyBytes,
+    Store,
+    body_limit,
+    flag_option,
+    parse_time,
+)
+from streaming.cli.show import progress_bar
+
+if TYPE_CHECKING:
+    from streaming.export import Exported, ExportJob, ExportOptions
+
+_NO_MESSAGE = "NO_MESSAGE"
 
 
 def register(app: typer.Typer) -> None:
@@ -19,14 +36,24 @@ def register(app: typer.Typer) -> None:
 
 def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
     store: Store,
-    to: Annotated[Path, typer.Option(help="A new or empty directory for the files.")],
+    to: Annotated[
+        Path,
+        typer.Option(help="The directory for the files: new or empty, unless with --append."),
+    ],
     file_format: Annotated[
         str, typer.Option("--format", help="parquet, or jsonl: one JSON object a line.")
     ] = "parquet",
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="Only this topic (may be given again).", show_default=False),
+        typer.Option(help="Only this topic (repeatable).", show_default=False),
     ] = None,
+    exclude_system: Annotated[
+        bool,
+        typer.Option(
+            "--exclude-system",
+            help="Omit the broker's own topics, such as SCHEDULE_TOPIC_XXXX and rmq_sys_…",
+        ),
+    ] = False,
     from_time: Annotated[
         str | None,
         typer.Option(help="Stored at or after: epoch ms or ISO 8601.", show_default=False),
@@ -35,9 +62,30 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
         str | None,
         typer.Option(help="Stored at or before: epoch ms or ISO 8601.", show_default=False),
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…",
+            help="Only these columns; topic and day are in the directory names.",
+            show_default=False,
+        ),
+    ] = None,
+    compression: Annotated[
+        str | None,
+        typer.Option(
+            help="parquet: snappy (default), zstd, gzip or none; jsonl: none (default), gzip or "
+            "zstd.",
+            show_default=False,
+        ),
+    ] = None,
+    append: Annotated[
+        bool,
+        typer.Option("--append", help="Resume where the last export into the directory ended."),
+    ] = False,
     fail_on_data_loss: Annotated[
         str, typer.Option(metavar="BOOL", help="false: leave out what cannot be read")
     ] = "true",
+    max_body_bytes: MaxBodyBytes = None,
     master: Annotated[
         str | None, typer.Option(help="Spark's master URL (local[*]).", show_default=False)
     ] = None,
@@ -45,13 +93,13 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
     broker_version: BrokerVersion = None,
     as_json: Json = False,
 ) -> None:
-    """Write the log's messages as files that Spark, DuckDB and others read as one table.
+    """Write messages to Parquet or JSON files.
 
-    A directory a topic and a day of the store time (UTC): TO/topic=T/day=YYYY-MM-DD. Columns are
-    those of the data source rocketmq-commitlog; in JSON bodies are base64.
+    One directory for each topic and day of the store time (UTC): TO/topic=T/day=YYYY-MM-DD.
+    Parquet has the columns of the data source rocketmq-commitlog, jsonl the fields of get --json.
+    Exits with 1 if there is no message to export, unless with --append.
     """
-    from streaming.export import ExportOptions, check_target, export
-    from streaming.session import build_session
+    from streaming.export import ExportOptions, open_export
 
     options = ExportOptions(
         file_format=file_format,
@@ -61,17 +109,51 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
         broker_conf=broker_conf,
         broker_version=broker_version,
         fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
+        max_body_bytes=body_limit(max_body_bytes),
+        compression=compression,
+        columns=tuple(c.strip() for c in columns.split(",")) if columns is not None else None,
+        exclude_system=exclude_system,
+        append=append,
     )
-    check_target(store, to, options)
-    spark = build_session("reput export", master, runs_hot=True)
+    with open_export(store, to, options) as job:
+        done = _run(job, master, is_shown=sys.stderr.isatty() and not as_json)
+    if not done.messages and not append:
+        _nothing(options, as_json=as_json)
+    for name in done.without_messages:
+        say(f"topic {name} has no message in the exported part of the log")
+    if as_json:
+        print_json({"to": str(to), **asdict(done)})
+        return
+    print_line(
+        f"exported to {to}: {done.files:,} files, {done.bytes:,} bytes, "
+        f"{done.messages:,} messages of offsets {done.begin_offset:,} to {done.end_offset:,}"
+    )
+
+
+def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> Exported:
+    """Run an export as a Spark job; without a range to export there is no need for one."""
+    if not job.ranges:
+        from checkpoints.bulk.tasks import RunHere
+
+        return job.run(RunHere())
+    from streaming.bulk import SparkRun
+    from streaming.session import build_session
+
+    spark = build_session("reput export", master)
     try:
-        with task_bar("exporting", is_shown=sys.stderr.isatty() and not as_json) as report:
-            export(spark, store, to, options, report)
+        with progress_bar("exporting", is_shown=is_shown) as report:
+            return job.run(SparkRun(spark.sparkContext), report)
     finally:
         spark.stop()
-    files = [path for path in to.rglob("part-*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files)
+
+
+def _nothing(options: ExportOptions, *, as_json: bool) -> NoReturn:
+    """Say that there was nothing to export, and exit."""
+    which = f" of topic {' or '.join(options.topics)}" if options.topics else ""
+    timed = options.from_time is not None or options.to_time is not None
+    reason = f"nothing to export: no message{which} in the {'time range' if timed else 'log'}"
     if as_json:
-        print_json({"to": str(to), "files": len(files), "bytes": size})
+        print_json({"status": _NO_MESSAGE, "reason": reason})
     else:
-        typer.echo(printable(f"exported to {to}: {len(files):,} files, {size:,} bytes"))
+        say(reason)
+    raise typer.Exit(EXIT_NO)

@@ -17,8 +17,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from streaming.cli.lines import printable, seconds_text, size_text
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from streaming.progress import DispatchProgress
 
 POLL_SECONDS = 0.2
 MEGA = 1e6
@@ -64,6 +68,7 @@ class LineReporter:
 
     is_live: bool
     as_json: bool = False
+    begin_offset: int = 0  # physical; the percentage shown counts from there
 
     def __post_init__(self) -> None:
         self._console = Console(stderr=True)
@@ -76,7 +81,7 @@ class LineReporter:
         if self.as_json:
             print(json.dumps({"event": event, **fields}), flush=True)
         elif self.is_live:
-            self._console.print(text, highlight=False)
+            self._console.print(Text(printable(text)))
         else:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
             pairs = " ".join(f"{k}={_logfmt(v)}" for k, v in fields.items())
@@ -85,21 +90,21 @@ class LineReporter:
     def show_line(self, text: str) -> None:
         """Begin the live line, on a terminal."""
         if self.is_live:
-            self._live = Live(Text(text), console=self._console, transient=True)
+            self._live = Live(_live(text), console=self._console, transient=True)
             self._live.start()
 
     def start(self) -> None:
         """Count time from now on: the query has been started."""
         self._began = time.monotonic()
         if self._live is not None:
-            self._live.update(Text("waiting for the log"))
+            self._live.update(_live("waiting for the log"))
 
     def show_progress(self, text: str, **fields: object) -> None:
         """Show one report; after the end none is shown."""
         if self._has_ended:
             return
         if self._live is not None:
-            self._live.update(Text(text))
+            self._live.update(_live(text))
         elif not self.is_live:
             self.say("progress", text, **fields)
 
@@ -111,6 +116,36 @@ class LineReporter:
         return time.monotonic() - self._began
 
 
+def progress_line(p: DispatchProgress, begin_offset: int) -> str:
+    """Return a report as one line for people, at most 80 columns."""
+    rate = f"{size_text(p.bytes_per_second)}/s  {p.messages_per_second:,.0f} messages/s"
+    if not p.lag_bytes:
+        return f"offset {p.reput_from_offset:,}  {rate}  up to date"
+    done = p.reput_from_offset - begin_offset
+    text = f"{_percent(done, done + p.lag_bytes)}  {rate}  behind {size_text(p.lag_bytes)}"
+    text += f", {seconds_text(p.lag_ms / 1000)}" if p.lag_ms else ""
+    return text + _time_left(p.lag_bytes, p.bytes_per_second)
+
+
+def share_text(done: int, total: int, bytes_per_second: float) -> str:
+    """Return in words how much of a known number of bytes is done, and when the rest will be."""
+    text = f"{_percent(done, total)}  {size_text(done)} of {size_text(total)}"
+    return text + _time_left(total - done, bytes_per_second)
+
+
+def _percent(done: int, total: int) -> str:
+    return f"{max(done, 0) * 100 // max(total, 1)}%"
+
+
+def _time_left(left: int, bytes_per_second: float) -> str:
+    return f"  {seconds_text(left / bytes_per_second)} left" if bytes_per_second > 0 else ""
+
+
+def _live(text: str) -> Text:
+    return Text("\n".join(map(printable, text.split("\n"))), no_wrap=True, overflow="ellipsis")
+
+
 def _logfmt(value: object) -> str:
     text = f"{value:.1f}" if isinstance(value, float) else str(value)
-    return json.dumps(text) if " " in text or "=" in text or not text else text
+    is_plain = text.isprintable() and not any(c in text for c in ' ="')
+    return text if text and is_plain else json.dumps(text)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from store.errors import ConfigError
+from store.words import shown
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.long_running import (
     MEGA,
     POLL_SECONDS,
     LineReporter,
+    progress_line,
     start_spark,
     stop_signals,
 )
@@ -21,7 +23,10 @@ from streaming.cli.options import (
     BrokerConf,
     BrokerVersion,
     Json,
+    MaxBodyBytes,
     Store,
+    body_limit,
+    check_seconds,
     flag_option,
     parse_time,
     size_option,
@@ -123,8 +128,10 @@ def mirror(  # noqa: PLR0913 - one parameter an option
     ] = None,
     trigger_interval: Annotated[str, typer.Option(help="How often to look for more.")] = "0s",
     fail_on_data_loss: Annotated[
-        str, typer.Option(metavar="BOOL", help="false: go on behind damage, and say what is lost.")
+        str,
+        typer.Option(metavar="BOOL", help="false: continue past damage and report the loss."),
     ] = "true",
+    max_body_bytes: MaxBodyBytes = None,
     wait_for_kafka: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="How long to wait for a Kafka that went away.", min=0),
@@ -134,7 +141,7 @@ def mirror(  # noqa: PLR0913 - one parameter an option
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Send the messages of a commit log to Kafka, each exactly once.
+    """Send messages to Kafka, each exactly once.
 
     Runs until it is stopped (Ctrl-C or SIGTERM, both clean). How far it is lies in that Kafka, in
     the same transactions as the messages: start it again, and it goes on.
@@ -173,7 +180,8 @@ def mirror(  # noqa: PLR0913 - one parameter an option
         transaction_bytes=size_option("--max-bytes-per-transaction", max_bytes_per_transaction)
         or TRANSACTION_BYTES,
         fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
-        wait_for_kafka_seconds=wait_for_kafka,
+        max_body_bytes=body_limit(max_body_bytes),
+        wait_for_kafka_seconds=check_seconds("--wait-for-kafka", wait_for_kafka),
         on_progress=reporter.report,
     )
     run_mirror(prepare_mirror(store, options), options, reporter, master)
@@ -186,8 +194,6 @@ def run_mirror(
     master: str | None,
 ) -> None:
     """Run a mirror until it ends or is stopped. Raises what ended it."""
-    from streaming.query import query_error
-
     with stop_signals() as stop:
         reporter.begin(prepared, options)
         try:
@@ -204,8 +210,8 @@ def run_mirror(
             finally:
                 running.close()
                 reporter.end(running, prepared)
-            error = running.sink.error or query_error(running.query)
-            if error is not None and not stop.is_set():
+            error = running.query.failure()
+            if error is not None:
                 raise error
         finally:
             spark.stop()
@@ -227,6 +233,7 @@ class MirrorReporter(LineReporter):
             kafka=options.bootstrap,
             version=str(prepared.config.version),
         )
+        self.begin_offset = prepared.begin
         if not prepared.log.files:
             where = " and ".join(map(str, prepared.log.directories))
             self.say("warning", f"no commit log file in {where} yet", empty=where)
@@ -236,11 +243,7 @@ class MirrorReporter(LineReporter):
         """Show one progress report."""
         fields = asdict(progress)
         at = fields.pop("reput_from_offset")
-        text = (
-            f"offset {at:,}  {progress.bytes_per_second / MEGA:,.1f} MB/s  "
-            f"{progress.messages_per_second:,.0f} messages/s  behind {progress.lag_bytes:,} "
-            f"bytes, {progress.lag_ms:,} ms"
-        )
+        text = progress_line(progress, self.begin_offset)
         self.show_progress(text, commit_log_offset=at, **fields)
 
     def end(self, running: Mirror, prepared: PreparedMirror) -> None:
@@ -268,6 +271,6 @@ def _topic_settings(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise ConfigError(f"--topic-config {pair!r} is not KEY=VALUE")
+            raise ConfigError(f"--topic-config {shown(pair)} is not KEY=VALUE")
         settings[key] = value
     return settings

@@ -10,21 +10,36 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from store import MessageStore
+from store.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import StoreConfig
-from store.errors import ConfigError
-from streaming.cli.show import say
-from streaming.options import parse_bytes, parse_time_ms
+from store.errors import ConfigError, DamageError
+from store.foreign import require_log_files
+from store.given_path import given_output, given_path
+from store.words import shown
+from streaming.cli.lines import say
+from streaming.options import parse_bytes, parse_time_ms, time_fault
 
 if TYPE_CHECKING:
     from checkpoints.bulk.tasks import Run
 
+SECONDS_MAX = 366 * 24 * 3600  # of an option
+
 Store = Annotated[
-    Path, typer.Argument(metavar="STORE", help="The broker's storePathRootDir.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="STORE",
+        parser=given_path,
+        help="The broker's storePathRootDir.",
+        show_default=False,
+    ),
 ]
 Output = Annotated[
     Path | None,
     typer.Option(
-        help="Where consumequeue/ and index/ lie, if not under STORE.", show_default=False
+        metavar="PATH",
+        parser=given_output,
+        help="Where consumequeue/ and index/ lie, if not under STORE.",
+        show_default=False,
     ),
 ]
 BrokerConf = Annotated[
@@ -45,6 +60,14 @@ BrokerVersion = Annotated[
         show_default=False,
     ),
 ]
+MaxBodyBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--max-body-bytes",
+        help="The most that a compressed body may decompress to, such as 64m (the default) or 1g.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
 
@@ -57,10 +80,7 @@ def parse_time(option: str, text: str | None) -> int | None:
         return None
     value = parse_time_ms(text)
     if value is None:
-        raise ConfigError(
-            f"{option} {text!r} is neither epoch milliseconds nor ISO 8601 "
-            "(such as 2024-05-01T08:00:00Z)"
-        )
+        raise ConfigError(f"{option} {shown(text)} {time_fault(text)}")
     return value
 
 
@@ -70,14 +90,29 @@ def size_option(option: str, text: str | None) -> int | None:
         return None
     value = parse_bytes(text)
     if not value:
-        raise ConfigError(f"{option} {text!r} is not a positive size in bytes (or 64m, 1g)")
+        raise ConfigError(f"{option} {shown(text)} is not a positive size in bytes (or 64m, 1g)")
+    return value
+
+
+def body_limit(text: str | None) -> int:
+    """Parse ``--max-body-bytes``. Raises ConfigError naming option and value."""
+    value = size_option("--max-body-bytes", text)
+    if text is not None and value is not None and value > BODY_BYTES_CEILING:
+        raise ConfigError(f"--max-body-bytes {shown(text)} is more than {BODY_BYTES_CEILING} bytes")
+    return value or BODY_BYTES_MAX
+
+
+def check_seconds(option: str, value: float) -> float:
+    """Return a span in seconds. Raises ConfigError for one that no clock can count: inf, nan."""
+    if not 0 <= value <= SECONDS_MAX:
+        raise ConfigError(f"{option} {value} is not a number of seconds from 0 to {SECONDS_MAX}")
     return value
 
 
 def flag_option(option: str, text: str) -> bool:
     """Parse an option's true or false. Raises ConfigError naming option and value."""
     if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{option} {text!r} is neither true nor false")
+        raise ConfigError(f"{option} {shown(text)} is neither true nor false")
     return text.lower() == "true"
 
 
@@ -97,21 +132,27 @@ def describe_settings(config: StoreConfig) -> str:
 
 @contextmanager
 def opened_store(
-    store: Path, output: Path | None, broker_conf: Path | None, broker_version: str | None
+    store: Path,
+    output: Path | None,
+    broker_conf: Path | None,
+    broker_version: str | None,
+    max_body_bytes: str | None = None,
 ) -> Iterator[MessageStore]:
-    """Open the store; after an answer say which settings were assumed for a broker's root."""
+    """Open the store. Where an answer is "no" or damage, other settings may give another.
+
+    So the settings assumed for a broker's root are named then.
+    """
+    limit = body_limit(max_body_bytes)
     with MessageStore.open(store, output, broker_conf, broker_version) as s:
+        s.max_body_bytes = limit
+        if s.reput_from_offset() is None:
+            require_log_files(store, s.config)
         try:
             yield s
-        except typer.Exit:
-            _say_settings(s)
+        except (typer.Exit, DamageError):
+            if s.reput_from_offset() is None:
+                say(describe_settings(s.config))
             raise
-        _say_settings(s)
-
-
-def _say_settings(s: MessageStore) -> None:
-    if s.reput_from_offset() is None:
-        say(describe_settings(s.config))
 
 
 @contextmanager

@@ -12,31 +12,29 @@ import typer
 from store import Boundary, Message, MessageStore
 from store.errors import ConfigError, StoreIOError
 from store.get_message import GetMessageResult, GetMessageStatus
+from store.given_path import given_path
+from store.message_json import message_json
 from store.queries import KEY_TYPE, TAG_TYPE
 from store.record import decode_msg_id
+from store.words import shown
 from streaming.cli import EXIT_NO
+from streaming.cli.lines import print_json, print_line, say, time_text
 from streaming.cli.options import (
     BrokerConf,
     BrokerVersion,
     Json,
+    MaxBodyBytes,
     Output,
     Store,
+    check_seconds,
     opened_store,
     parse_time,
 )
-from streaming.cli.show import (
-    message_json,
-    print_details,
-    print_json,
-    print_messages,
-    say,
-    time_text,
-)
+from streaming.cli.show import print_details, print_messages
 
 Topic = Annotated[str, typer.Option(help="The topic.", show_default=False)]
 Queue = Annotated[int, typer.Option(help="The queue id.", min=0, show_default=False)]
 
-_PANEL = "Read messages"
 _NOT_FOUND = "NOT_FOUND"  # of a key, a tag, a place in the log; queues have the broker's statuses
 _TIME_MAX = 2**63 - 1
 _GOES_ON = (
@@ -49,7 +47,7 @@ _GOES_ON = (
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for command in (get, offset, query, message):
-        app.command(rich_help_panel=_PANEL)(command)
+        app.command()(command)
 
 
 def get(  # noqa: PLR0913 - one parameter an option
@@ -66,6 +64,7 @@ def get(  # noqa: PLR0913 - one parameter an option
         float,
         typer.Option(help="Wait so many seconds for a message if there is none yet.", min=0),
     ] = 0,
+    max_body_bytes: MaxBodyBytes = None,
     output: Output = None,
     broker_conf: BrokerConf = None,
     broker_version: BrokerVersion = None,
@@ -75,7 +74,8 @@ def get(  # noqa: PLR0913 - one parameter an option
 
     Exits with 1 if there is none: the offset has expired, is not reached yet, or no tag matches.
     """
-    with opened_store(store, output, broker_conf, broker_version) as s:
+    check_seconds("--wait", wait)
+    with opened_store(store, output, broker_conf, broker_version, max_body_bytes) as s:
         found: list[Message] = []
         places: list[int] = []
         deadline = time.monotonic() + wait
@@ -148,7 +148,7 @@ def offset(  # noqa: PLR0913 - one parameter an option
         if as_json:
             print_json(answer)
             return
-        typer.echo(found)
+        print_line(str(found))
         moment = time_text(timestamp_ms)
         if found == end:
             say(f"no message was stored at or after {moment}: this is the queue's end")
@@ -177,14 +177,15 @@ def query(  # noqa: PLR0913 - one parameter an option
     max_count: Annotated[
         int, typer.Option("--max", help="How many messages at most, the newest.", min=1)
     ] = 64,
+    max_body_bytes: MaxBodyBytes = None,
     output: Output = None,
     broker_conf: BrokerConf = None,
     broker_version: BrokerVersion = None,
     as_json: Json = False,
 ) -> None:
-    """Find messages by key, unique key or tag, through the index.
+    """Find messages by key, unique key or tag.
 
-    Exits with 1 if there is none.
+    Reads the index. Exits with 1 if there is none.
     """
     wanted = key if key is not None else tag
     if wanted is None or (key is not None and tag is not None):
@@ -192,7 +193,7 @@ def query(  # noqa: PLR0913 - one parameter an option
     begin, end = parse_time("--from-time", from_time), parse_time("--to-time", to_time)
     if begin is not None and end is not None and begin > end:
         raise ConfigError(f"--from-time {from_time} is later than --to-time {to_time}")
-    with opened_store(store, output, broker_conf, broker_version) as s:
+    with opened_store(store, output, broker_conf, broker_version, max_body_bytes) as s:
         result = s.query_message(
             topic,
             wanted,
@@ -209,7 +210,7 @@ def query(  # noqa: PLR0913 - one parameter an option
             say(f"the newest {max_count} are shown, older ones were left out (--max)")
         if not result.messages:
             name = "key" if key is not None else "tag"
-            reason = f"no message of topic {topic!r} with {name} {wanted!r}{_lag(s)}"
+            reason = f"no message of topic {shown(topic)} with {name} {shown(wanted)}{_lag(s)}"
             _nothing(_NOT_FOUND, reason, {"topic": topic, name: wanted}, as_json=as_json)
 
 
@@ -230,16 +231,18 @@ def message(  # noqa: PLR0913 - one parameter an option
         typer.Option(
             "--body-to",
             metavar="FILE",
+            parser=given_path,
             help="Write the body's bytes, decompressed, to this new file.",
             show_default=False,
         ),
     ] = None,
+    max_body_bytes: MaxBodyBytes = None,
     output: Output = None,
     broker_conf: BrokerConf = None,
     broker_version: BrokerVersion = None,
     as_json: Json = False,
 ) -> None:
-    """Show one message by its place in the commit log.
+    """Show one message by its commit log offset or id.
 
     Exits with 1 if no message begins there. A client's own message id is a unique key: see query.
     """
@@ -249,7 +252,7 @@ def message(  # noqa: PLR0913 - one parameter an option
     if msg_id is not None:
         host, commit_log_offset = decode_msg_id(msg_id)
     assert commit_log_offset is not None
-    with opened_store(store, output, broker_conf, broker_version) as s:
+    with opened_store(store, output, broker_conf, broker_version, max_body_bytes) as s:
         found = s.look_message_by_offset(commit_log_offset)
         reason = ""
         if found is None:
@@ -257,8 +260,9 @@ def message(  # noqa: PLR0913 - one parameter an option
         elif host and found.store_host != host:
             reason = f"the record there was stored by {found.store_host}, the id names {host}"
         if found is None or reason:
-            hint = "; is it a unique key? then: reput query --key" if msg_id is not None else ""
-            reason = f"no message at commit log offset {commit_log_offset}: {reason}{hint}"
+            reason = f"no message at commit log offset {commit_log_offset}: {reason}"
+            if msg_id is not None:
+                reason = _no_such_id(msg_id, reason if commit_log_offset >= 0 else "")
             place = {"commit_log_offset": commit_log_offset}
             _nothing(_NOT_FOUND, reason, place, as_json=as_json)
         if body_to is not None:
@@ -269,12 +273,22 @@ def message(  # noqa: PLR0913 - one parameter an option
             print_details(found)
 
 
+def _no_such_id(msg_id: str, reason: str) -> str:
+    why = f" ({reason})" if reason else ""
+    return (
+        f"{msg_id} is not the message id of a message in this store{why}; a client's unique key: "
+        f"reput query --topic T --key {msg_id}"
+    )
+
+
 def _write_body(found: Message, path: Path) -> None:
     """Write a body to a file that is not there yet: nothing of a store is ever overwritten."""
-    if path.is_file():
-        raise ConfigError(f"--body-to {path} is there already; name a new file")
+    body = found.read_body()
     try:
-        path.write_bytes(found.body)
+        with path.open("xb") as file:  # exclusively: opens no pipe or device, follows no link
+            file.write(body)
+    except FileExistsError as e:
+        raise ConfigError(f"--body-to {path} exists already; name a new file") from e
     except OSError as e:
         raise StoreIOError("write", path, e) from e
 
@@ -347,10 +361,12 @@ def _no_queue(s: MessageStore, topic: str, queue: int) -> str:
     """Say what is there instead of a queue without messages."""
     ids = s.queue_ids(topic)
     if queue in ids:
-        return f"queue {queue} of topic {topic!r} has no message{_lag(s)}"
+        return f"queue {queue} of topic {shown(topic)} has no message{_lag(s)}"
     if ids:
-        return f"topic {topic!r} has no queue {queue}; it has {', '.join(map(str, ids))}{_lag(s)}"
-    return f"there is no topic {topic!r}{_lag(s)}"
+        return (
+            f"topic {shown(topic)} has no queue {queue}; it has {', '.join(map(str, ids))}{_lag(s)}"
+        )
+    return f"there is no topic {shown(topic)}{_lag(s)}"
 
 
 def _lag(s: MessageStore) -> str:
@@ -365,6 +381,8 @@ def _why_no_record(s: MessageStore, at: int) -> str:
     first, end = s.min_phy_offset(), s.max_phy_offset()
     if first < 0 or first == end:
         return "the log is empty"
+    if at < 0:
+        return "that is not an offset in any log"
     if at < first:
         return f"it has expired, the log begins at {first}"
     return f"the log ends at {end}" if at >= end else "no record begins there"

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from store.errors import ConfigError
+from store.given_path import given_output
 from streaming.cli import EXIT_NO
+from streaming.cli.lines import print_json, print_line, say
 from streaming.cli.options import (
     BrokerConf,
     BrokerVersion,
@@ -21,7 +23,7 @@ from streaming.cli.options import (
     bulk_run,
     describe_settings,
 )
-from streaming.cli.show import drops_line, print_json, printable, progress_bar, say
+from streaming.cli.show import drops_line, progress_bar
 
 if TYPE_CHECKING:
     from checkpoints.bulk.rebuild import BulkRebuilt
@@ -37,7 +39,12 @@ def register(app: typer.Typer) -> None:
 
 def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
     store: Store,
-    output: Annotated[Path, typer.Option(help="The root whose queues are rebuilt.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH", parser=given_output, help="The root whose queues are rebuilt."
+        ),
+    ],
     topic: Annotated[
         str | None,
         typer.Option(help="Only the queues of this topic; no JVM.", show_default=False),
@@ -57,11 +64,12 @@ def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
     broker_version: BrokerVersion = None,
     as_json: Json = False,
 ) -> None:
-    """Build queues and index again from the log, beside the old ones, and swap them in.
+    """Rebuild queues and index from the log and swap them in.
 
-    Without --topic everything is built, by all cores or a cluster, into a new OUTPUT or in place of
-    what is there; until it is swapped in, OUTPUT stays as it was. Killed, it goes on when started
-    again. A dispatch goes on from where it ends.
+    They are built beside the old ones, and until they are swapped in OUTPUT stays as it was.
+    Without --topic everything is rebuilt, by all cores or a cluster, into a new OUTPUT or in place
+    of the old queues and index. A rebuild that was killed resumes at its next start. A dispatch
+    resumes from where a rebuild ends.
 
     With --topic the queues of a root that a dispatch made are built as far as it has been
     dispatched; one of which the log holds no message is left as it is. Exits with 1 if there is no
@@ -88,10 +96,10 @@ def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
             print_json(_json(one))
         else:
             for line in _lines(one):
-                typer.echo(printable(line))
+                print_line(line)
     if not queues:
         what = f"topic {topic}" if queue is None else f"{topic}/{queue}"
-        say(printable(f"neither the log nor {output} has a queue of {what}"))
+        say(f"neither the log nor {output} has a queue of {what}")
         raise typer.Exit(EXIT_NO)
 
 
@@ -123,7 +131,7 @@ def _rebuild_all(
         print_json(_bulk_json(result))
     else:
         for line in _bulk_lines(output, result):
-            typer.echo(printable(line))
+            print_line(line)
     if result.damage is not None:
         raise result.damage.error()
 
@@ -177,7 +185,7 @@ def _rebuild(
     root = DispatchRoot.open(output, store, config)
     try:
         for done in root.recovered:
-            say(printable(f"recovered first: {done.why}; the root is at {done.to_offset} now"))
+            say(f"recovered first: {done.why}; the root is at {done.to_offset} now")
         planner = LogPlanner(root.log, lambda: root.is_log_clean(store))
         topic, queue_id = asked
         rebuild = Rebuild(root, planner, lambda q: q[0] == topic and queue_id in (None, q[1]))

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from store.errors import ConfigError
+from store.given_path import given_output
+from streaming.cli.lines import print_json, print_line, say
 from streaming.cli.options import BrokerConf, BrokerVersion, Json, Store, describe_settings
-from streaming.cli.show import print_json, printable, say
 
 if TYPE_CHECKING:
     from checkpoints.adoption import Report
@@ -29,25 +28,37 @@ def register(app: typer.Typer) -> None:
 
 def recover(
     store: Store,
-    output: Annotated[Path, typer.Option(help="where consumequeue/ and index/ lie")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH", parser=given_output, help="where consumequeue/ and index/ lie"
+        ),
+    ],
     broker_conf: BrokerConf = None,
     broker_version: BrokerVersion = None,
     as_json: Json = False,
 ) -> None:
-    """Do now what the next start of a dispatch would do first.
+    """Recover a root now, as the next dispatch would.
 
     Cuts off what a crash left behind the last batch; goes back to the last common record if the log
     came back shorter or with other messages; takes a broker's root over, cut back to where it is
     as its log says. Says what was found, what was cut, why, and how long it took.
     """
+    from checkpoints.output import is_empty
     from checkpoints.root import DispatchRoot
     from checkpoints.settings import resolve_config
-    from store.foreign import refuse_foreign_store
+    from store.dispatched import read_dispatched
+    from store.foreign import refuse_foreign_store, require_log_files
 
-    if not output.is_dir() or not any(output.iterdir()):
-        raise ConfigError(f"{output} holds nothing that could be recovered")
+    if not output.is_dir() or is_empty(output):
+        raise ConfigError(
+            f"{output} holds nothing that could be recovered; reput dispatch or reput rebuild "
+            "builds a new OUTPUT"
+        )
     config = resolve_config(store, output, broker_conf, broker_version)
     refuse_foreign_store(store, config)
+    if read_dispatched(output) is None:
+        require_log_files(store, config)
     if not as_json:
         say(describe_settings(config))
     with recovery_progress(is_shown=sys.stderr.isatty() and not as_json) as report:
@@ -57,18 +68,20 @@ def recover(
         if as_json:
             print_json({"event": "recovered", **recovered_json(recovered)})
         else:
-            typer.echo(printable(recovered_words(recovered)))
+            print_line(recovered_words(recovered))
     at = root.progress.reput_from_offset
     if as_json:
         print_json({"event": "ready", "output": str(output), "reput_from_offset": at})
     else:
         nothing = "" if root.recovered else "nothing to recover: "
-        typer.echo(f"{nothing}a dispatch into {output} goes on at offset {at}")
+        print_line(f"{nothing}a dispatch into {output} goes on at offset {at}")
 
 
 def recovered_words(recovered: Recovered) -> str:
     """Tell in one line what a recovery did."""
-    cut = recovered.cut
+    cut, at = recovered.cut, recovered.to_offset
+    if recovered.from_offset == at and not any(asdict(cut).values()):
+        return f"recovered ({recovered.why}): at offset {at:,}; {recovered.seconds:.2f} s"
     return (
         f"recovered ({recovered.why}): went back from offset {recovered.from_offset:,} to "
         f"{recovered.to_offset:,}; queues looked at: {cut.queues:,}; cut: {cut.units:,} units, "
@@ -88,11 +101,9 @@ def recovery_progress(*, is_shown: bool) -> Iterator[Report | None]:
     if not is_shown:
         yield None
         return
-    columns = "{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("recovering", total=None)
+    from rich.progress import MofNCompleteColumn
 
-        def report(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what.partition(";")[0], completed=done, total=total)
+    from streaming.cli.bars import progress_on_terminal
 
-        yield report
+    with progress_on_terminal("recovering", MofNCompleteColumn()) as show:
+        yield lambda what, done, total: show(done, total, what.partition(";")[0])

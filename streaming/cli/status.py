@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from store.given_path import given_output
 from store.standing import Standing, read_standing
 from streaming.cli import EXIT_NO
-from streaming.cli.options import Json, Store, opened_store
-from streaming.cli.show import duration_text, print_json
+from streaming.cli.lines import duration_text, print_json, print_line
+from streaming.cli.options import Json, Store, check_seconds, opened_store
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +22,12 @@ def register(app: typer.Typer) -> None:
 
 def status(
     store: Store,
-    output: Annotated[Path, typer.Option(help="Where the dispatch builds consumequeue/.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH", parser=given_output, help="Where the dispatch builds consumequeue/."
+        ),
+    ],
     stuck_after: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long a message may wait unnoticed.")
     ] = 60.0,
@@ -33,6 +39,7 @@ def status(
     anything was dispatched last. One that catches up with an old log is not stuck, nor is one that
     has nothing to do.
     """
+    check_seconds("--stuck-after", stuck_after)
     with opened_store(store, output, None, None) as s:
         standing = read_standing(store, output, s.config)
     now = int(time.time() * 1000)
@@ -49,7 +56,7 @@ def status(
             }
         )
     else:
-        typer.echo(_words(standing, now) + (", nothing was dispatched since" if is_stuck else ""))
+        print_line(_words(standing, now) + (", nothing was dispatched since" if is_stuck else ""))
     if is_stuck:
         raise typer.Exit(EXIT_NO)
 

@@ -9,30 +9,41 @@ from typing import Any
 import typer
 
 from store.broker_config_files import ConfigFile
-from store.errors import DamageError
+from store.errors import StoreError
 from store.topics_overview import Lag, Overview, QueueState, TopicState, describe_topics
-from streaming.cli import EXIT_DAMAGE
+from streaming.cli import exit_code
+from streaming.cli.columns import Cell, Column, Fit, Moment
+from streaming.cli.lines import duration_text, print_json, print_line, say
 from streaming.cli.options import BrokerConf, BrokerVersion, Json, Output, Store, opened_store
-from streaming.cli.show import (
-    drops_line,
-    duration_text,
-    print_json,
-    print_table,
-    printable,
-    say,
-    time_text,
-)
+from streaming.cli.show import drops_line
 
+_TOPIC = Column("topic", Fit.WHOLE)
 _QUEUE_COLUMNS = (
-    "topic", "=perm", ">read", ">write", ">queue", ">min", ">max", "=earliest", "=latest",
-    "attributes",
-)  # fmt: skip
-_LAG_COLUMNS = (">queue", ">offset", ">max", ">lag", ">lag in time", "=waiting since", "note")
+    _TOPIC,
+    Column("perm", rank=3),
+    Column("read", rank=4, is_right=True),
+    Column("write", rank=5, is_right=True),
+    Column("queue", is_right=True),
+    Column("min", is_right=True),
+    Column("max", is_right=True),
+    Column("earliest", rank=2),
+    Column("latest", rank=1),
+    Column("attributes", Fit.FOLDED, rank=6),
+)
+_LAG_COLUMNS = (
+    Column("queue", is_right=True),
+    Column("offset", is_right=True),
+    Column("max", rank=3, is_right=True),
+    Column("lag", is_right=True),
+    Column("lag in time", rank=1, is_right=True),
+    Column("waiting since", rank=4),
+    Column("note", Fit.FOLDED, rank=2),
+)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(rich_help_panel="Read messages")(topics)
+    app.command()(topics)
 
 
 def topics(
@@ -42,7 +53,7 @@ def topics(
     broker_version: BrokerVersion = None,
     as_json: Json = False,
 ) -> None:
-    """Show topics, queues, and the offsets and lag of consumer groups.
+    """Show topics, queues and the lag of consumer groups.
 
     Queue offsets and store times come from the queues; permissions, queue counts, attributes,
     committed offsets and delivered delay levels from STORE/config/, or their .bak, which is told.
@@ -50,23 +61,25 @@ def topics(
     """
     with opened_store(store, output, broker_conf, broker_version) as s:
         overview = describe_topics(s)
-        damages = list(_damages(overview))
+        damages = [*_damages(overview), *overview.links]
         if as_json:
             for row in _json_rows(overview):
                 print_json(row)
         else:
             _print_topics(overview)
             for line in _rules(overview):
-                typer.echo(printable(line))
+                print_line(line)
             for line in _problems(overview.files):
-                say(printable(line))
+                say(line)
         for damage in damages:
-            say(printable(f"reput: {damage}"))
+            say(f"reput: {damage}")
         if damages:
-            raise typer.Exit(EXIT_DAMAGE)
+            raise typer.Exit(min(map(exit_code, damages)))
 
 
 def _print_topics(overview: Overview) -> None:
+    from streaming.cli.tables import print_table
+
     if overview.topics:
         rows = (row for topic in overview.topics for row in _topic_rows(topic))
         print_table(_QUEUE_COLUMNS, rows, "topics and queues")
@@ -74,10 +87,11 @@ def _print_topics(overview: Overview) -> None:
         say("no topic has a queue")
     if overview.groups:
         groups = ((group, lag.queue.topic, *_lag_cells(lag)) for group, lag in overview.groups)
-        print_table(("group", "topic", *_LAG_COLUMNS), groups, "consumer groups")
+        print_table((Column("group", Fit.WHOLE), _TOPIC, *_LAG_COLUMNS), groups, "consumer groups")
     if overview.delay_levels:
         levels = ((str(level), *_lag_cells(lag)) for level, lag in overview.delay_levels)
-        print_table((">level", *_LAG_COLUMNS), levels, "delay levels, delivered up to")
+        columns = (Column("level", is_right=True), *_LAG_COLUMNS)
+        print_table(columns, levels, "delay levels, delivered up to")
 
 
 def _rules(overview: Overview) -> Iterator[str]:
@@ -87,7 +101,7 @@ def _rules(overview: Overview) -> Iterator[str]:
             yield drops_line(queue.topic, queue.queue_id, (queue.repeated or 0, queue.gaps or 0))
 
 
-def _topic_rows(topic: TopicState) -> Iterator[list[str]]:
+def _topic_rows(topic: TopicState) -> Iterator[list[Cell]]:
     """Yield a row a queue; what is said of the topic stands in the first."""
     config = topic.config
     head, attributes = [topic.topic, "", "", ""], ""
@@ -102,22 +116,22 @@ def _topic_rows(topic: TopicState) -> Iterator[list[str]]:
         yield [*head, *("" for _ in range(5)), attributes]
 
 
-def _queue_cells(queue: QueueState) -> list[str]:
+def _queue_cells(queue: QueueState) -> list[Cell]:
     if queue.damage is not None:
         return [str(queue.queue_id), "", "", "damaged", ""]
     times = (queue.earliest_timestamp, queue.latest_timestamp)
     offsets = (queue.queue_id, queue.min_offset, queue.max_offset)
-    return [*map(str, offsets), *("" if t < 0 else time_text(t) for t in times)]
+    return [*map(str, offsets), *("" if t < 0 else Moment(t) for t in times)]
 
 
-def _lag_cells(lag: Lag) -> list[str]:
+def _lag_cells(lag: Lag) -> list[Cell]:
     return [
         str(lag.queue.queue_id),
         "none" if lag.offset is None else str(lag.offset),
         str(lag.queue.max_offset),
         "" if lag.messages is None else str(lag.messages),
         "" if lag.milliseconds is None else duration_text(lag.milliseconds),
-        "" if lag.next_timestamp is None else time_text(lag.next_timestamp),
+        "" if lag.next_timestamp is None else Moment(lag.next_timestamp),
         _lag_note(lag),
     ]
 
@@ -198,7 +212,7 @@ def _problems(files: tuple[ConfigFile[Any], ...]) -> Iterator[str]:
             yield file.problem
 
 
-def _damages(overview: Overview) -> Iterator[DamageError]:
+def _damages(overview: Overview) -> Iterator[StoreError]:
     for topic in overview.topics:
         for queue in topic.queues:
             if queue.damage is not None:

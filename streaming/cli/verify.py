@@ -1,29 +1,32 @@
-"""``reput verify``: derive queues and index again and compare; a JVM for much log only."""
+"""``reput verify``: derive queues and index again and compare; a JVM with --master only."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streaming.cli import EXIT_NO
+from streaming.cli.lines import print_json, print_line, say
 from streaming.cli.options import (
     BrokerConf,
     BrokerVersion,
     Json,
     Output,
     Store,
-    bulk_run,
     describe_settings,
 )
-from streaming.cli.show import print_json, printable, progress_bar, say
+from streaming.cli.show import progress_bar
 
 if TYPE_CHECKING:
     from store.compare import Counts
-    from streaming.verification import Verification
+    from store.config import StoreConfig
+    from streaming.verification import Feed, Verification
 
 _SHOWN_MAX = 20
 _COUNTED = {
@@ -51,8 +54,8 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
     master: Annotated[
         str | None,
         typer.Option(
-            help="Spark's master URL. By default local[*] for more than 16 GiB of log, else "
-            "processes without Spark.",
+            help="Scan the log as a Spark query on this master. By default threads of this "
+            "process scan it, without a JVM.",
             show_default=False,
         ),
     ] = None,
@@ -60,11 +63,12 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
     broker_version: BrokerVersion = None,
     as_json: Json = False,
 ) -> None:
-    """Compare queues and index with the commit log they were made from, byte for byte.
+    """Compare queues and index with their commit log.
 
-    Names the first unit or entry of each file that differs; writes nothing. Exits with 1 if
-    anything differs. A root of ours is compared up to its progress, a broker's up to the log's
-    end; what a broker leaves beside that (older, stale and doubled units and entries) is counted.
+    Derives both again from the log, compares byte for byte, and names the first unit or entry of
+    each file that differs; writes nothing. Exits with 1 if anything differs. A root of ours is
+    compared up to its progress, a broker's up to the log's end; what a broker leaves beside that
+    (older, stale and doubled units and entries) is counted.
     """
     from checkpoints.settings import resolve_config
     from streaming.verification import verify
@@ -74,17 +78,33 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
     if not as_json:
         say(describe_settings(config))
     with (
-        bulk_run("reput verify", store, config, master) as run,
+        scanned_by(master, store, config) as feed,
         progress_bar("verifying", is_shown=sys.stderr.isatty() and not as_json) as report,
     ):
-        result = verify(store, root, config, report, run)
+        result = verify(store, root, config, report, feed)
     if as_json:
         print_json(result_json(result))
     else:
         for line in summary(result):
-            typer.echo(printable(line))
+            print_line(line)
     if not result.is_equal:
         raise typer.Exit(EXIT_NO)
+
+
+@contextmanager
+def scanned_by(master: str | None, store: Path, config: StoreConfig) -> Iterator[Feed | None]:
+    """Give what scans the log: Spark for a master, else None for threads. Raises SparkError."""
+    if master is None:
+        yield None
+        return
+    from streaming.session import build_session
+    from streaming.verify_query import spark_feed
+
+    spark = build_session("reput verify", master)
+    try:
+        yield spark_feed(spark, store, config)
+    finally:
+        spark.stop()
 
 
 def summary(result: Verification) -> Iterator[str]:

@@ -32,6 +32,8 @@ import javaproperties
 from kafka import KafkaProducer
 
 from store.errors import ConfigError, StoreIOError
+from store.file_system import read_small_file
+from store.words import shown
 
 PREFIX = "kafka."
 # How long a first contact may take, in milliseconds.
@@ -68,9 +70,11 @@ _OURS = {
 }
 _LOGIN = re.compile(r"\s*(?P<module>[\w.]+)\s+\w+(?P<options>.*?);?\s*", re.DOTALL)
 _LOGIN_OPTION = re.compile(r"""\s+(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|(\S+))""")
+_FILES = {"ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"}
 _USER_MODULES = ("PlainLoginModule", "ScramLoginModule")
-_HOST_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(\d{1,5})")
+_HOST_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")
 _PORT_MAX = 65535
+_PROPERTIES_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,25 @@ def client_options(
     for address in addresses:
         match = _HOST_PORT.fullmatch(address)
         if match is None or not 0 < int(match[1]) <= _PORT_MAX:
-            raise ConfigError(f"Kafka's address {address!r} is not HOST:PORT")
+            raise ConfigError(f"Kafka's address {shown(address)} is not HOST:PORT")
     if not addresses:
         raise ConfigError("no address of Kafka was given: HOST:PORT, several between commas")
     settings = dict(defaults or {})
     for name, value in properties.items():
         settings |= _setting(name, value)
+    for name in _FILES & settings.keys():
+        _check_file(name, settings[name])
     return ClientOptions(addresses, settings)
+
+
+def _check_file(name: str, value: str) -> None:
+    """Raise StoreIOError for a file that OpenSSL must not open; one that is missing it names."""
+    try:
+        read_small_file(value)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise StoreIOError(f"read {name}", value, e) from e
 
 
 def read_properties(path: Path | None, pairs: Iterable[str]) -> dict[str, str]:
@@ -119,7 +135,8 @@ def read_properties(path: Path | None, pairs: Iterable[str]) -> dict[str, str]:
     properties: dict[str, str] = {}
     if path is not None:
         try:
-            properties.update(javaproperties.loads(path.read_text("utf-8")))
+            text = read_small_file(path, _PROPERTIES_BYTES_MAX).decode("utf-8")
+            properties.update(javaproperties.loads(text))
         except OSError as e:
             raise StoreIOError("read", path, e) from e
         except ValueError as e:
@@ -127,7 +144,7 @@ def read_properties(path: Path | None, pairs: Iterable[str]) -> dict[str, str]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
-            raise ConfigError(f"--kafka-property {pair!r} is not KEY=VALUE")
+            raise ConfigError(f"--kafka-property {shown(pair)} is not KEY=VALUE")
         properties[name.strip()] = value.strip()
     return properties
 
@@ -139,11 +156,11 @@ def _setting(name: str, text: str) -> dict[str, Any]:
         return _login(name, text)
     if plain == _HOSTNAME_CHECK:
         if text not in ("", "https"):
-            raise ConfigError(f"Kafka option {name} = {text!r}: 'https' or nothing is known")
+            raise ConfigError(f"Kafka option {name} = {shown(text)}: 'https' or nothing is known")
         return {"ssl_check_hostname": bool(text)}
     if plain in _PEM_ONLY:
         if text.upper() != "PEM":
-            raise ConfigError(f"Kafka option {name} = {text!r}: only PEM files are read here")
+            raise ConfigError(f"Kafka option {name} = {shown(text)}: only PEM files are read here")
         return {}
     ours = _OTHER_NAMES.get(plain, plain.replace(".", "_"))
     if ours in _OURS:
@@ -157,12 +174,12 @@ def _value(name: str, ours: str, text: str) -> Any:
         return text
     default = KafkaProducer.DEFAULT_CONFIG.get(ours)
     if ours in _INTEGERS or type(default) in (int, float):
-        if not re.fullmatch(r"\d+", text):
-            raise ConfigError(f"Kafka option {name} = {text!r} is not a number")
+        if not re.fullmatch("[0-9]{1,18}", text):
+            raise ConfigError(f"Kafka option {name} = {shown(text)} is not a number")
         return int(text)
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"Kafka option {name} = {text!r} is neither true nor false")
+            raise ConfigError(f"Kafka option {name} = {shown(text)} is neither true nor false")
         return text.lower() == "true"
     if isinstance(default, str):
         return text

@@ -29,7 +29,7 @@ from store.errors import (
     StoreError,
 )
 from store.scan import Damage
-from streaming.batch_sink import BatchSink, SinkCounts
+from streaming.batch_sink import BatchSink, SinkCounts, StoppedError
 from streaming.kafka.position import Position, encode_position
 from streaming.kafka.producer import (
     BATCH_HEADER_SIZE,
@@ -145,6 +145,8 @@ class MirrorSink(BatchSink):
     def _reconnect(self, failure: KafkaIOError) -> None:
         """Begin anew with what Kafka has committed. Raises the failure when time is up.
 
+        Raises StoppedError if a stop ends the wait before that.
+
         kafka-python does not always find back to a broker that was restarted: it may lose a
         request on the way. A new producer and the position in Kafka leave nothing to chance.
         """
@@ -165,6 +167,8 @@ class MirrorSink(BatchSink):
                     f"offset {found.commit_log_offset if found is not None else None}"
                 )
             return
+        if self._closing.is_set() and time.monotonic() < deadline:
+            raise StoppedError(f"stopped while Kafka was away: {failure}") from failure
         raise failure
 
     def _check_log(self) -> None:

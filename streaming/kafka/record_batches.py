@@ -6,7 +6,7 @@ What a batch lacks is its header, which only the producer knows: who sends it, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +19,8 @@ from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError
 from store.layout import SYS_COMMIT
-from store.message_columns import message_batch
+from store.message_columns import BodyLimits, message_batches
+from store.words import shown
 from streaming.kafka import record_kernel as rk
 from streaming.kafka.record_kernel import Batches, Messages
 
@@ -73,6 +74,7 @@ class Encoder:
     config: StoreConfig
     batch_bytes: int
     compress: Compress | None
+    limits: BodyLimits = field(default_factory=BodyLimits)
 
     def encode(
         self,
@@ -83,13 +85,33 @@ class Encoder:
         """Return the batches of the messages whose topic has a route, in log order a partition.
 
         ``file`` is the commit log file that holds them all: its bytes, base and path. Raises
-        DamageError for a record that changed since it was scanned.
+        DamageError for a record that changed since it was scanned, BodyTooLargeError.
         """
         rows = mirrored_rows(requests, routes)
         if not len(rows):
             return []
+        view, base, path = file
+        found = message_batches(
+            requests, view, base, _COLUMNS,
+            rows=rows, config=self.config, path=path, limits=self.limits,
+        )  # fmt: skip
+        batches: list[RecordBatch] = []
+        at = 0
+        for columns in found:
+            part = rows[at : at + columns.num_rows]
+            at += columns.num_rows
+            batches += self._encode_part(requests, part, routes, columns)
+        return batches
+
+    def _encode_part(
+        self,
+        requests: DispatchRequests,
+        rows: NDArray[np.int64],
+        routes: Mapping[str, Route],
+        columns: pa.RecordBatch,
+    ) -> list[RecordBatch]:
         names = list(routes)
-        messages = self._messages(requests, rows, names, file)
+        messages = self._messages(requests, rows, names, columns)
         rk.find_keys(messages)
         partition = np.empty(len(rows), np.int32)
         counts = np.array([routes[t].partitions for t in names], np.int32)
@@ -102,12 +124,8 @@ class Encoder:
         requests: DispatchRequests,
         rows: NDArray[np.int64],
         names: list[str],
-        file: tuple[NDArray[np.uint8], int, str],
+        found: pa.RecordBatch,
     ) -> Messages:
-        view, base, path = file
-        found = message_batch(
-            requests, view, base, _COLUMNS, rows=rows, config=self.config, path=path
-        )
         columns = dict(zip(_COLUMNS, found.columns, strict=True))
         numbers = {topic: number for number, topic in enumerate(names)}
         of_queue = np.array([numbers.get(t, -1) for t in requests.topics], np.int32)
@@ -169,7 +187,7 @@ class Encoder:
 def check_codec(name: str) -> None:
     """Raise ConfigError for a compression that is not known or lacks its package."""
     if name not in CODECS:
-        raise ConfigError(f"compression {name!r} is none of {', '.join(CODECS)}")
+        raise ConfigError(f"compression {shown(name)} is none of {', '.join(CODECS)}")
     compress = CODECS[name][1]
     if compress is not None:
         try:

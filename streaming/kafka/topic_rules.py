@@ -12,20 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from store.errors import ConfigError
-from store.layout import SCHEDULE_TOPIC
+from store.system_topics import is_system_topic
+from store.words import shown
 
 NAME_MAX = 249
 _REFUSED = re.compile(r"[^a-zA-Z0-9._-]")
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-# Java parity: TopicValidator's system topics, those of 4.x included.
-SYSTEM_TOPICS = frozenset(
-    {
-        SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "TBW102",
-        "OFFSET_MOVED_EVENT", "BenchmarkTest", "CHECKPOINT_TOPIC",
-    }
-)  # fmt: skip
-_SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "rmq_sys.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +86,18 @@ def make_rules(
         try:
             re.compile(pattern)
         except re.error as e:
-            raise ConfigError(f"--topic-pattern {pattern!r} is not a pattern: {e}") from e
+            raise ConfigError(f"--topic-pattern {shown(pattern)} is not a pattern: {e}") from e
     for topic in chosen:
         if is_system_topic(topic) and not include_system:
             raise ConfigError(f"--topic {topic} is a system topic: add --include-system")
     if _REFUSED.search(prefix):
-        raise ConfigError(f"--topic-prefix {prefix!r} has a character that Kafka does not take")
+        raise ConfigError(
+            f"--topic-prefix {shown(prefix)} has a character that Kafka does not take"
+        )
     renamed = dict(_renamed(maps))
     for topic, name in renamed.items():
         check_kafka_name(name, f"--topic-map {topic}={name}")
     return TopicRules(chosen, pattern, prefix, renamed, include_system)
-
-
-def is_system_topic(topic: str) -> bool:
-    """Tell whether a topic is the broker's own; those of consumer groups (%RETRY%…) are not."""
-    return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
 
 
 def check_kafka_name(name: str, whose: str) -> None:
@@ -124,5 +113,5 @@ def _renamed(maps: Iterable[str]) -> Iterable[tuple[str, str]]:
     for pair in maps:
         topic, separator, name = pair.partition("=")
         if not separator or not topic or not name:
-            raise ConfigError(f"--topic-map {pair!r} is not FROM=TO")
+            raise ConfigError(f"--topic-map {shown(pair)} is not FROM=TO")
         yield topic, name

@@ -20,7 +20,7 @@ from store.bulk.key_parts import IndexPart
 from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatched import SWAP
-from store.errors import ConfigError, DamageError, RootInUseError, StoreIOError
+from store.errors import ConfigError, DamageError, RootInUseError
 from streaming.verification import verify
 from tests.checkpoints.test_retention import log_files, sent
 from tests.conftest import Golden
@@ -327,7 +327,7 @@ def test_readers_go_on_while_a_root_is_replaced(tmp_path: Path) -> None:
             while not stop.is_set():
                 try:
                     found: object = answers(reads)
-                except (StoreIOError, DamageError) as e:
+                except Exception as e:  # noqa: BLE001 - none is right
                     found = e
                 if found != right:
                     wrong.append(found)
@@ -338,8 +338,7 @@ def test_readers_go_on_while_a_root_is_replaced(tmp_path: Path) -> None:
             rebuild_all(*roots, config)
         stop.set()
         thread.join()
-    assert not [w for w in wrong if not isinstance(w, Exception)]
-    assert len(wrong) < 5, wrong[:5]
+    assert wrong == []
 
 
 def test_what_cannot_be_rebuilt_is_refused_and_left_as_it_is(

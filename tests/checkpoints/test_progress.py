@@ -23,10 +23,13 @@ from store.disk import Disk
 from store.dispatched import Fingerprint
 from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError
 from store.marks import QueueMark
+from store.queue_name import can_name_directory
+from store.state_codec import can_be_path
 
 PATH = Path("root/reput/progress")
+SMALL = StoreConfig(max_hash_slot_num=7, max_index_num=10, enable_lmq=True)
 LONGS = st.integers(-(2**63), 2**63 - 1)
-COUNTS = st.integers(0, 2**63 - 1)
+COUNTS = st.integers(0, 2**62)
 PROGRESS = Progress(
     reput_from_offset=1234,
     begin_offset=1024,
@@ -58,35 +61,47 @@ PROGRESS = Progress(
     signs=Signs("0000abcd", "", 5, 6),
 )
 
+OFFSETS = st.integers(0, 2**63 - 2**31)
+TOPICS = st.text(min_size=1, max_size=60).filter(can_name_directory)
+QUEUE_IDS = st.integers(-(2**31), 2**31 - 1)
+PATHS = st.text().filter(can_be_path)
+INDEX_NAMES = st.one_of(st.just(""), st.text("0123456789", min_size=17, max_size=17))
+UNIT_ENDS = st.one_of(st.just(-1), st.integers(0, 2**58).map(lambda n: 20 * n))
+CHECKSUMS = st.one_of(st.just(""), st.text("0123456789abcdef", min_size=8, max_size=8))
 DROPS = st.dictionaries(
-    st.text(), st.fixed_dictionaries({"repeated": COUNTS, "gaps": COUNTS}), max_size=3
+    st.builds("{}/{}".format, TOPICS, QUEUE_IDS),
+    st.fixed_dictionaries({"repeated": COUNTS, "gaps": COUNTS}),
+    max_size=3,
 )
-FINGERPRINTS = st.builds(Fingerprint, COUNTS, COUNTS, LONGS, COUNTS)
-MARKS = st.lists(st.builds(QueueMark, st.text(), COUNTS, LONGS, LONGS, COUNTS), max_size=3)
+FINGERPRINTS = st.builds(
+    Fingerprint, OFFSETS, st.integers(1, 2**31 - 1), LONGS, QUEUE_IDS, st.integers(0, 2**32 - 1)
+)
+MARKS = st.lists(st.builds(QueueMark, TOPICS, QUEUE_IDS, UNIT_ENDS, UNIT_ENDS, COUNTS), max_size=3)
+NANOSECONDS = st.integers(-1, 2**63 - 1)
 
 progresses = st.builds(
     Progress,
-    reput_from_offset=COUNTS,
-    begin_offset=COUNTS,
-    store=st.text(),
-    commit_log=st.text(),
-    shape=st.dictionaries(st.text(), st.one_of(st.text(), LONGS, st.booleans())),
+    reput_from_offset=OFFSETS,
+    begin_offset=OFFSETS,
+    store=PATHS,
+    commit_log=PATHS,
+    shape=st.sampled_from([SMALL.shape(), StoreConfig().shape()]),
     last_record=st.one_of(st.none(), FINGERPRINTS),
-    index_file=st.text("0123456789", max_size=17),
+    index_file=INDEX_NAMES,
     index_count=COUNTS,
     index_msg_timestamp=LONGS,
     batch=COUNTS,
     messages=COUNTS,
-    index_first=st.text("0123456789", max_size=17),
+    index_first=INDEX_NAMES,
     index_files=COUNTS,
     log_was_clean=st.one_of(st.none(), st.booleans()),
-    lost=st.lists(st.builds(LostRange, COUNTS, COUNTS, st.text(), st.text())).map(tuple),
+    lost=st.lists(st.builds(LostRange, OFFSETS, OFFSETS, PATHS, st.text())).map(tuple),
     drops=DROPS,
     milestones=st.lists(
-        st.builds(Milestone, COUNTS, COUNTS, FINGERPRINTS, COUNTS, DROPS, MARKS.map(tuple), LONGS),
+        st.builds(Milestone, COUNTS, OFFSETS, FINGERPRINTS, COUNTS, DROPS, MARKS.map(tuple), LONGS),
         max_size=3,
     ).map(tuple),
-    signs=st.builds(Signs, st.text(), st.text(), LONGS, LONGS),
+    signs=st.builds(Signs, CHECKSUMS, CHECKSUMS, NANOSECONDS, NANOSECONDS),
 )
 
 

@@ -17,7 +17,7 @@ from store import MessageStore
 from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatched import SWAP
-from store.errors import DamageError, StoreIOError
+from store.errors import StoreIOError
 from store.log_plan import LogPlanner
 from store.mapped_file import MappedFileQueue
 from streaming.verification import verify
@@ -170,7 +170,7 @@ def test_readers_go_on_while_queues_are_replaced(
             while not stop.is_set():
                 try:
                     found: object = messages_of(reader)
-                except (StoreIOError, DamageError) as e:
+                except Exception as e:  # noqa: BLE001 - none is right
                     found = e
                 if found != right:
                     wrong.append(found)
@@ -184,8 +184,7 @@ def test_readers_go_on_while_queues_are_replaced(
             stop.set()
             for thread in threads:
                 thread.join()
-    assert not [w for w in wrong if not isinstance(w, Exception)]
-    assert len(wrong) < 5, wrong[:5]
+    assert wrong == []
 
 
 def test_files_of_a_directory_that_is_moved_while_it_is_listed_are_not_taken_for_deleted(

@@ -1,5 +1,7 @@
 """Decompressing bodies: every type a producer can use, and what is none of them."""
 
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -7,10 +9,10 @@ import lz4.frame
 import pytest
 import zstandard
 
-from store import compression
-from store.compression import decompress
-from store.errors import DamageError
+from store.compression import decompress, readable_body, readable_head
+from store.errors import BodyTooLargeError, DamageError
 from store.layout import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, SYS_COMPRESSED
+from tests.bombs import BOMBS
 
 ZLIB, LZ4, ZSTD = (
     SYS_COMPRESSED | kind for kind in (COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD)
@@ -88,12 +90,71 @@ def test_unknown_type_is_damage(kind: int) -> None:
 
 
 @pytest.mark.parametrize("sys_flag", PACK)
-def test_body_that_unpacks_to_too_much_is_damage(
-    sys_flag: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packed = PACK[sys_flag](bytes(100_000))
-    monkeypatch.setattr(compression, "BODY_SIZE_MAX", 99_999)
-    with pytest.raises(DamageError, match="longer than 99999 bytes"):
-        unpack(packed, sys_flag)
-    monkeypatch.setattr(compression, "BODY_SIZE_MAX", 100_000)
-    assert unpack(packed, sys_flag) == bytes(100_000)
+@pytest.mark.parametrize("size", [100_000, 20_000_000])
+def test_body_that_unpacks_to_more_than_the_limit_is_refused(sys_flag: int, size: int) -> None:
+    packed = PACK[sys_flag](bytes(size))
+    with pytest.raises(BodyTooLargeError, match=f"offset 7 .* than {size - 1} bytes; .*--max-body"):
+        decompress(packed, sys_flag, path="log", offset=7, limit=size - 1)
+    assert decompress(packed, sys_flag, path="log", offset=7, limit=size) == bytes(size)
+
+
+@pytest.mark.parametrize("sys_flag", PACK)
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+@pytest.mark.parametrize("size", [1, 244, 5_000])
+def test_head_is_the_beginning_of_the_body(sys_flag: int, text: bytes, size: int) -> None:
+    assert readable_head(PACK[sys_flag](text), sys_flag, size) == text[:size]
+    assert readable_head(text, 0, size) == text[:size]
+    assert readable_head(b"plain text", sys_flag, size) == b"plain text"[:size]
+
+
+@pytest.mark.parametrize("sys_flag", PACK)
+def test_head_beyond_the_limit_is_refused(sys_flag: int) -> None:
+    packed = PACK[sys_flag](bytes(1000))
+    with pytest.raises(BodyTooLargeError, match=r"offset 7 .* more than 99 bytes"):
+        readable_head(packed, sys_flag, 100, offset=7, limit=99)
+    assert readable_head(packed, sys_flag, 99, limit=99) == bytes(99)
+
+
+def test_frame_with_a_window_beyond_the_limit_is_too_large_not_shown_as_stored() -> None:
+    """A frame in one segment needs a window of its whole size."""
+    for declared in (200 << 20, 3 << 30):
+        head = bytes.fromhex("28b52ffd e0") + declared.to_bytes(8, "little")
+        packed = head + bytes.fromhex("020010 00") * 10_000
+        for read in (readable_body, lambda body, flag: readable_head(body, flag, 60)):
+            with pytest.raises(BodyTooLargeError, match="more than 67108864 bytes"):
+                read(packed, ZSTD)
+
+
+@pytest.mark.parametrize("sys_flag", [LZ4, ZSTD])
+def test_many_empty_frames_take_linear_time(sys_flag: int) -> None:
+    packed = PACK[sys_flag](b"") * 100_000
+    assert unpack(packed + PACK[sys_flag](b"end"), sys_flag) == b"end"
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_memory_for_a_bomb_is_bounded_by_the_limit(kind: str) -> None:
+    base, whole, head = (peak_mb(kind, what) for what in ("nothing", "whole", "head"))
+    assert whole - base < 2.5 * 64
+    assert head - base < 16
+
+
+def peak_mb(kind: str, what: str) -> float:
+    """Return the peak memory of a process that decompresses a body of many gigabytes."""
+    program = f"""
+import resource
+from store.compression import readable_body, readable_head
+from store.errors import BodyTooLargeError
+from tests.bombs import BOMBS
+body, flag = BOMBS[{kind!r}]
+try:
+    if {what!r} == "whole":
+        readable_body(body(), flag)
+        raise AssertionError("no error")
+    elif {what!r} == "head":
+        assert len(readable_head(body(), flag, 244)) == 244
+except BodyTooLargeError:
+    pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    return float(done.stdout)

@@ -59,3 +59,24 @@ def test_compiled_kernels_that_cannot_be_written_are_used_from_a_copy(tmp_path: 
     assert "saved" not in said
     assert run(READ_ONLY + PROGRAM) == said  # the copy is made once
     assert len(list((tmp_path / "user" / "reput").iterdir())) == 1
+
+
+ANNOUNCED = """
+import logging
+logging.basicConfig(format="%(message)s")
+logging.getLogger("store.kernels").setLevel(logging.INFO)
+"""
+
+
+def test_compiling_is_announced_once_and_loading_is_not(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    program = f"{ANNOUNCED}{PROGRAM}\nfrom store.kernels.java import is_blank\n"
+    program += "is_blank(numpy.zeros(1, numpy.uint8), 0, 1)\n"
+
+    def said() -> str:
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stderr
+
+    assert said() == "compiling kernels, once, about 20 s\n"
+    assert said() == ""

@@ -24,7 +24,7 @@ from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError, DamageError, StoreError
 from store.kernels import message as mk
 from store.mapped_file import map_file
-from store.message_columns import message_batch
+from store.message_columns import message_batches
 from store.message_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from store.scan import Scanner
 from tests.conftest import Golden
@@ -67,6 +67,11 @@ def scan(files: dict[int, NDArray[np.uint8]], config: StoreConfig) -> Iterator[S
 def log_of(messages: Sequence[Message], **options: Any) -> dict[int, NDArray[np.uint8]]:
     files = build_log(messages, options.pop("file_size", FILE_SIZE), **options)
     return {base: np.frombuffer(content, np.uint8) for base, content in files.items()}
+
+
+def message_batch(*args: Any, **options: Any) -> pa.RecordBatch:
+    (batch,) = message_batches(*args, **options)
+    return batch
 
 
 def stretch_of(*messages: Message, version: str = "5.3.3") -> Stretch:

@@ -192,12 +192,26 @@ def test_no_java_exits_with_7_and_gives_the_root_back(
     assert not (tmp_path / "out" / "abort").exists()
 
 
-def test_an_empty_log_is_said_to_be_empty(tmp_path: Path) -> None:
+def test_a_dispatch_waits_for_the_first_file_of_a_log_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    arguments = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+    with subprocess.Popen(
+        [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if " warning " in line)
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait() == 0, rest
+    assert f"{tmp_path}/store/commitlog" in said
+
+
+def test_the_current_log_of_a_directory_without_files_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", "--available-now")
-    assert done.returncode == 0, done.stderr
-    assert " warning " in done.stderr
-    assert f"{tmp_path}/store/commitlog" in done.stderr
+    assert done.returncode == 2
+    assert f"{tmp_path}/store/commitlog holds no commit log file" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_demo_ends_by_itself_and_verifies(tmp_path: Path) -> None:
@@ -227,3 +241,28 @@ def test_a_query_that_ends_by_itself_without_an_error_is_one(tmp_path: Path) -> 
     done = changed(change, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
     assert done.returncode == 7
     assert "Spark ended the query and did not say why" in done.stderr
+
+
+FULL_AFTER_STOP = """dispatch
+import errno, os, signal, threading
+from store.disk import Disk
+from store.errors import StoreIOError
+from streaming.batch_sink import BatchSink
+stopping, sync = threading.Event(), Disk.sync
+BatchSink.stop_waiting = lambda sink: stopping.set()
+def full(disk):
+    if threading.current_thread() is threading.main_thread():
+        return sync(disk)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert stopping.wait(60)
+    raise StoreIOError("sync", "out", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+Disk.sync = full"""
+
+
+def test_an_error_in_the_last_batch_after_a_signal_is_not_swallowed(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", 300)
+    done = changed(FULL_AFTER_STOP, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    assert done.returncode == 6, done.stderr
+    assert "reput: cannot sync out: No space left on device" in done.stderr.splitlines()
+    again = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", "--available-now")
+    assert again.returncode == 0, again.stderr

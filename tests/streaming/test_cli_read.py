@@ -349,15 +349,19 @@ def test_other_errors_have_their_codes(reput: Reput, tmp_path: Path) -> None:
     assert reput("get", *QUEUE, "--offset", "0")[0] == 5
 
 
-def test_a_brokers_root_says_what_was_assumed(
+def test_a_brokers_root_says_what_was_assumed_where_that_may_be_why_nothing_was_found(
     made: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for directory in ("consumequeue", "index"):
         (tmp_path / directory).symlink_to(Path(made[1]) / directory)
-    code = run(["offset", made[0], "--output", str(tmp_path), *QUEUE, "--time", "0"])
+    command = ["offset", made[0], "--output", str(tmp_path), "--time", "0", "--topic", "T"]
+    assert run([*command, "--queue", "0"]) == 0
+    assert capfd.readouterr() == ("0\n", "")
+    assert run([*command, "--queue", "7"]) == 1
     out, err = capfd.readouterr()
-    assert (code, out) == (0, "0\n")
-    assert err.startswith("assuming RocketMQ 5.3.3, commit log files of 16,384 bytes")
+    reason, assumed = err.splitlines()
+    assert (out, reason) == ("", "topic 'T' has no queue 7; it has 0")
+    assert assumed.startswith("assuming RocketMQ 5.3.3, commit log files of 16,384 bytes")
 
 
 @pytest.mark.parametrize("command", ["get", "offset", "query", "message", "topics"])

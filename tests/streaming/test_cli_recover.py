@@ -9,6 +9,8 @@ import pytest
 
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
+from checkpoints.swap import SwapRecord, write_swap
+from store.disk import Disk
 from store.dispatch_request import DispatchRequests
 from store.errors import StoreError
 from store.log_plan import LogPlanner
@@ -76,6 +78,20 @@ def test_a_batch_that_was_cut_off_is_told(
     dispatch_all(store, output, CONFIG)
     dispatch_all(store, tmp_path / "clean", CONFIG)
     assert_same_store(output, tmp_path / "clean")
+
+
+def test_a_swap_that_was_finished_is_a_recovery(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, output = make(tmp_path)
+    (store / "broker.conf").write_text(CONF)
+    write_swap(output, SwapRecord(()), Disk())
+    assert recover(store, output) == 0
+    said = capsys.readouterr().out
+    assert "recovered (a swap of rebuilt files was interrupted, and is complete now)" in said
+    assert "nothing to recover" not in said
+    assert recover(store, output) == 0
+    assert "nothing to recover" in capsys.readouterr().out
 
 
 def test_json_is_one_object_an_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

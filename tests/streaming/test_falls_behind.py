@@ -109,7 +109,7 @@ def test_it_is_stopped_while_it_catches_up(
     near_is_far()
     assert told.begun.wait(30)
     if by_spark:
-        running.query.stop()
+        StreamingQuery.stop(running.query)
     running.close()
     assert running.query.exception() is None
     assert running.sink.error is None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from store.commit_log import CommitLog
@@ -14,6 +15,7 @@ from store.log_plan import LogPlanner
 from store.scan import Scanner
 from streaming import CommitLogDataSource
 from streaming.source import FORMAT, MESSAGE_SCHEMA
+from tests.spark_stderr import read_until
 from tests.streaming.test_dispatch_query import TEMPLATES, corrupt, make_store, small_config
 
 pytestmark = pytest.mark.spark
@@ -46,12 +48,19 @@ def offsets_of(store: Path) -> list[int]:
     return [o for p in parts for s in scanner.read(p) for o in s.commit_log_offset.tolist()]
 
 
-def drain(spark: SparkSession, store: Path, tmp_path: Path, **options: str) -> Any:
-    """Run a stream over what is there; return the query and the rows of each batch."""
-    batches: list[list[int]] = []
+def drain(
+    spark: SparkSession,
+    store: Path,
+    tmp_path: Path,
+    *,
+    into: list[list[int]] | None = None,
+    **options: str,
+) -> Any:
+    """Run a stream over the current log; return the query and the rows of each batch."""
+    batches = into if into is not None else []
 
     def collect(batch: DataFrame, _id: int) -> None:
-        batches.append([r.commit_log_offset for r in batch.collect()])
+        batches.append(sorted(r.commit_log_offset for r in batch.collect()))
 
     query = (
         spark.readStream.format(FORMAT)
@@ -186,6 +195,59 @@ def test_stream_starts_at_latest_and_resumes_from_its_checkpoint(
         writer.append_many(TEMPLATES, 25)
     _, after = drain(spark, store, tmp_path)
     assert [o for b in after for o in b] == offsets_of(store)[40:]
+
+
+def test_a_stream_delivers_what_lies_before_damage_and_then_fails(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    make_store(store, 1_000)
+    offsets = offsets_of(store)
+    corrupt(store / "commitlog" / f"{0:020d}", offsets[100] + 8)
+    seen: list[list[int]] = []
+    with pytest.raises(StreamingQueryException) as caught:
+        drain(spark, store, tmp_path, startingOffsets="earliest", into=seen)
+    assert f"at offset {offsets[100]}: the body does not match its CRC" in str(caught.value)
+    assert seen == [offsets[:100]]
+    with pytest.raises(StreamingQueryException, match=f"at offset {offsets[100]}:"):
+        drain(spark, store, tmp_path, into=seen)
+    assert seen == [offsets[:100]]
+    drain(spark, store, tmp_path, failOnDataLoss="false", into=seen)
+    assert [o for batch in seen for o in batch] == offsets[:100] + offsets[101:]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_logged_batch_whose_file_expired_does_not_wedge_the_stream(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], *, fails: bool
+) -> None:
+    store = tmp_path / "store"
+    make_store(store, 1_500)
+    offsets = offsets_of(store)
+    _, whole = drain(
+        spark, store, tmp_path, startingOffsets="earliest", maxBytesPerTrigger="100000"
+    )
+    assert [o for batch in whole for o in batch] == offsets
+    first, last = whole[1][0], whole[2][0]
+    commits = tmp_path / "checkpoint" / "commits"
+    for number in range(1, len(whole)):  # batch 1 was logged, no later one was begun
+        for directory in (commits, commits.with_name("offsets")):
+            if directory == commits or number > 1:
+                (directory / str(number)).unlink()
+                (directory / f".{number}.crc").unlink(missing_ok=True)
+    for base in (0, 65536):
+        (store / "commitlog" / f"{base:020d}").unlink()
+    assert first < 131072 < last
+    seen: list[list[int]] = []
+    lost = f"offsets {first} to 131072"
+    if fails:
+        with pytest.raises(StreamingQueryException, match=f"LostDataError: .*{lost} are lost"):
+            drain(spark, store, tmp_path, into=seen)
+        assert seen == []
+        return
+    drain(spark, store, tmp_path, failOnDataLoss="false", into=seen)
+    assert [o for batch in seen for o in batch] == [o for o in offsets if o >= 131072]
+    says = f"{lost} are left out: this part of the log has expired"
+    assert says in read_until(capfd, says)
 
 
 def test_damage_raises_with_file_and_offset(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests import stress_swaps
 from tests.torture import cycles, enumeration, faults, live, spark_kills
 from tests.torture.device import make_directory
 
@@ -44,11 +45,19 @@ def run_kills(directory: Path, options: Options) -> Figures:
     return dict(spark_kills.spark_kills(directory, options.kills, options.seed))
 
 
+def run_swaps(directory: Path, options: Options) -> Figures:
+    """Replace a root beside readers and busy processes."""
+    figures = stress_swaps.stress(directory, options.swap_seconds)
+    assert figures.pop("wrong") == []
+    return figures
+
+
 PARTS: dict[str, Callable[[Path, Options], Figures]] = {
     "cycles": run_cycles,
     "faults": run_faults,
     "enumeration": run_enumeration,
     "live": run_live,
+    "swaps": run_swaps,
     "kills": run_kills,
 }
 
@@ -73,6 +82,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the cycles")
     parser.add_argument("--cycles", type=int, default=10_000)
     parser.add_argument("--live-seconds", type=float, default=600)
+    parser.add_argument("--swap-seconds", type=float, default=600)
     parser.add_argument("--kills", type=int, default=100, help="of the real query")
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     parser.add_argument("--directory", type=Path, help="where to work (default: in memory)")

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from checkpoints.checkpoint_file import read_checkpoint
-from checkpoints.progress import Progress
+from checkpoints.progress import Progress, read_progress
 from checkpoints.root import DispatchRoot
 from store.config import BrokerVersion, StoreConfig
 from store.errors import DamageError
@@ -173,11 +173,24 @@ class Root:
         try:
             return DispatchRoot.open(self.output, self.store, self.config, disk=disk)
         except DamageError:
-            if self.has_common:
+            if self.has_common and not self.is_cut_into_first_drops():
                 raise
         self.figures.logs["another log"] += 1
         self.output = self.output.with_name(self.output.name + "+")
         return DispatchRoot.open(self.output, self.store, self.config, disk=disk)
+
+    def is_cut_into_first_drops(self) -> bool:
+        """Return whether the log ends within a first batch in which a broker's rules dropped some.
+
+        Where the queues ended after its first record alone is then not known, so a root has no
+        milestone before the batch's end (``checkpoints.progress.advance``).
+        """
+        progress = read_progress(self.output)
+        assert progress is not None
+        oldest = progress.milestones[0]
+        has_dropped = any(drops["repeated"] for drops in oldest.drops.values())
+        end = min(self.log.end, self.log.shown, self.common_end)
+        return has_dropped and oldest.reput_from_offset > end
 
     def check_offset(self, progress: Progress) -> None:
         """Look whether a root goes on from where it may."""

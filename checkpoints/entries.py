@@ -1,0 +1,78 @@
+"""Entries of directories in a root, by name and kind, and which of them are RocketMQ's."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from store import layout
+from store.errors import StoreIOError
+from store.mapped_file import is_mapped_file_name
+from store.state_names import is_index_file_name
+
+BUILT_DIRS = (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR)
+
+
+class EntryKind(Enum):
+    """What a name in a directory leads to; a link is not followed."""
+
+    DIRECTORY = "directory"
+    FILE = "file"
+    LINK = "link"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Files below the directories that a dispatch builds: how many, and the first foreign one."""
+
+    files: int = 0
+    foreign: Path | None = None
+
+
+NOTHING_BUILT = Built()
+
+
+def list_built(output: Path) -> Built:
+    """Look through the directories that a dispatch builds. Raises StoreIOError."""
+    files, pending = 0, [Path(name) for name in BUILT_DIRS]
+    while pending:
+        directory = pending.pop()
+        is_index = directory.parts[0] == layout.INDEX_DIR
+        for name, kind in list_entries(output / directory).items():
+            is_named = is_index_file_name(name) if is_index else is_mapped_file_name(name)
+            if kind is EntryKind.FILE and is_named:
+                files += 1
+            elif kind is EntryKind.DIRECTORY and not is_index:
+                pending.append(directory / name)
+            else:
+                return Built(files, directory / name)
+    return Built(files)
+
+
+def list_entries(
+    directory: Path, kind: EntryKind | None = EntryKind.DIRECTORY
+) -> dict[str, EntryKind]:
+    """Return the entries of a directory; none if ``kind``, what it is, is not a directory.
+
+    Raises StoreIOError.
+    """
+    if kind is not EntryKind.DIRECTORY:
+        return {}
+    try:
+        with os.scandir(directory) as entries:
+            return {entry.name: _entry_kind(entry) for entry in entries}
+    except FileNotFoundError:
+        return {}
+    except OSError as e:
+        raise StoreIOError("list", directory, e) from e
+
+
+def _entry_kind(entry: os.DirEntry[str]) -> EntryKind:
+    if entry.is_symlink():
+        return EntryKind.LINK
+    if entry.is_dir(follow_symlinks=False):
+        return EntryKind.DIRECTORY
+    return EntryKind.FILE if entry.is_file(follow_symlinks=False) else EntryKind.OTHER

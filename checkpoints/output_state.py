@@ -1,0 +1,144 @@
+"""What ``OUTPUT/reput`` holds: state files of ours, or entries that no release of ours makes.
+
+A start deletes ``reput/rebuild``, and a rebuild ``reput/bulk``, so only known names may be there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoints.bulk.state import BULK_DIR
+from checkpoints.bulk.state import NEW_DIR as BULK_NEW_DIR
+from checkpoints.bulk.state import OLD_DIR as BULK_OLD_DIR
+from checkpoints.entries import Built, EntryKind, list_built, list_entries
+from checkpoints.progress import REPUT_DIR
+from checkpoints.swap import NEW_DIR, OLD_DIR, REBUILD_DIR, WHOLE
+from store.errors import StoreError
+from store.state_codec import is_sealed, read_state_file
+
+PLAN = "bulk/plan"
+STATE_FILES = frozenset({"progress", "batch", "swap", PLAN})  # below ``reput/``
+STATE_NAMES = frozenset({"progress", "batch", "swap", "rebuild", "bulk", "spark", PLAN})
+_TEMPORARIES = frozenset({"progress.tmp", "batch.tmp", "swap.tmp"})
+_TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp$")
+_EPOCH_NAME = re.compile("epoch-([0-9]{1,18})")
+_SPARKS_NAMES = frozenset({"metadata", "offsets", "commits", "sources", "state"})
+_NAMES = {  # of the files in directories below reput/
+    BULK_DIR: re.compile("plan"),
+    BULK_DIR / "parts": re.compile(r"[0-9]+\.(done|keys)"),
+    BULK_DIR / "index": re.compile(r"[0-9]{17}-[0-9]+-[0-9]+\.done"),
+}
+_DIRECTORIES = {REBUILD_DIR: {"new", "old"}, BULK_DIR: {"new", "old", "parts", "index"}}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What ``reput/`` holds: ``proven`` are the state files whose checksum holds, by name.
+
+    ``foreign``: the first entry that no release of ours makes; not looked for where one is proven.
+    """
+
+    names: frozenset[str] = frozenset()
+    proven: frozenset[str] = frozenset()
+    foreign: Path | None = None
+
+
+def list_state(output: Path) -> State:
+    """List what is below ``reput/``, a directory. Raises StoreIOError."""
+    entries = list_entries(output / REPUT_DIR)
+    names = set(entries)
+    if list_entries(output / BULK_DIR, entries.get("bulk")).get("plan") is EntryKind.FILE:
+        names.add(PLAN)
+    looks = {n: _look(output / REPUT_DIR / n) for n in (STATE_FILES | _TEMPORARIES) & names}
+    proven = frozenset(name for name in STATE_FILES & names if looks[name][0])
+    if proven:
+        return State(frozenset(names), proven)
+    unlike = [REPUT_DIR / name for name, (_, is_like) in sorted(looks.items()) if not is_like]
+    foreign = unlike[0] if unlike else find_foreign(output) or _foreign_in_spark(output, entries)
+    return State(frozenset(names), proven, foreign)
+
+
+def find_foreign(output: Path) -> Path | None:
+    """Return the first entry of ``reput/rebuild`` and ``reput/bulk`` that we do not make.
+
+    Links count as foreign; so does all that is not RocketMQ's below ``new`` and ``old``. Raises
+    StoreIOError.
+    """
+    reput = list_entries(output / REPUT_DIR)
+    for directory, subdirectories in _DIRECTORIES.items():
+        entries = list_entries(output / directory, reput.get(directory.name))
+        foreign = _foreign_name(directory, entries, subdirectories.__contains__)
+        if foreign is not None:
+            return foreign
+        for name in subdirectories & entries.keys():
+            foreign = _foreign_below(output, directory / name)
+            if foreign is not None:
+                return foreign
+    return None
+
+
+def numbered_epochs(directory: Path) -> dict[Path, int]:
+    """Return the Spark checkpoint directories of a root, and links of their names, by number."""
+    if not directory.is_dir():
+        return {}
+    found = [(path, _EPOCH_NAME.fullmatch(path.name)) for path in sorted(directory.iterdir())]
+    return {
+        path: int(match[1])
+        for path, match in found
+        if match is not None and (path.is_dir() or path.is_symlink())
+    }
+
+
+def is_sparks(epoch: Path) -> bool:
+    """Return whether a directory holds a Spark checkpoint's names only, or is a link.
+
+    Raises StoreIOError.
+    """
+    if epoch.is_symlink():
+        return True
+    return all(name in _SPARKS_NAMES or name.startswith(".") for name in list_entries(epoch))
+
+
+def _look(path: Path) -> tuple[bool, bool]:
+    """Return whether a state file's checksum holds, and whether it can be a damaged one."""
+    try:
+        data = read_state_file(path)
+    except StoreError:  # no regular file, or a huge one: whoever reads it says so
+        return False, not path.is_dir()
+    head = (data or b"").lstrip(b"\0")  # what a power loss leaves
+    return data is not None and is_sealed(data), not head or head.startswith(b'{"')
+
+
+def _foreign_below(output: Path, directory: Path) -> Path | None:
+    if directory in _NAMES:
+        return _foreign_name(directory, list_entries(output / directory), lambda _: False)
+    if directory not in (NEW_DIR, OLD_DIR, BULK_NEW_DIR, BULK_OLD_DIR):
+        return None
+    foreign = _foreign_name(directory, list_entries(output / directory), WHOLE.__contains__)
+    built: Built = list_built(output / directory) if foreign is None else Built()
+    return directory / built.foreign if built.foreign is not None else foreign
+
+
+def _foreign_name(
+    directory: Path, entries: Mapping[str, EntryKind], is_directory: Callable[[str], bool]
+) -> Path | None:
+    files = _NAMES.get(directory)
+    for name, kind in sorted(entries.items()):
+        if kind is EntryKind.DIRECTORY and is_directory(name):
+            continue
+        is_named = files is not None and files.fullmatch(_TEMPORARY.sub("", name))
+        if kind is not EntryKind.FILE or not is_named:
+            return directory / name
+    return None
+
+
+def _foreign_in_spark(output: Path, entries: Mapping[str, EntryKind]) -> Path | None:
+    spark = REPUT_DIR / "spark"
+    for name, kind in sorted(list_entries(output / spark, entries.get("spark")).items()):
+        is_epoch = kind is EntryKind.DIRECTORY and _EPOCH_NAME.fullmatch(name) is not None
+        if not is_epoch or not is_sparks(output / spark / name):
+            return spark / name
+    return None

@@ -1,0 +1,50 @@
+"""Progress bars on stderr: percentage and time left where the end is known, in 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
+from rich.table import Column
+from rich.text import Text
+
+from streaming.cli.lines import printable, seconds_text
+
+_BAR_WIDTH = 16
+_WHAT_MAX = 30
+
+
+class Report(Protocol):
+    """Takes how much is done and of how much, and what is being done if that has changed."""
+
+    def __call__(self, done: int, total: int, what: str = ...) -> None:
+        """Show that so much is done."""
+
+
+@contextmanager
+def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[Report]:
+    """Show a bar while inside; ``figures`` are beside the percentage."""
+    name = TextColumn(
+        "{task.description}", markup=False, table_column=Column(no_wrap=True, max_width=_WHAT_MAX)
+    )
+    columns = name, BarColumn(_BAR_WIDTH), TaskProgressColumn(), *figures, _TimeLeft()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(printable(what), total=None)
+
+        def report(done: int, total: int, what: str = "") -> None:
+            bar.update(task, completed=done, total=total, description=printable(what) or None)
+
+        yield report
+
+
+class _TimeLeft(ProgressColumn):
+    """An estimate from the rate so far."""
+
+    max_refresh = 0.5  # seconds
+
+    def render(self, task: Task) -> Text:
+        left = task.time_remaining
+        return Text("" if left is None else f"{seconds_text(left)} left")

@@ -1,0 +1,90 @@
+"""Lines of output and the texts in them; a terminal obeys nothing that comes from a store."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+_MINUTE = 60  # seconds
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_KILO = 1000
+_THREE_DIGITS = 100
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def print_line(text: str) -> None:
+    """Print a line of the answer, on stdout."""
+    print(printable(text), flush=True)
+
+
+def say(text: str) -> None:
+    """Print a line for people beside the answer, on stderr."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object as a line, in ASCII if stdout is not UTF-8."""
+    line = json.dumps(value, ensure_ascii=not _is_utf_8())
+    if sys.stdout.isatty() and not line.isprintable():
+        line = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+    print(line, flush=True)
+
+
+def _is_utf_8() -> bool:
+    try:
+        return codecs.lookup(sys.stdout.encoding).name == "utf-8"
+    except (LookupError, TypeError):
+        return False
+
+
+def printable(text: str) -> str:
+    """Return text as one line, with escapes for what a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def local_time(timestamp_ms: int) -> datetime | None:
+    """Return a time as local time, None if it is beyond the calendar."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=timestamp_ms)).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a time as ISO 8601, local and with its zone; as a number if beyond the calendar."""
+    moment = local_time(timestamp_ms)
+    return str(timestamp_ms) if moment is None else moment.isoformat(timespec="milliseconds")
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes in three digits or so, as ``1.2 GB``; units count by 1000."""
+    power = 0
+    while size >= _KILO and power < len(_UNITS) - 1:
+        size, power = size / _KILO, power + 1
+    digits = 0 if power == 0 or size >= _THREE_DIGITS else 1
+    return f"{size:,.{digits}f} {_UNITS[power]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a span of time in its two largest units; whole seconds if below a minute."""
+    whole = round(seconds)
+    return f"{whole}s" if whole < _MINUTE else duration_text(whole * 1000)
+
+
+def duration_text(milliseconds: int) -> str:
+    """Return a span of time in its two largest units, as ``1d 02h``, ``3m 07s`` or ``0.250s``."""
+    seconds = milliseconds // 1000
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if days:
+        return f"{days}d {hours % 24:02d}h"
+    if hours:
+        return f"{hours}h {minutes % 60:02d}m"
+    if minutes:
+        return f"{minutes}m {seconds % 60:02d}s"
+    return f"{milliseconds / 1000:.3f}s"

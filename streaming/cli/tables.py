@@ -1,0 +1,208 @@
+"""Tables: what a terminal has room for is shown in full, else in lines a person can read.
+
+A pipe or file gets every column, with times as ISO 8601. On a terminal times are short: their zone,
+and their day if it is the same for all, are in the heading. A column that has no room is left out,
+least important first, and named below the table; a topic is never cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from streaming.cli.columns import CELL_MAX, GAP, Cell, Column, Fit, Moment, fit, total_width
+from streaming.cli.lines import local_time, printable, time_text
+
+_ANY_WIDTH = 10_000  # not a terminal: no line is cut
+_CARD_BELOW = 110  # a message needs so wide a terminal for a row
+_STYLED_ROWS_MAX = 2_000  # of a table; a longer one is not fitted to the terminal
+_ZONE_AT = len("2023-11-14T22:13:20")
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
+    """Print rows, each on one line where the terminal is wide enough."""
+    terminal, kept = console(), list(rows)
+    if not terminal.is_terminal or len(kept) > _STYLED_ROWS_MAX:
+        texts = [_cells(columns, row, time_text) for row in kept]
+        _print_title(terminal, title)
+        if len(kept) > _STYLED_ROWS_MAX:
+            _print_lines(columns, texts)
+        else:
+            terminal.print(_whole_table(columns, texts))
+        return
+    heading, clock = _clock(kept)
+    texts = [_cells(columns, row, clock) for row in kept]
+    filled = {at for at in range(len(columns)) if any(row[at] for row in texts)}
+    needs = {
+        at: _width_needed(column, (row[at] for row in texts))
+        for at, column in enumerate(columns)
+        if at in filled or not column.rank
+    }
+    widths = fit(columns, needs, terminal.width)
+    shown = [columns[at] for at in widths]
+    _print_title(terminal, title, heading)
+    parts = ([row[at] for at in widths] for row in texts)
+    terminal.print(_fitted_table(shown, parts, list(widths.values()), terminal.width))
+    hidden = [columns[at].name for at in sorted(filled - widths.keys())]
+    if hidden:
+        text = f"not shown for lack of room: {', '.join(hidden)}"
+        terminal.print(Text(text, style="dim"), soft_wrap=True)
+
+
+def print_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print rows as a table; on a narrow terminal each as names and values on lines of its own.
+
+    The last column is then a line by itself.
+    """
+    terminal = console()
+    if not terminal.is_terminal or terminal.width >= _CARD_BELOW:
+        print_table(columns, rows)
+        return
+    kept = list(rows)
+    heading, clock = _clock(kept)
+    _print_title(terminal, "", heading)
+    for row in kept:
+        texts = _cells(columns, row, clock)
+        pairs = [(c.name, text) for c, text in zip(columns[:-1], texts, strict=False) if text]
+        for line in _flow(pairs, terminal.width):
+            terminal.print(line, soft_wrap=True)
+        if texts[-1]:
+            last = Text("  " + texts[-1])
+            last.truncate(terminal.width, overflow="ellipsis")
+            terminal.print(last, soft_wrap=True)
+
+
+def _print_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of many rows, which rich would take a millisecond each to lay out."""
+    names = [column.name for column in columns]
+    widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
+    for row in (names, ["─" * width for width in widths], *rows):
+        padded = (
+            " " * (width - cell_len(cell)) + cell
+            if column.is_right
+            else cell + " " * (width - cell_len(cell))
+            for column, width, cell in zip(columns, widths, row, strict=True)
+        )
+        print("  ".join(padded).rstrip())
+
+
+def _width_needed(column: Column, texts: Iterable[str]) -> tuple[int, int]:
+    """Return the least and the full width of a column; a name takes several lines if it must."""
+    cells, name = max(map(cell_len, texts), default=0), cell_len(column.name)
+    longest_word = max(map(cell_len, column.name.split()))
+    return max(min(cells, column.fit.value), longest_word), max(cells, name)
+
+
+def console() -> Console:
+    """Return stdout for tables and texts: as wide as the terminal, or of any width."""
+    terminal = Console(highlight=False)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=_ANY_WIDTH)
+
+
+def shorten(text: str) -> str:
+    """Return text as it fits a cell of a table."""
+    line = printable(text[: CELL_MAX + 1])
+    return line if len(line) <= CELL_MAX else line[: CELL_MAX - 1] + "…"
+
+
+def _clock(rows: Iterable[Sequence[Cell]]) -> tuple[str, Callable[[int], str]]:
+    """Return what a heading says of the times of rows, and how each is written then."""
+    times = {cell.timestamp_ms for row in rows for cell in row if isinstance(cell, Moment)}
+    moments = [moment for moment in map(local_time, times) if moment is not None]
+    zones = {moment.replace(microsecond=0).isoformat()[_ZONE_AT:] for moment in moments}
+    if len(zones) != 1:
+        return "", time_text
+    days = {moment.date() for moment in moments}
+    zone = f"UTC{zones.pop()}"
+    has_one_day = len(days) == 1
+
+    def clock(timestamp_ms: int) -> str:
+        moment = local_time(timestamp_ms)
+        if moment is None:
+            return str(timestamp_ms)
+        text = moment.replace(tzinfo=None).isoformat(" ", "milliseconds")
+        return text.partition(" ")[2] if has_one_day else text
+
+    return f"times on {days.pop()}, {zone}" if has_one_day else f"times in {zone}", clock
+
+
+def _cells(
+    columns: Sequence[Column], row: Sequence[Cell], clock: Callable[[int], str]
+) -> list[str]:
+    return [
+        clock(cell.timestamp_ms)
+        if isinstance(cell, Moment)
+        else printable(cell)
+        if column.fit is Fit.WHOLE
+        else shorten(cell)
+        for column, cell in zip(columns, row, strict=True)
+    ]
+
+
+def _whole_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table of any width."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column.name, justify=_side(column), no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _fitted_table(
+    columns: Sequence[Column], rows: Iterable[Sequence[str]], widths: Sequence[int], width: int
+) -> Table:
+    """Return a table for a terminal; if not even the widths fit, all columns fold."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    has_room = total_width(widths) <= width
+    for column, own in zip(columns, widths, strict=True):
+        table.add_column(
+            column.name,
+            justify=_side(column),
+            width=own if has_room else None,
+            overflow="fold",
+        )
+    cut = [column.fit is Fit.CUT and has_room for column in columns]
+    for row in rows:
+        table.add_row(
+            *(
+                Text(text, no_wrap=True, overflow="ellipsis") if is_cut else Text(text)
+                for text, is_cut in zip(row, cut, strict=True)
+            )
+        )
+    return table
+
+
+def _side(column: Column) -> Literal["left", "right"]:
+    return "right" if column.is_right else "left"
+
+
+def _flow(pairs: Iterable[tuple[str, str]], width: int) -> Iterator[Text]:
+    """Yield names and values on as few lines as they need, the first not indented."""
+    line, has_any = Text(), False
+    for name, value in pairs:
+        pair = Text.assemble((f"{name} ", "dim"), value)
+        if has_any and line.cell_len + GAP + pair.cell_len > width:
+            yield line
+            line, has_any = Text("  "), False
+        if has_any:
+            line.append(" " * GAP)
+        line.append_text(pair)
+        has_any = True
+    yield line
+
+
+def _print_title(terminal: Console, title: str, heading: str = "") -> None:
+    if title:
+        line = Text.assemble((f"\n{printable(title)}", "bold"), f"  ({heading})" if heading else "")
+    elif heading:
+        line = Text(heading)
+    else:
+        return
+    terminal.print(line, soft_wrap=True)

@@ -1,0 +1,113 @@
+"""Compile all kernels into their cache: ``python -m streaming.compile_kernels``.
+
+Run when reput is set up and when its image is built, so that no command has to compile them. Numba
+compiles a kernel when it is called, for the types that it is called with; so a small store is
+dispatched, compared, read and made into Kafka's records, without Spark and without Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpoints.bulk.warm import load_kernels
+from checkpoints.root import DispatchRoot
+from store import MessageStore
+from store.commit_log_writer import CommitLogWriter, schedule
+from store.config import BROKER_CONF, StoreConfig, load_config
+from store.dispatch_request import DispatchRequests
+from store.dump import dump_file
+from store.layout import COMMIT_LOG_DIR
+from store.log_plan import LogPlanner
+from store.log_position import first_stored_at
+from store.mapped_file import file_name, map_file
+from store.message_columns import message_batches
+from store.message_schema import MESSAGE_FIELDS
+from store.record import NewMessage, make_properties
+from store.scan import Scanner
+from streaming.dispatchers import DispatchSink
+from streaming.kafka.record_batches import Encoder, Route
+from streaming.verification import verify
+
+_CONF = """\
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=400
+maxHashSlotNum=10
+maxIndexNum=20
+"""
+_TOPIC = "T"
+
+
+def compile_kernels() -> None:
+    """Call each kernel as the commands do."""
+    load_kernels()
+    with tempfile.TemporaryDirectory(prefix="reput-kernels-") as directory:
+        store, output = Path(directory, "store"), Path(directory, "output")
+        store.mkdir()
+        (store / BROKER_CONF).write_text(_CONF)
+        config = load_config(store)
+        _write_log(store, config)
+        requests = _dispatch(store, output, config)
+        verify(store, output, config)
+        _read(store, output)
+        log = store / COMMIT_LOG_DIR / file_name(0)
+        _encode(requests, (map_file(log), 0, str(log)), config)
+
+
+def _write_log(store: Path, config: StoreConfig) -> None:
+    """Write messages of all sorts: with keys or none, batched, delayed, repeated properties."""
+    properties = make_properties(uniq_key="U", keys="a b", tags="A")
+    message = NewMessage(_TOPIC, 0, b"body", properties)
+    with CommitLogWriter(store, config) as writer:
+        for _ in range(30):
+            writer.append(message)
+        writer.append_batch([message, message])
+        writer.append(schedule(message, 3))
+
+
+def _dispatch(store: Path, output: Path, config: StoreConfig) -> DispatchRequests:
+    """Build queues and index in two batches, and return the messages of the last."""
+    root = DispatchRoot.open(output, store, config)
+    sink = DispatchSink(root, config)
+    planner = LogPlanner(root.log, lambda: root.is_log_clean(store))
+    first_stored_at(root.log, 0)
+    scanner, last = Scanner(config), None
+    try:
+        while (plan := planner.plan(root.progress.reput_from_offset, max_bytes=4000)).ranges:
+            stretches = [stretch for part in plan.ranges for stretch in scanner.read(part)]
+            sink.apply(stretches)
+            last = stretches[0]
+    finally:
+        sink.close()
+    assert isinstance(last, DispatchRequests)
+    return last
+
+
+def _read(store: Path, output: Path) -> None:
+    """Walk the log's end, which is not known where the root is taken for a broker's."""
+    with MessageStore.open(store, output) as s:
+        assert s.query_message(_TOPIC, "a").messages
+        assert s.max_phy_offset() > 0
+    for section in dump_file(store / COMMIT_LOG_DIR / file_name(0), start=1).sections:
+        for _ in section:
+            pass
+
+
+def _encode(
+    requests: DispatchRequests, file: tuple[NDArray[np.uint8], int, str], config: StoreConfig
+) -> None:
+    view, base, path = file
+    wanted = tuple(MESSAGE_FIELDS)
+    for _ in message_batches(requests, view, base, wanted, config=config, path=path):
+        pass
+    Encoder(config, 1 << 20, None).encode(requests, {_TOPIC: Route(_TOPIC, 4)}, file)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("store.kernels").setLevel(logging.INFO)
+    compile_kernels()

@@ -1,0 +1,63 @@
+"""The verify query: a cluster scans the log, the comparing sink takes it in log order."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from store.config import StoreConfig
+from streaming.batch_sink import BatchSink
+from streaming.log_query import LogQuery
+from streaming.query import MAX_BYTES_PER_TRIGGER
+from streaming.stretches import Stretch
+from streaming.verification import Feed
+
+
+def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Feed:
+    """Return a feed whose scans run as tasks of Spark."""
+
+    def feed(span: tuple[int, int], is_clean: bool, sink: BatchSink) -> None:
+        with tempfile.TemporaryDirectory(prefix="reput-verify-") as checkpoint:
+            query = LogQuery(
+                name="reput-verify",
+                store_root=str(store_root.resolve()),
+                config=config,
+                begin=span[0],
+                max_bytes=MAX_BYTES_PER_TRIGGER,
+                fail_on_data_loss=True,
+                checkpoint=Path(checkpoint),
+                trigger_interval=None,
+                options={"until": str(span[1]), "closedCleanly": str(is_clean).lower()},
+            ).start(spark, _SpanSink(sink))
+            try:
+                with suppress(StreamingQueryException):  # raised below, as what it is
+                    query.awaitTermination()
+            finally:
+                query.stop()
+            error = query.failure()
+            if error is not None:
+                raise error
+
+    return feed
+
+
+class _SpanSink(BatchSink):
+    """Passes the batches of one query on to a sink that outlives the query."""
+
+    name = "comparison"
+
+    def __init__(self, sink: BatchSink) -> None:
+        super().__init__()
+        self._sink = sink
+        self.counts = sink.counts
+
+    def _apply(self, stretches: list[Stretch]) -> None:
+        self._sink.apply(stretches)
+        self.counts = self._sink.counts
+
+    def _end(self) -> None:
+        """Do nothing: the sink is closed by its owner."""

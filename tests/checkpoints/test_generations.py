@@ -1,0 +1,313 @@
+"""A read answers from files of one generation: it waits for the next, or says why there is none."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import store.dispatched
+from checkpoints.progress import read_progress, write_progress
+from checkpoints.rebuild import Rebuild
+from checkpoints.root import DispatchRoot
+from checkpoints.swap import SwapRecord, write_swap
+from store import MessageStore, message_store
+from store.disk import Disk
+from store.dispatched import PROGRESS, SWAP, read_dispatched
+from store.errors import StoreIOError
+from store.get_message import get_message
+from store.layout import LOCK_CONTENT, LOCK_FILE
+from store.log_plan import LogPlanner
+from tests.checkpoints.test_retention import log_files, sent
+from tests.dispatching import HastyDisk, dispatch_all
+from tests.rebuilding import rebuild_all
+from tests.stress_reads import RenamingDisk
+from tests.verify_stores import CONFIG, forget_progress, write_store
+
+FOREVER = 1e9
+CONF = """
+mappedFileSizeCommitLog=4096
+mappedFileSizeConsumeQueue=100
+maxHashSlotNum=7
+maxIndexNum=13
+"""
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a store and its root."""
+    made = write_store(tmp_path, sent(60)), tmp_path / "output"
+    dispatch_all(*made, CONFIG, max_bytes=2000)
+    return made
+
+
+# --- what begins a generation -------------------------------------------------------------------
+
+
+def generation(output: Path) -> int:
+    found = read_dispatched(output)
+    assert found is not None
+    return found.generation
+
+
+def swap_queues(store_root: Path, output: Path) -> None:
+    root = DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk())
+    Rebuild(root, LogPlanner(root.log, lambda: True), lambda key: key[0] == "T").run()
+    root.close(clean=True)
+
+
+def swap_whole(store_root: Path, output: Path) -> None:
+    rebuild_all(store_root, output, CONFIG, disk=RenamingDisk())
+
+
+def cut_off_batch(store_root: Path, output: Path) -> None:
+    root = DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk())
+    root.begin_batch([], None)
+    root.close(clean=False)
+    DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
+
+
+def shorten_log(store_root: Path, output: Path) -> None:
+    log_files(store_root)[-1].unlink()
+    DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
+
+
+def run_broker(store_root: Path, output: Path) -> None:
+    (output / "checkpoint").write_bytes(bytes(4096))
+    DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
+
+
+CHANGES = [swap_queues, swap_whole, cut_off_batch, shorten_log, run_broker]
+
+
+def test_batches_and_starts_leave_the_generation(tmp_path: Path) -> None:
+    store_root, output = write_store(tmp_path, sent(60)), tmp_path / "output"
+    dispatch_all(store_root, output, CONFIG, max_bytes=2000, reopen=True)
+    assert read_progress(output).batch > 3  # type: ignore[union-attr]
+    assert generation(output) == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "change"),
+    # An adopted root has one milestone, its end: it cannot be rolled back.
+    [pair for pair in product(CHANGES, CHANGES) if pair != (run_broker, shorten_log)],
+)
+def test_whatever_replaces_files_begins_a_generation(
+    roots: tuple[Path, Path], before: Callable[..., None], change: Callable[..., None]
+) -> None:
+    store_root, output = roots
+    seen = [generation(output)]
+    for each in (before, change, change):
+        each(store_root, output)
+        seen.append(generation(output))
+        shutil.rmtree(store_root)
+        write_store(store_root.parent, sent(60))  # the log is whole again
+        dispatch_all(store_root, output, CONFIG, max_bytes=2000)
+        assert generation(output) == seen[-1]
+    assert seen == sorted(set(seen))
+
+
+# --- a read that a change overtakes --------------------------------------------------------------
+
+
+def answers(s: MessageStore) -> dict[str, Any]:
+    found = s.query_message("T", "common", max_count=64)
+    return {
+        "topics": {topic: s.queue_ids(topic) for topic in s.topics()},
+        "get": [m.queue_offset for m in s.get_message("T", 0, 5, tags="t0 || t2").messages],
+        "query": [m.queue_offset for m in found.messages],
+    }
+
+
+def change_inside(
+    monkeypatch: pytest.MonkeyPatch, place: str, change: Callable[[], None]
+) -> list[str]:
+    """Have the root changed where a read first comes to a function; return how often it came."""
+    original, calls = getattr(message_store, place), []
+
+    def changing(*args: Any, **kwargs: Any) -> Any:
+        calls.append(place)
+        if len(calls) == 1:
+            change()
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(message_store, place, changing)
+    return calls
+
+
+@pytest.mark.parametrize("place", ["list_topics", "get_message", "query_message"])
+@pytest.mark.parametrize("change", [swap_queues, swap_whole, cut_off_batch])
+def test_an_answer_of_two_generations_is_computed_again(
+    roots: tuple[Path, Path],
+    place: str,
+    change: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with MessageStore.open(*roots) as s:
+        right = answers(s)
+        calls = change_inside(monkeypatch, place, lambda: change(*roots))
+        assert answers(s) == right
+        assert len(calls) == 2
+        assert answers(s) == right
+        assert len(calls) == 3
+
+
+@pytest.mark.parametrize("place", ["list_topics", "get_message", "query_message"])
+def test_a_broker_s_root_that_is_rebuilt_under_a_read_is_read_again(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_store(tmp_path, sent(60))
+    dispatch_all(root, root, CONFIG)
+    forget_progress(root)
+    (root / "broker.conf").write_text(CONF)
+    with MessageStore.open(root) as s:
+        right = answers(s)
+        assert len(right["query"]) > 20
+        calls = change_inside(monkeypatch, place, lambda: swap_whole(root, root))
+        assert answers(s) == right
+        assert len(calls) == 2
+
+
+def test_a_batch_under_a_read_leaves_its_answer(
+    roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_root, output = roots
+    log_files(store_root)[-1].unlink()
+    shutil.rmtree(output)
+    dispatch_all(store_root, output, CONFIG, max_bytes=2000)
+    with MessageStore.open(store_root, output) as s:
+        before = s.max_offset_in_queue("T", 0)
+
+        def dispatch() -> None:
+            shutil.rmtree(store_root)
+            write_store(store_root.parent, sent(60))
+            dispatch_all(store_root, output, CONFIG, max_bytes=2000, disk=RenamingDisk)
+
+        calls = change_inside(monkeypatch, "get_message", dispatch)
+        result = s.get_message("T", 0, 5)
+        assert len(result.messages) > 0
+        assert len(calls) == 2  # once more, with the progress made meanwhile
+        assert result.max_offset == s.max_offset_in_queue("T", 0) > before
+
+
+# --- a swap or a recovery that is in progress ----------------------------------------------------
+
+
+def begin_swap(output: Path) -> Path:
+    """Write what a swap writes before it moves anything; return the file that says so."""
+    write_swap(output, SwapRecord((("T", 0),)), Disk())
+    return output / SWAP
+
+
+def begin_recovery(output: Path) -> Path:
+    progress = read_progress(output)
+    assert progress is not None
+    write_progress(output, replace(progress, is_recovering=True), Disk())
+    return output / PROGRESS
+
+
+READS: list[Callable[[MessageStore], object]] = [
+    lambda s: s.topics(),
+    lambda s: s.queue_ids("T"),
+    lambda s: s.min_offset_in_queue("T", 0),
+    lambda s: s.max_offset_in_queue("Absent", 0),
+    lambda s: s.get_message("T", 0, 0),
+    lambda s: s.offset_in_queue_by_time("T", 0, 0),
+    lambda s: s.message_store_timestamp("T", 0, 0),
+    lambda s: s.earliest_message_time("T", 0),
+    lambda s: s.query_message("T", "common"),
+]
+
+
+@pytest.mark.parametrize("begin", [begin_swap, begin_recovery])
+def test_a_read_after_an_interrupted_swap_or_recovery_says_at_once_what_to_run(
+    roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.dispatched, "_SWAP_SECONDS", FOREVER)
+    with MessageStore.open(*roots) as s:
+        in_log = s.get_message("T", 0, 0).messages[0]
+        record = begin(roots[1])
+        for read in READS:
+            with pytest.raises(StoreIOError, match="was interrupted: no process holds") as raised:
+                read(s)
+            text = str(raised.value)
+            assert raised.value.errno == errno.EBUSY
+            for named in (roots[1] / LOCK_FILE, record, "run reput recover", "reput rebuild"):
+                assert str(named) in text
+        # The log is not touched by it.
+        found = s.look_message_by_offset(in_log.commit_log_offset)
+        assert found is not None
+        assert found.record == in_log.record
+        assert (s.min_phy_offset(), s.max_phy_offset() > 0) == (0, True)
+        dispatch_all(*roots, CONFIG, disk=RenamingDisk)
+        assert s.get_message("T", 0, 0).messages[0].record == in_log.record
+
+
+@pytest.mark.parametrize("begin", [begin_swap, begin_recovery])
+def test_a_read_that_waits_in_vain_says_who_is_at_work_and_since_when(
+    roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.dispatched, "_SWAP_SECONDS", 0.0)
+    lock, disk = roots[1] / LOCK_FILE, Disk()
+    with MessageStore.open(*roots) as s:
+        handle = disk.lock(lock, LOCK_CONTENT)
+        record = begin(roots[1])
+        os.utime(record, (1_700_000_000, 1_700_000_000))
+        said = f"in process {os.getpid()} since 2023-11-14T22:13:20Z; the read waited 0.0 s"
+        for read in READS:
+            with pytest.raises(StoreIOError, match=said) as raised:
+                read(s)
+            assert str(record) in str(raised.value)
+        disk.unlock(handle)
+
+
+def test_a_process_elsewhere_that_is_at_work_is_waited_for(
+    roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.dispatched, "_SWAP_SECONDS", FOREVER)
+    output = roots[1]
+    with MessageStore.open(*roots) as s:
+        right, found = answers(s), []
+        begin_swap(output)
+        code = (
+            "import sys; from pathlib import Path; from store.disk import Disk; "
+            "handle = Disk().lock(Path(sys.argv[1]), b'lock'); print(flush=True); input(); "
+            "Path(sys.argv[2]).unlink()"
+        )
+        command = [sys.executable, "-c", code, str(output / LOCK_FILE), str(output / SWAP)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as owner:
+            assert owner.stdout is not None
+            owner.stdout.readline()
+            readers = [threading.Thread(target=lambda: found.append(answers(s))) for _ in range(3)]
+            for reader in readers:
+                reader.start()
+            assert found == []
+            owner.communicate("\n")
+            for reader in readers:
+                reader.join()
+        assert found == [right] * 3
+
+
+def test_a_read_of_a_root_that_is_never_at_rest_gives_up(
+    roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.dispatched, "_SWAP_SECONDS", 0.5)
+    original = get_message
+
+    def changing(*args: Any, **kwargs: Any) -> Any:
+        cut_off_batch(*roots)
+        return original(*args, **kwargs)
+
+    with MessageStore.open(*roots) as s:
+        monkeypatch.setattr(message_store, "get_message", changing)
+        with pytest.raises(StoreIOError, match="its files were replaced again and again"):
+            s.get_message("T", 0, 0)

@@ -1,0 +1,298 @@
+"""Which directories may be OUTPUT; what is refused is refused before anything is written."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoints.entries import Built, EntryKind
+from checkpoints.output import Listing, RootKind, kind_of
+from checkpoints.root import DispatchRoot
+from store.config import StoreConfig
+from store.errors import ConfigError, DamageError
+from tests.checkpoints.conftest import CONFIG
+from tests.dispatching import HastyDisk, dispatch_all
+from tests.rebuilding import rebuild_all
+
+DIRECTORY, FILE = EntryKind.DIRECTORY, EntryKind.FILE
+Take = Callable[[Path, Path, StoreConfig], object]
+
+
+def take_to_dispatch(output: Path, store: Path, config: StoreConfig = CONFIG) -> None:
+    DispatchRoot.open(output, store, config, disk=HastyDisk()).close(clean=True)
+
+
+def take_to_rebuild(output: Path, store: Path, config: StoreConfig = CONFIG) -> None:
+    DispatchRoot.replacing(output, store, config, disk=HastyDisk()).close(clean=True)
+
+
+@pytest.fixture(params=[take_to_dispatch, take_to_rebuild], ids=["dispatch", "rebuild"])
+def take(request: pytest.FixtureRequest) -> Take:
+    chosen: Take = request.param
+    return chosen
+
+
+def snapshot(directory: Path) -> dict[str, object]:
+    """Return everything below a directory, with content and times."""
+    return {
+        str(path): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
+        for path in [directory, *sorted(directory.rglob("*"))]
+    }
+
+
+def assert_refused(take: Take, output: Path, store: Path, config: StoreConfig = CONFIG) -> str:
+    parent = store.parent
+    before = snapshot(parent)
+    with pytest.raises(ConfigError) as caught:
+        take(output, store, config)
+    assert snapshot(parent) == before
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["index/index.html", "consumequeue/"], "index/index.html"),
+        (["consumequeue/T/page.html", "index/"], "consumequeue/T/page.html"),
+        (["notes.txt"], "notes.txt"),
+        (["reput/notes.txt"], "notes.txt"),
+        (["lost+found/", "photos/a.jpg"], "photos"),
+        (["index/20260101000000000/"], "index/20260101000000000"),
+        ([".git/HEAD", "index/", "config/"], ".git"),
+    ],
+)
+def test_a_foreign_directory_is_refused_by_what_it_holds(
+    take: Take, output: Path, store: Path, files: list[str], found: str
+) -> None:
+    for name in files:
+        path = output / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_bytes(b"precious")
+    assert f"it holds {found};" in assert_refused(take, output, store)
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["reput/rebuild/src/main.py"], "reput/rebuild/src"),
+        (
+            ["reput/rebuild/new/consumequeue/T/page.html"],
+            "reput/rebuild/new/consumequeue/T/page.html",
+        ),
+        (["reput/bulk/", "src/main.py"], "src"),
+        (["reput/bulk/", "index/index.html"], "index/index.html"),
+        (["reput/bulk/notes.txt"], "reput/bulk/notes.txt"),
+        (["reput/bulk/plan"], "reput/bulk/plan"),
+        (["reput/bulk/parts/1.txt"], "reput/bulk/parts/1.txt"),
+        (["reput/bulk/old/x/"], "reput/bulk/old/x"),
+        (["reput/spark/mine/job.py"], "reput/spark/mine"),
+        (["reput/spark/job.py"], "reput/spark/job.py"),
+        (["reput/spark/epoch-1/job.py"], "reput/spark/epoch-1"),
+        (["reput/batch"], "reput/batch"),
+        (["reput/swap"], "reput/swap"),
+        (["reput/progress.tmp"], "reput/progress.tmp"),
+        (["reput/progress"], "reput/progress"),
+        (["reput/progress/x"], "reput/progress"),
+    ],
+)
+def test_names_of_ours_do_not_make_a_foreign_directory_ours(
+    take: Take, output: Path, store: Path, files: list[str], found: str
+) -> None:
+    for name in files:
+        path = output / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_bytes(b"precious")
+    assert f"it holds {found};" in assert_refused(take, output, store)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["reput/rebuild/src/main.py", "reput/rebuild/new/index/notes.txt", "reput/bulk/notes.txt"],
+)
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_root_is_refused_where_foreign_files_would_be_deleted(
+    take: Take, output: Path, store: Path, name: str, is_ours: bool
+) -> None:
+    dispatch_all(store, output, CONFIG)
+    if not is_ours:
+        shutil.rmtree(output / "reput")
+    (output / name).parent.mkdir(parents=True)
+    (output / name).write_bytes(b"precious")
+    assert "is not a file of a rebuild" in assert_refused(take, output, store)
+
+
+def test_a_spark_directory_that_holds_foreign_files_is_left(output: Path, store: Path) -> None:
+    dispatch_all(store, output, CONFIG)
+    foreign = output / "reput" / "spark" / "epoch-000003" / "job.py"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"precious")
+    (output / "reput" / "spark" / "epoch-000002" / "offsets").mkdir(parents=True)
+    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    assert root.new_epoch().name == "epoch-000004"
+    root.close(clean=True)
+    assert foreign.read_bytes() == b"precious"
+    assert not (output / "reput" / "spark" / "epoch-000002").exists()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["reput/"],
+        ["reput/progress.tmp"],
+        ["reput/rebuild/", "reput/spark/"],
+        ["reput/bulk/parts/", "reput/bulk/plan"],
+        ["reput/bulk/new/consumequeue/T/0/00000000000000000000", "reput/bulk/plan.123.tmp"],
+    ],
+)
+def test_a_start_that_was_killed_before_its_first_state_is_taken(
+    take: Take, output: Path, store: Path, names: list[str]
+) -> None:
+    for name in ["lock", *names]:
+        path = output / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_bytes(bytes(10))
+    take(output, store, CONFIG)
+
+
+@pytest.mark.parametrize("data", [b"", bytes(100), b'{"batch": 1', b"\x7fgarbage"])
+def test_damaged_progress_is_damage_of_a_root_of_ours(
+    take: Take, output: Path, store: Path, data: bytes
+) -> None:
+    dispatch_all(store, output, CONFIG)
+    for path in (output / "reput").iterdir():
+        if path.name != "progress":
+            path.unlink()
+    (output / "reput" / "progress").write_bytes(data)
+    with pytest.raises(DamageError, match="does not match its checksum"):
+        take(output, store, CONFIG)
+
+
+def test_a_file_is_no_output(take: Take, output: Path, store: Path) -> None:
+    output.write_bytes(b"precious")
+    assert "is not a directory" in assert_refused(take, output, store)
+
+
+@pytest.mark.parametrize("where", ["", "sub", "sub/sub", "../commitlog", "../commitlog/sub/.."])
+def test_a_commit_log_and_what_is_in_it_is_refused(take: Take, store: Path, where: str) -> None:
+    assert "is in the commit log" in assert_refused(take, store / "commitlog" / where, store)
+
+
+@pytest.mark.parametrize("where", [".", "sub"])
+def test_a_link_to_a_commit_log_is_refused(
+    take: Take, store: Path, tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "link").symlink_to(store / "commitlog")
+    assert "is in the commit log" in assert_refused(take, tmp_path / "link" / where, store)
+
+
+def test_a_log_that_broker_conf_names_is_refused(take: Take, store: Path, tmp_path: Path) -> None:
+    (store / "commitlog").rename(tmp_path / "elsewhere")
+    (store / "link").symlink_to(tmp_path / "elsewhere")
+    for path in (tmp_path / "elsewhere", store / "link"):
+        config = replace(CONFIG, store_path_commit_log=str(path))
+        for where in ("", "sub"):
+            reason = assert_refused(take, tmp_path / "elsewhere" / where, store, config)
+            assert "is in the commit log" in reason
+        assert "contains the commit log" in assert_refused(take, tmp_path, store, config)
+
+
+def test_a_directory_around_the_store_is_refused(take: Take, store: Path) -> None:
+    assert "contains the commit log" in assert_refused(take, store.parent, store)
+
+
+@pytest.mark.parametrize("where", ["", "commitlog", "commitlog/sub"])
+def test_another_store_is_refused(take: Take, store: Path, where: str, tmp_path: Path) -> None:
+    shutil.copytree(store, tmp_path / "other")
+    assert_refused(take, tmp_path / "other" / where, store)
+
+
+def test_the_directory_of_a_queue_is_refused(take: Take, output: Path, store: Path) -> None:
+    dispatch_all(store, output, CONFIG)
+    queue = next(path for path in output.glob("consumequeue/*/*"))
+    for path in (queue, queue / "sub", queue.parent, output / "consumequeue", output / "index"):
+        assert_refused(take, path, store)
+
+
+@pytest.mark.parametrize("files", [[], ["lost+found/"], ["lock"], ["lost+found/", "lock"]])
+def test_an_empty_directory_is_taken(
+    take: Take, output: Path, store: Path, files: list[str]
+) -> None:
+    output.mkdir()
+    for name in files:
+        (output / name).mkdir() if name.endswith("/") else (output / name).touch()
+    take(output, store, CONFIG)
+
+
+def test_the_store_itself_is_taken(take: Take, store: Path) -> None:
+    take(store, store, CONFIG)
+    take(store / ".." / store.name, store, CONFIG)
+
+
+def test_a_root_with_files_of_its_operator_is_taken(take: Take, output: Path, store: Path) -> None:
+    dispatch_all(store, output, CONFIG)
+    for is_brokers in (False, True):
+        if is_brokers:
+            shutil.rmtree(output / "reput")
+        (output / "README").write_bytes(b"of the operator")
+        (output / ".snapshot").mkdir(exist_ok=True)
+        take(output, store, CONFIG)
+        assert (output / "README").read_bytes() == b"of the operator"
+
+
+def test_a_rebuild_does_not_replace_what_is_not_rocketmqs(output: Path, store: Path) -> None:
+    dispatch_all(store, output, CONFIG)
+    queue = next(path for path in output.glob("consumequeue/*/*"))
+    for path in (output / "index" / "notes.txt", queue / "notes.txt", output / "consumequeue/x"):
+        path.write_bytes(b"of the operator")
+        with pytest.raises(ConfigError, match=f"{path} is not a file of RocketMQ's"):
+            rebuild_all(store, output, CONFIG)
+        dispatch_all(store, output, CONFIG)
+        assert path.read_bytes() == b"of the operator"
+        path.unlink()
+    rebuild_all(store, output, CONFIG)
+
+
+def test_a_loop_of_links_is_refused(take: Take, output: Path, store: Path) -> None:
+    os.symlink(output, output)
+    with pytest.raises(Exception, match=r"output"):
+        take(output, store, CONFIG)
+
+
+# --- The decision alone ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("listing", "kind"),
+    [
+        (Listing({}), RootKind.EMPTY),
+        (Listing({"lock": FILE, "lost+found": DIRECTORY}), RootKind.EMPTY),
+        (Listing({"reput": DIRECTORY}, frozenset({"bulk"})), RootKind.OURS),
+        (Listing({"reput": DIRECTORY}, frozenset({"progress.tmp"})), RootKind.OURS),
+        (Listing({"reput": DIRECTORY, "x": FILE}, frozenset({"progress"})), RootKind.OURS),
+        (Listing({"reput": DIRECTORY}, frozenset({"x"})), RootKind.FOREIGN),
+        (Listing({"consumequeue": DIRECTORY}), RootKind.BROKERS),
+        (Listing({"consumequeue": DIRECTORY, "x": FILE}), RootKind.FOREIGN),
+        (Listing({"consumequeue": DIRECTORY, "x": FILE}, built=Built(1)), RootKind.BROKERS),
+        (Listing({"checkpoint": FILE, "x": FILE}, has_checkpoint=True), RootKind.BROKERS),
+        (Listing({"index": DIRECTORY}, built=Built(0, Path("index/x"))), RootKind.FOREIGN),
+    ],
+)
+def test_a_listing_decides(listing: Listing, kind: RootKind) -> None:
+    assert kind_of(listing) is kind
+
+
+@given(st.dictionaries(st.text(min_size=1), st.sampled_from(EntryKind), min_size=1))
+def test_a_directory_of_unknown_names_is_foreign(entries: dict[str, EntryKind]) -> None:
+    known = {"lost+found", "lock", "consumequeue", "consumequeue_ext", "index", "reput"}
+    known |= {"checkpoint", "abort", "config", "broker.conf"}
+    if not entries.keys() <= known:
+        assert kind_of(Listing(entries)) is RootKind.FOREIGN
