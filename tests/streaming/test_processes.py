@@ -112,6 +112,6 @@ def is_there(pid: int) -> bool:
 def test_a_killed_rebuild_leaves_the_root_and_goes_on(store: Path, tmp_path: Path) -> None:
     output = tmp_path / "output"
     (output / BULK_DIR).mkdir(parents=True)
-    (output / BULK_DIR / "plan").write_text("half a pl")
+    (output / BULK_DIR / "plan").write_text('{"half a pl')
     assert run(["rebuild", str(store), "--output", str(output)]) == 0
     assert not (output / BULK_DIR).exists()
