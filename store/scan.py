@@ -247,3 +247,15 @@ class Scanner:
             multi_queue=out.multi_queue[: end.multis].copy(),
             multi_offset=out.multi_offset[: end.multis].copy(),
         )
+
+
+def load_kernels() -> None:
+    """Call the kernels of a scan, on nothing: numba loads a kernel when it is first called.
+
+    For a process whose children scan. Numba must find the argument types that they will have.
+    """
+    log = np.frombuffer(bytes(RECORD_MIN_SIZE), np.uint8)  # read-only, as a mapped file is
+    scanner = Scanner(StoreConfig(), len(log))
+    for _ in scanner.chunks(log, 0, 0, len(log)):
+        pass
+    find_record(log, (0, 0, len(log)), scanner.rules)

@@ -89,9 +89,12 @@ class DispatchSink(BatchSink):
         super().__init__()
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss
-        self._listeners = (*listeners, notify_message_arriving(root.path))
+        self._listeners = tuple(listeners)
+        if not root.is_unread:
+            self._listeners += (notify_message_arriving(root.path),)
         self._is_settled = True  # all that was applied is named by progress
-        self._retention = Retention(root, config, keep_expired=keep_expired)
+        self.damage: Damage | None = None  # of the log, behind all that was applied
+        self._retention = Retention(root, config, keep_expired=keep_expired or root.is_unread)
         self._retention.follow_log()
         self.counts = SinkCounts(
             reput_from_offset=root.progress.reput_from_offset,
@@ -99,7 +102,9 @@ class DispatchSink(BatchSink):
         )
         self._queues = ConsumeQueueStore(root.path, config, root.disk)
         self._index = (
-            IndexService(root.path, config, root.disk) if config.message_index_enable else None
+            IndexService(root.path, config, root.disk, is_unread=root.is_unread)
+            if config.message_index_enable
+            else None
         )
         self.dispatchers: list[CommitLogDispatcher] = [ConsumeQueueDispatcher(self._queues)]
         if self._index is not None:
@@ -108,6 +113,8 @@ class DispatchSink(BatchSink):
 
     def _end(self) -> None:
         """Flush, and give the root back."""
+        if self._index is not None and self._is_settled:
+            self._index.flush()
         self._root.close(clean=self._is_settled)
 
     def _apply(self, stretches: list[Stretch]) -> None:
@@ -145,6 +152,7 @@ class DispatchSink(BatchSink):
                 for listener in self._listeners:
                     listener(part)
         if damage is not None:
+            self.damage = damage
             raise damage.error()
 
     def _may_skip(self, offset: int) -> bool:

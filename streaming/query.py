@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.adoption import Report
-from checkpoints.bulk.rebuild import BulkRebuild, BulkRebuilt
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
 from store.commit_log import CommitLog
@@ -21,7 +20,6 @@ from store.foreign import refuse_foreign_store, require_log_files
 from store.given_path import given_path
 from store.log_plan import LogPlanner
 from store.log_position import asked_offset
-from streaming.bulk import SparkRun
 from streaming.catch_up import BATCH_BYTES, catch_up
 from streaming.dispatchers import ArrivalListener, DispatchSink
 from streaming.failures import error_of
@@ -62,7 +60,6 @@ class Dispatch:
     sink: DispatchSink
     root: DispatchRoot
     config: StoreConfig
-    caught_up: BulkRebuilt | None = None  # what was built in bulk before the query began
 
     def close(self) -> None:
         """Stop the query after the batch in flight and release the root."""
@@ -93,7 +90,7 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
     ``from_offset`` or ``from_time`` (epoch ms) begins a new OUTPUT there; on an existing one it
     replays from there, which changes nothing, and is refused beyond its progress. Queue and index
     files whose messages have all expired from the log are deleted, unless ``keep_expired``. Where
-    OUTPUT is a GiB or more behind, that is done before this returns: in bulk if it is new.
+    OUTPUT is a GiB or more behind, that is done before this returns.
     ``listeners`` are called with what a batch holds, after it is durable; they must not raise.
 
     Where the query is ended through Spark (``spark.streams``), a listener releases the root a
@@ -133,24 +130,19 @@ class PreparedDispatch:
     config: StoreConfig
     options: DispatchOptions
     begin: int
-    built: BulkRebuilt | None = None  # in bulk, before the query
 
     def start(self, spark: SparkSession) -> Dispatch:
         """Do what the root is far behind, which takes its time, and start the query.
 
         Where that fails, give the root back.
         """
-        return self.catch_up(spark).start_query(spark)
+        return self.catch_up().start_query(spark)
 
-    def catch_up(
-        self, spark: SparkSession, is_stopping: Callable[[], bool] = lambda: False
-    ) -> PreparedDispatch:
+    def catch_up(self, is_stopping: Callable[[], bool] = lambda: False) -> PreparedDispatch:
         """Do what the root is far behind; ``is_stopping`` ends it early, in good order."""
         if not self.is_far_behind:
             return self
         try:
-            if self._may_build:
-                return self._built(spark)
             self.apply_here(is_stopping)
             return replace(self, begin=self.root.progress.reput_from_offset)
         except BaseException:
@@ -164,29 +156,13 @@ class PreparedDispatch:
         except BaseException:
             self.close()
             raise
-        return Dispatch(running, self.sink, self.root, self.config, self.built)
+        return Dispatch(running, self.sink, self.root, self.config)
 
     @property
     def is_far_behind(self) -> bool:
         """Whether so much of the log lies ahead that it is not the query's to do."""
         goes_on = self.begin == self.root.progress.reput_from_offset
         return goes_on and self.root.log.max_offset() - self.begin >= CATCH_UP_BYTES
-
-    @property
-    def _may_build(self) -> bool:
-        """Whether the root has nothing yet; where somebody listens, arrivals are to be told."""
-        root = self.root
-        is_new = root.progress.batch == 0 and root.progress.is_untouched
-        at_first = self.begin == max(root.log.min_offset(), 0)
-        return is_new and at_first and not self.options.listeners
-
-    def _built(self, spark: SparkSession) -> PreparedDispatch:
-        """Build the root as ``reput rebuild`` does; damage is left for the query to find."""
-        rebuild = BulkRebuild(self.root, SparkRun(spark.sparkContext))
-        built = rebuild.run(self.options.on_catch_up)
-        sink = _sink(self.root, self.config, self.options)
-        begin = self.root.progress.reput_from_offset
-        return replace(self, sink=sink, begin=begin, built=built)
 
     def apply_here(self, is_stopping: Callable[[], bool]) -> bool:
         """Apply in this process what the log holds now; tell whether that was done to the end."""

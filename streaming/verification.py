@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +17,10 @@ from store.errors import ConfigError, DamageError
 from store.foreign import refuse_foreign_store, require_log_files
 from store.layout import ABORT_FILE
 from store.log_plan import LogPlanner
-from store.log_replay import cannot_derive, log_too_short, scan_in_order
+from store.log_replay import cannot_derive, log_too_short
 from store.made_root import other_store
 from streaming.batch_sink import BatchSink, SinkCounts
+from streaming.feed import Feed, threads_feed
 from streaming.stretches import Stretch, take_following
 
 Report = Callable[[int, int], None]  # bytes of log done, bytes in all
@@ -101,7 +101,7 @@ def verify(
     span = _span_of(output, progress, (max(log.min_offset(), 0), log_end))
     comparison = StoreComparison(output, config, span.terms)
     sink = CompareSink(comparison, (span.terms.begin, span.end), report)
-    feed = feed if feed is not None else _threads(planner, config)
+    feed = feed if feed is not None else threads_feed(planner, config)
     for begin, end in span.stretches():
         sink.begin(begin)
         feed((begin, end), is_clean, sink)
@@ -163,22 +163,6 @@ class CompareSink(BatchSink):
 
     def _end(self) -> None:
         """Do nothing: a comparison owns nothing."""
-
-
-# Scans a span of the log and applies its stretches to a sink, in log order; the flag tells whether
-# the log was closed cleanly.
-Feed = Callable[[tuple[int, int], bool, BatchSink], None]
-
-
-def _threads(planner: LogPlanner, config: StoreConfig) -> Feed:
-    """Return a feed whose scans run in threads of this process."""
-
-    def feed(span: tuple[int, int], _is_clean: bool, sink: BatchSink) -> None:
-        with closing(scan_in_order(planner, config, span)) as scanned:
-            for _, stretches in scanned:
-                sink.apply(stretches)
-
-    return feed
 
 
 def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int]) -> _Span:

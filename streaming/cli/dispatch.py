@@ -212,7 +212,7 @@ def _start(
     if prepared.is_far_behind:
         try:
             with cancelled_by(stop, spark):
-                prepared = prepared.catch_up(spark, stop.is_set)
+                prepared = prepared.catch_up(stop.is_set)
         except SparkError:
             if stop.is_set():
                 return None
@@ -302,10 +302,6 @@ class Reporter(LineReporter):
         from checkpoints.progress import queue_key
 
         seconds = self.end_line()
-        if running.caught_up is not None:
-            built = running.caught_up
-            text = f"built in bulk first: {built.messages:,} messages, up to {built.end_offset:,}"
-            self.say("bulk", text, messages=built.messages, end_offset=built.end_offset)
         counts, progress = running.sink.counts, running.root.progress
         self.say(
             "stop",

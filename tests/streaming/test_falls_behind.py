@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -164,3 +165,24 @@ def test_a_replay_is_not_cut_short(
     assert told, "no catch-up"
     dispatch_all(store, tmp_path / "expected", config)
     assert_same_store(output, tmp_path / "expected")
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_root_that_begins_far_behind_is_brought_up_before_its_query(
+    spark: SparkSession, tmp_path: Path, near_is_far: Callable[[], None], is_damaged: bool
+) -> None:
+    store, output, told = tmp_path / "store", tmp_path / "out", Told()
+    config = make_store(store, MANY)
+    if is_damaged:
+        corrupt(sorted((store / "commitlog").iterdir())[7], 8)
+    near_is_far()
+    with nullcontext() if not is_damaged else pytest.raises(StreamingQueryException):
+        running = begin_dispatch(spark, store, output, options(told, available_now=True))
+        running.query.awaitTermination()
+    running.close()
+    assert told
+    assert isinstance(query_error(running.query), DamageError) == is_damaged
+    expected = tmp_path / "expected"
+    with nullcontext() if not is_damaged else pytest.raises(DamageError):
+        dispatch_all(store, expected, config)
+    assert_same_store(output, expected)

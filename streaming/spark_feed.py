@@ -1,4 +1,4 @@
-"""The verify query: a cluster scans the log, the comparing sink takes it in log order."""
+"""A query that ends with the log: a cluster scans, a sink here takes the stretches in log order."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pyspark.sql import SparkSession
 
 from store.config import StoreConfig
 from streaming.batch_sink import BatchSink
+from streaming.feed import Feed
 from streaming.log_query import LogQuery
 from streaming.query import MAX_BYTES_PER_TRIGGER
 from streaming.stretches import Stretch
-from streaming.verification import Feed
 
 
 def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Feed:
-    """Return a feed whose scans run as tasks of Spark."""
+    """Return a feed whose scans run as tasks of Spark, which see the log at the same path."""
 
     def feed(span: tuple[int, int], is_clean: bool, sink: BatchSink) -> None:
-        with tempfile.TemporaryDirectory(prefix="reput-verify-") as checkpoint:
+        with tempfile.TemporaryDirectory(prefix="reput-") as checkpoint:
             query = LogQuery(
-                name="reput-verify",
+                name=f"reput-{sink.name}",
                 store_root=str(store_root.resolve()),
                 config=config,
                 begin=span[0],
@@ -48,7 +48,7 @@ def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Fe
 class _SpanSink(BatchSink):
     """Passes the batches of one query on to a sink that outlives the query."""
 
-    name = "comparison"
+    name = "query"
 
     def __init__(self, sink: BatchSink) -> None:
         super().__init__()
