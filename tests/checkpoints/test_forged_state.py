@@ -295,8 +295,9 @@ def test_a_swap_that_is_not_that_of_the_rebuild_is_damage(
     swap = state_of(output / "reput" / "swap")
     progress = swap["progress"]
     if is_its_own:
-        progress = state_of(output / "reput" / "bulk" / "new" / "reput" / "progress")
-        del progress["format"]
+        built = state_of(output / "reput" / "bulk" / "new" / "reput" / "progress")
+        del built["format"]
+        progress = built | {"signs": progress["signs"]}
     swap |= {"queues": [], "whole": [], "progress": progress | NO_INDEX}
     (output / "reput" / "swap").write_bytes(sealed(json.dumps(swap).encode()))
     before = built_tree(output)
