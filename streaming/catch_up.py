@@ -38,11 +38,11 @@ def catch_up(  # noqa: PLR0913 - by name all but four
     begin, end = span
     done = begin
     with closing(scan_in_order(planner, config, span, batch_bytes=batch_bytes)) as scanned:
-        for plan, stretches in scanned:
+        for stop, stretches in scanned:
             if is_stopping() or any(isinstance(stretch, Damage) for stretch in stretches):
                 break
             sink.apply(stretches)
-            done = plan.end
+            done = stop
             if report is not None:
                 report(done - begin, end - begin)
     return done

@@ -1,13 +1,14 @@
-"""Rebuild a store as a whole: its batches are scanned here, or fail when a test wants it."""
+"""Rebuild a store as a whole in small batches; a test may do something before each."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from store.disk import Disk
 from store.log_plan import LogPlanner
-from store.scan import Scanner
+from store.log_replay import scan_in_order
 from streaming.batch_sink import BatchSink
 from streaming.rebuild import Rebuilt, rebuild_root
 from tests.dispatching import HastyDisk
@@ -31,14 +32,13 @@ def rebuild_all(  # noqa: PLR0913 - each is a way of the same rebuild
     root = DispatchRoot.replacing(output, store_root, config, disk=disk)
 
     def feed(span: tuple[int, int], is_clean: bool, sink: BatchSink) -> None:
-        planner, scanner, at = LogPlanner(root.log, lambda: is_clean), Scanner(config), span[0]
-        while True:
+        planner, at = LogPlanner(root.log, lambda: is_clean), span[0]
+        scan = scan_in_order(planner, config, span, batch_bytes=batch_bytes)
+        with closing(scan) as scanned:
             before(at)
-            plan = planner.plan(at, max_bytes=batch_bytes, until=span[1])
-            if not plan.ranges:
-                return
-            sink.apply([stretch for part in plan.ranges for stretch in scanner.read(part)])
-            at = plan.end
+            for at, stretches in scanned:
+                sink.apply(stretches)
+                before(at)
 
     try:
         return rebuild_root(root, feed)

@@ -282,7 +282,7 @@ def test_a_record_that_agrees_with_no_file_deletes_nothing(
     ("is_its_own", "reason"),
     [
         (True, "it does not name consumequeue, which the rebuild made"),
-        (False, "it ends at offset 2504, its rebuild at 1024"),
+        (False, r"it ends at offset 2504, its rebuild at \d+$"),
     ],
 )
 def test_a_swap_that_is_not_that_of_the_rebuild_is_damage(

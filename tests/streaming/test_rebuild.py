@@ -3,7 +3,6 @@
 import itertools
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -23,8 +22,7 @@ from store.dispatched import SWAP
 from store.errors import ConfigError, DamageError, RootInUseError
 from store.index_service import IndexService
 from store.log_range import LogRange
-from store.scan import Scanner
-from streaming.stretches import Stretch
+from store.scan import Cut, Scanner
 from streaming.verification import verify
 from tests.checkpoints.test_retention import log_files, sent
 from tests.conftest import Golden
@@ -219,15 +217,15 @@ def test_it_begins_anew_at_the_log_s_minimum_where_its_beginning_expires_under_i
             for path in files[:2]:
                 path.unlink()
 
-    read = Scanner.read
+    read = Scanner.read_cut
 
-    def expire_first(scanner: Scanner, part: LogRange, **how: bool) -> Iterator[Stretch]:
-        if len(begins) == 2 and when == "scanned":
+    def expire_first(scanner: Scanner, cut: LogRange) -> Cut:
+        if cut.begin > 4096 and when == "scanned":
             for path in files[:2]:
                 path.unlink(missing_ok=True)
-        return read(scanner, part, **how)
+        return read(scanner, cut)
 
-    monkeypatch.setattr(Scanner, "read", expire_first)
+    monkeypatch.setattr(Scanner, "read_cut", expire_first)
     rebuilt = rebuild_all(store_root, output, CONFIG, before=expire)
     assert (rebuilt.begin_offset, rebuilt.damage) == (8192, None)
     assert begins.count(8192) == 1
