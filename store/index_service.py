@@ -1,8 +1,8 @@
 """The IndexFiles, written: a hash index of keys over the log (format notes §8).
 
 A file holds ``maxIndexNum - 1`` entries; the next begins when a record finds it full. The slot
-table of the file in work is kept in memory and written back by dirty pages: with each batch, or,
-where nobody reads the root yet, when the file is full and at the end.
+table of the file in work is kept in memory, and written back by dirty pages when that is asked for
+and when the file is full. Where nobody reads the root yet, it is built again from the entries.
 """
 
 from __future__ import annotations
@@ -100,8 +100,11 @@ class IndexService:
         """Know that the files older than the one named ``first`` have expired."""
         self._names = [name for name in self._names if name >= first]
 
-    def build_index(self, requests: DispatchRequests) -> None:
-        """Put the keys of these requests, in log order (``IndexService.buildIndex``)."""
+    def build_index(self, requests: DispatchRequests, *, flush: bool = True) -> None:
+        """Put the keys of these requests, in log order (``IndexService.buildIndex``).
+
+        Without ``flush`` the slots of the file in work stay in memory.
+        """
         if not len(requests):
             return
         records = PutInput(
@@ -116,7 +119,9 @@ class IndexService:
             file = self._get_and_create_last()
             row, key = self._put(file, records, (row, key))
             if row >= len(requests):
-                return
+                break
+        if flush:
+            self.flush()
 
     def flush(self) -> None:
         """Write what of the slot table is in memory only."""
@@ -135,8 +140,6 @@ class IndexService:
         if put:
             at = layout.index_entry_at(count, config.max_hash_slot_num)
             self._disk.write(file.path, at, entries[: put * ENTRY_WORDS].data)
-            if not self._is_unread:
-                self._write_slots(file)
             self._write_header(file)
         return end
 

@@ -6,21 +6,24 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from store.config import StoreConfig, config_to_json
 from store.errors import SparkError, StoreError
 from streaming.batch_sink import BatchSink, StoppedError
-from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
+from streaming.dispatch_source import FORMAT, DispatchRequestSource, parts_of, stretches_of
 from streaming.failures import error_of
-from streaming.log_stream import RANGE_BYTES_MIN
+from streaming.log_stream import RANGE_BYTES_MAX, RANGE_BYTES_MIN
 from streaming.options import spark_interval
 from streaming.progress import DispatchProgress, Listener
 from streaming.session import register_source
+from streaming.spool import SPOOL_DIR, Spool
 from streaming.stopping import LAST_BATCH_SECONDS, finish_batch
 from streaming.stretches import Stretch
 
@@ -56,14 +59,16 @@ class LogQuery:
         listener.on_end(lambda: spark.streams.removeListener(listener))
         if self.on_end is not None:
             listener.on_end(self.on_end)
-        feed = _Feed(sink, self.catches_up)
-        writer = self._stream(spark).writeStream.foreachBatch(feed.apply).queryName(name)
+        spool = Spool(self.checkpoint / SPOOL_DIR)
+        feed = _Feed(sink, spool, self.catches_up)
+        writer = self._stream(spark, spool).writeStream.foreachBatch(feed.apply).queryName(name)
         feed.query = self._triggered(writer).start()
         return RunningLogQuery(feed.query, feed, sink)
 
-    def _stream(self, spark: SparkSession) -> DataFrame:
+    def _stream(self, spark: SparkSession, spool: Spool) -> DataFrame:
         register_source(spark, DispatchRequestSource)
-        range_bytes = max(self.max_bytes // spark.sparkContext.defaultParallelism, RANGE_BYTES_MIN)
+        share = self.max_bytes // spark.sparkContext.defaultParallelism
+        range_bytes = min(max(share, RANGE_BYTES_MIN), RANGE_BYTES_MAX)
         return (
             spark.readStream.format(FORMAT)
             .option("config", config_to_json(self.config))
@@ -71,6 +76,8 @@ class LogQuery:
             .option("maxBytesPerTrigger", str(self.max_bytes))
             .option("rangeBytes", str(range_bytes))
             .option("failOnDataLoss", str(self.fail_on_data_loss).lower())
+            .option("spool", str(spool.directory))
+            .option("spoolToken", spool.begin())
             .options(**self.options)
             .load(self.store_root)
         )
@@ -141,10 +148,11 @@ class _InterruptedError(Exception):
 class _Feed:
     """Gives each batch to the sink, until the query is to stop."""
 
-    def __init__(self, sink: BatchSink, catches_up: CatchesUp | None) -> None:
+    def __init__(self, sink: BatchSink, spool: Spool, catches_up: CatchesUp | None) -> None:
         self.query: StreamingQuery | None = None
         self.is_interrupted = False  # by Spark, on behalf of our own stop
         self._sink = sink
+        self._spool = spool
         self._catches_up = catches_up
         self._refuses = threading.Event()
 
@@ -158,7 +166,7 @@ class _Feed:
             if not self._refuses.is_set() and self._is_caught_up():
                 return
             if not self._refuses.is_set():
-                self._sink.apply(self._read(batch))
+                self._apply(batch)
                 return
         except StoppedError:
             pass
@@ -174,10 +182,23 @@ class _Feed:
     def _is_caught_up(self) -> bool:
         return self._catches_up is not None and self._catches_up(self._is_ending)
 
-    def _read(self, batch: DataFrame) -> list[Stretch]:
+    def _apply(self, batch: DataFrame) -> None:
+        """Run the batch's jobs while what is spooled is applied, then apply the rest."""
+        with _AheadOfSpark(self._sink, self._spool):
+            table = self._read(batch)
+        stretches: list[Stretch] = []
+        for end, part in parts_of(table, self._spool):
+            if not self._sink.takes_parts:
+                stretches += part()
+            elif end > self._sink.applied_to():
+                self._sink.apply_part(part())
+        self._sink.apply(stretches)
+        self._spool.clear()
+
+    def _read(self, batch: DataFrame) -> pa.Table:
         """Run the batch's jobs. Raises StoppedError if Spark cancelled them."""
         try:
-            return from_table(batch.toArrow())
+            return batch.toArrow()
         except Exception as e:
             if self._is_cancelled() and isinstance(error_of(e), SparkError):
                 raise StoppedError("Spark cancelled the batch") from e
@@ -192,3 +213,33 @@ class _Feed:
 
     def _is_active(self) -> bool:
         return self.query is None or self.query.isActive
+
+
+class _AheadOfSpark:
+    """Applies what tasks have spooled, in log order, while Spark runs the others of a batch."""
+
+    def __init__(self, sink: BatchSink, spool: Spool) -> None:
+        self._sink = sink
+        self._spool = spool
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reput-apply", daemon=True)
+
+    def __enter__(self) -> None:
+        if self._sink.takes_parts:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        if self._sink.takes_parts:
+            self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(StoreError):  # ``apply`` raises it again
+            while not self._end.wait(_POLL_SECONDS):
+                found = self._spool.find(self._sink.applied_to())
+                while found is not None and not self._end.is_set():
+                    end, name = found
+                    self._sink.apply_part(stretches_of(self._spool.take(name)))
+                    if self._sink.applied_to() < end:
+                        return  # damage
+                    found = self._spool.find(end)

@@ -40,7 +40,7 @@ from streaming.options import OFFSET_KEY
 
 Offset = dict[str, int]
 
-RANGE_BYTES_MIN = 4 * 1024 * 1024
+RANGE_BYTES_MIN, RANGE_BYTES_MAX = 4 * 1024 * 1024, 64 * 1024 * 1024
 _SETTLE_SECONDS = 0.05
 _SCANS = min(os.cpu_count() or 1, 8)  # at once, in the planner
 

@@ -53,7 +53,15 @@ class _SpanSink(BatchSink):
     def __init__(self, sink: BatchSink) -> None:
         super().__init__()
         self._sink = sink
+        self.takes_parts = sink.takes_parts
         self.counts = sink.counts
+
+    def applied_to(self) -> int:
+        """Return up to which offset the sink has applied all."""
+        return self._sink.applied_to()
+
+    def _apply_part(self, stretches: list[Stretch]) -> None:
+        self._sink.apply_part(stretches)
 
     def _apply(self, stretches: list[Stretch]) -> None:
         self._sink.apply(stretches)

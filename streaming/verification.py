@@ -19,6 +19,7 @@ from store.layout import ABORT_FILE
 from store.log_plan import LogPlanner
 from store.log_replay import cannot_derive, log_too_short
 from store.made_root import other_store
+from store.scan import Damage
 from streaming.batch_sink import BatchSink, SinkCounts
 from streaming.feed import Feed, threads_feed
 from streaming.stretches import Stretch, take_following
@@ -128,6 +129,7 @@ class CompareSink(BatchSink):
     """Compares batches with a root; ``at`` is the offset up to which the log was compared."""
 
     name = "comparison"
+    takes_parts = True
 
     def __init__(
         self, comparison: StoreComparison, span: tuple[int, int], report: Report | None
@@ -136,6 +138,7 @@ class CompareSink(BatchSink):
         self._comparison = comparison
         self._span = span
         self._report = report
+        self._damage: Damage | None = None
         self.at = span[0]
         self.counts = SinkCounts()
 
@@ -143,9 +146,15 @@ class CompareSink(BatchSink):
         """Take the stretches from ``offset`` on: those between were lost."""
         self.at = offset
 
-    def _apply(self, stretches: list[Stretch]) -> None:
-        """Compare one batch. Raises DamageError at damage, after all records before it."""
-        requests, _, damage = take_following(stretches, self.at, lambda _: False)
+    def applied_to(self) -> int:
+        """Return up to which offset the log was compared."""
+        return self.at
+
+    def _apply_part(self, stretches: list[Stretch]) -> None:
+        """Compare a part of a batch, up to damage."""
+        if self._damage is not None:
+            return
+        requests, _, self._damage = take_following(stretches, self.at, lambda _: False)
         if requests:
             batch = concat(requests)
             self._comparison.put(batch)
@@ -156,8 +165,12 @@ class CompareSink(BatchSink):
                 messages=self.counts.messages + len(batch),
                 reput_from_offset=self.at,
             )
-        if damage is not None:
-            raise cannot_derive(damage)
+
+    def _apply(self, stretches: list[Stretch]) -> None:
+        """Compare the rest of a batch. Raises DamageError at damage, after all before it."""
+        self._apply_part(stretches)
+        if self._damage is not None:
+            raise cannot_derive(self._damage)
         if self._report is not None:
             self._report(self.at - self._span[0], self._span[1] - self._span[0])
 
