@@ -26,7 +26,6 @@ from store.log_plan import UNLIMITED
 from store.scan import Damage, Scanner
 from streaming.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.options import OFFSET_KEY
-from streaming.reached import reached
 from streaming.spool import SPOOLED_BYTES_MIN, Spool
 from streaming.stretches import Stretch
 
@@ -97,7 +96,6 @@ class DispatchRequestReader(LogStreamReader):
             max_bytes=int(options["maxbytespertrigger"]),
             range_bytes=int(options["rangebytes"]),
             until=int(options.get("until", UNLIMITED)),
-            reached=partial(reached, Path(options["reached"])) if "reached" in options else None,
         )
 
     def initialOffset(self) -> Offset:

@@ -29,10 +29,6 @@ from streaming.stretches import Stretch
 
 _POLL_SECONDS = 0.01
 
-# Called before each batch with what tells whether the query is to end; returns whether it has
-# applied what the log holds now, the batch with it.
-CatchesUp = Callable[[Callable[[], bool]], bool]
-
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
@@ -49,7 +45,6 @@ class LogQuery:
     options: Mapping[str, str] = field(default_factory=dict)  # further ones, of the source
     on_progress: Callable[[DispatchProgress], None] | None = None
     on_end: Callable[[], None] | None = None
-    catches_up: CatchesUp | None = None
 
     def start(self, spark: SparkSession, sink: BatchSink) -> RunningLogQuery:
         """Start it; when it ends, for whatever reason, the sink is closed."""
@@ -60,7 +55,7 @@ class LogQuery:
         if self.on_end is not None:
             listener.on_end(self.on_end)
         spool = Spool(self.checkpoint / SPOOL_DIR)
-        feed = _Feed(sink, spool, self.catches_up)
+        feed = _Feed(sink, spool)
         writer = self._stream(spark, spool).writeStream.foreachBatch(feed.apply).queryName(name)
         feed.query = self._triggered(writer).start()
         return RunningLogQuery(feed.query, feed, sink)
@@ -148,12 +143,11 @@ class _InterruptedError(Exception):
 class _Feed:
     """Gives each batch to the sink, until the query is to stop."""
 
-    def __init__(self, sink: BatchSink, spool: Spool, catches_up: CatchesUp | None) -> None:
+    def __init__(self, sink: BatchSink, spool: Spool) -> None:
         self.query: StreamingQuery | None = None
         self.is_interrupted = False  # by Spark, on behalf of our own stop
         self._sink = sink
         self._spool = spool
-        self._catches_up = catches_up
         self._refuses = threading.Event()
 
     def apply(self, batch: DataFrame, _batch_id: int) -> None:
@@ -163,8 +157,6 @@ class _Feed:
         text with a recursion that a long one makes overflow the stack.
         """
         try:
-            if not self._refuses.is_set() and self._is_caught_up():
-                return
             if not self._refuses.is_set():
                 self._apply(batch)
                 return
@@ -179,13 +171,15 @@ class _Feed:
         self._refuses.set()
         self._sink.stop_waiting()
 
-    def _is_caught_up(self) -> bool:
-        return self._catches_up is not None and self._catches_up(self._is_ending)
-
     def _apply(self, batch: DataFrame) -> None:
         """Run the batch's jobs while what is spooled is applied, then apply the rest."""
-        with _AheadOfSpark(self._sink, self._spool):
-            table = self._read(batch)
+        try:
+            with _AheadOfSpark(self._sink, self._spool):
+                table = self._read(batch)
+        except StoppedError:
+            if self._sink.takes_parts:
+                self._sink.apply(())  # what has been applied stays: the sink knows its position
+            raise
         stretches: list[Stretch] = []
         for end, part in parts_of(table, self._spool):
             if not self._sink.takes_parts:
@@ -203,9 +197,6 @@ class _Feed:
             if self._is_cancelled() and isinstance(error_of(e), SparkError):
                 raise StoppedError("Spark cancelled the batch") from e
             raise
-
-    def _is_ending(self) -> bool:
-        return self._refuses.is_set() or not self._is_active()
 
     def _is_cancelled(self) -> bool:
         """Return whether Spark's own stop was called: by ours, or by the user."""
