@@ -13,8 +13,9 @@ from store.config import StoreConfig
 from streaming.batch_sink import BatchSink
 from streaming.feed import Feed
 from streaming.log_query import LogQuery
-from streaming.query import MAX_BYTES_PER_TRIGGER
 from streaming.stretches import Stretch
+
+_BATCH_BYTES = 256 * 1024 * 1024
 
 
 def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Feed:
@@ -27,7 +28,7 @@ def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Fe
                 store_root=str(store_root.resolve()),
                 config=config,
                 begin=span[0],
-                max_bytes=MAX_BYTES_PER_TRIGGER,
+                max_bytes=_BATCH_BYTES,
                 fail_on_data_loss=True,
                 checkpoint=Path(checkpoint),
                 trigger_interval=None,

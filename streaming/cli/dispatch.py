@@ -74,7 +74,7 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         str | None, typer.Option(help="the same by time: epoch ms or ISO 8601")
     ] = None,
     max_bytes_per_trigger: Annotated[
-        str | None, typer.Option(help="how much log a micro-batch takes [default: 256m]")
+        str | None, typer.Option(help="how much log a micro-batch takes [default: 1g]")
     ] = None,
     trigger_interval: Annotated[
         str, typer.Option(help="how often to look for more, e.g. 5s or 1m")
