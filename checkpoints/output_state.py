@@ -31,7 +31,9 @@ STATE_NAMES = STATE_FILES | {"rebuild", "bulk", "spark"}
 _TEMPORARIES = frozenset({"progress.tmp", "batch.tmp", "swap.tmp"})
 _TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp$")
 _EPOCH_NAME = re.compile("epoch-([0-9]{1,18})")
-_SPARKS_NAMES = frozenset({"metadata", "offsets", "commits", "sources", "state", "spool"})
+_SPARKS_NAMES = frozenset(  # "reached" is of release 0.1.0
+    {"metadata", "offsets", "commits", "sources", "state", "spool", "reached"}
+)
 _NAMES = {  # of the files in directories below reput/
     WHOLE_DIR: re.compile("boot|plan"),
     WHOLE_DIR / "parts": re.compile(r"[0-9]+\.(done|keys)"),  # of release 0.1.0, as is index/

@@ -85,7 +85,7 @@ class NewRoot:
         """
         root, progress = self._root, built.progress
         self._check_places()
-        root.disk.sync_all(root.path)
+        root.disk.sync_all(self._path)
         root.disk.leave_unsynced(None)
         # A new generation: the difference is larger than that of the old root was.
         number = progress.milestones[-1].number if progress.milestones else 0
@@ -103,7 +103,7 @@ class NewRoot:
         """Refuse to swap what cannot be renamed, before anything is."""
         check_replaced(self._root.path)
         device = self._root.path.stat().st_dev
-        for name in WHOLE:
+        for name in (*WHOLE, BUILT_DIR):
             place = self._root.path / name
             if place.is_symlink() or (place.is_dir() and place.stat().st_dev != device):
                 raise ConfigError(

@@ -115,9 +115,10 @@ def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress |
         disk.sync()
         if record.whole is not None:
             forget(root, disk)
-    if (root / REBUILD_DIR).is_dir():
-        disk.remove_tree(root / REBUILD_DIR)
-        disk.sync()
+    for left, names in ((REBUILD_DIR, ()), (WHOLE_DIR, (BOOT, PLAN))):
+        if (root / left).is_dir() and not any((root / name).exists() for name in names):
+            disk.remove_tree(root / left)
+            disk.sync()
     return progress
 
 

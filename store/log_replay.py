@@ -118,7 +118,7 @@ def scan_in_order(
     with closing(_CutsAhead(config, cuts)) as ahead:
         while at < end:
             cut = ahead.take(at)
-            if cut is not None and cut.requests:
+            if cut is not None and cut.requests and cut.requests[-1].end <= end:
                 at = cut.requests[-1].end
                 yield at, list(cut.requests)
                 if cut.is_whole:

@@ -61,6 +61,10 @@ class BatchSink(ABC):
         """Return up to which offset all has been applied, the parts of a batch included."""
         return self.counts.reput_from_offset
 
+    def is_blocked(self) -> bool:
+        """Return whether the sink takes nothing behind what it has applied: damage, or an error."""
+        return self.error is not None
+
     def _take(self, apply: Callable[[list[Stretch]], None], stretches: Iterable[Stretch]) -> None:
         with self._lock:
             if self._ending:

@@ -11,6 +11,7 @@ worker sees that (``streaming.spool``); then the row names the file.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from store.config import StoreConfig, config_from_json
 from store.dispatch_request import COLUMN_TYPES, DispatchRequests
+from store.errors import StoreIOError
 from store.layout import ABORT_FILE
 from store.log_plan import UNLIMITED
+from store.log_range import LogRange
 from store.scan import Damage, Scanner
 from streaming.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.options import OFFSET_KEY
@@ -107,18 +110,30 @@ class DispatchRequestReader(LogStreamReader):
         assert isinstance(partition, LogPartition)
         skip = self._options.get("failondataloss") == "false"
         stretches = Scanner(self._config()).read(partition.part, skip_damage=skip)
-        spool = Spool(Path(self._options["spool"])) if "spool" in self._options else None
-        if spool is None or not spool.is_seen(self._options["spooltoken"]):
-            yield from map(to_batch, stretches)
-            return
         batches = [to_batch(stretch) for stretch in stretches]
-        if sum(batch.nbytes for batch in batches) < SPOOLED_BYTES_MIN:
-            yield from batches
-            return
-        row = dict.fromkeys(_ARROW_SCHEMA.names)
-        row["begin_offset"], row["end_offset"] = partition.part.begin, partition.part.end
-        row["spooled"] = spool.write((partition.part.begin, partition.part.end), batches)
-        yield _batch_of(row)
+        if sum(batch.nbytes for batch in batches) >= SPOOLED_BYTES_MIN:
+            name = self._spool(partition.part, batches)
+            if name is not None:
+                row: dict[str, Any] = dict.fromkeys(_ARROW_SCHEMA.names)
+                row["begin_offset"], row["end_offset"] = partition.part.begin, partition.part.end
+                row["spooled"] = name
+                batches = [_batch_of(row)]
+        yield from batches
+
+    def _spool(self, part: LogRange, batches: list[pa.RecordBatch]) -> str | None:
+        """Spool what was read of a range; None where this process does not see the spool.
+
+        Raises StoreIOError.
+        """
+        spool = Spool(Path(self._options["spool"]))
+        if not spool.is_seen(self._options["spooltoken"]):
+            return None
+        try:
+            return spool.write((part.begin, part.end), batches)
+        except StoreIOError as e:
+            if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):  # another user's
+                return None
+            raise
 
 
 def to_batch(stretch: DispatchRequests | Damage) -> pa.RecordBatch:

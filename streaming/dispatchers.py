@@ -130,14 +130,27 @@ class DispatchSink(BatchSink):
             self.dispatchers.append(IndexDispatcher(self._index, watermark))
 
     def _end(self) -> None:
-        """Flush, and give the root back."""
-        if self._index is not None and self._is_settled:
-            self._index.flush()
-        self._root.close(clean=self._is_settled)
+        """Commit what has been applied of a batch that was cut off, and give the root back."""
+        try:
+            if not self._is_settled and self.error is None:
+                self._apply([])
+        finally:
+            self._close_root()
+
+    def _close_root(self) -> None:
+        try:
+            if self._index is not None and self._is_settled:
+                self._index.flush()
+        finally:
+            self._root.close(clean=self._is_settled)
 
     def applied_to(self) -> int:
         """Return up to which offset all has been applied."""
         return self._batch.end
+
+    def is_blocked(self) -> bool:
+        """Return whether nothing more is taken."""
+        return self.error is not None or self._batch.damage is not None
 
     def _apply_part(self, stretches: list[Stretch]) -> None:
         """Give what follows on to the dispatchers, up to damage."""
@@ -161,7 +174,7 @@ class DispatchSink(BatchSink):
     def _begin(self, part: DispatchRequests) -> None:
         """Let the batch record hold, durably, the end of each queue that is about to be written."""
         batch = self._batch
-        if not batch.marks and self._index is not None:
+        if not batch.has_record and self._index is not None:
             batch.index = self._index.mark()
         marks = {mark.key: mark for mark in self._queues.marks(part)}
         if not batch.has_record or not marks.keys() <= batch.marks.keys():

@@ -6,7 +6,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -176,18 +175,15 @@ class _Feed:
         try:
             with _AheadOfSpark(self._sink, self._spool):
                 table = self._read(batch)
-        except StoppedError:
-            if self._sink.takes_parts:
-                self._sink.apply(())  # what has been applied stays: the sink knows its position
-            raise
-        stretches: list[Stretch] = []
-        for end, part in parts_of(table, self._spool):
-            if not self._sink.takes_parts:
-                stretches += part()
-            elif end > self._sink.applied_to():
-                self._sink.apply_part(part())
-        self._sink.apply(stretches)
-        self._spool.clear()
+            stretches: list[Stretch] = []
+            for end, part in parts_of(table, self._spool):
+                if not self._sink.takes_parts:
+                    stretches += part()
+                elif end > self._sink.applied_to() and not self._sink.is_blocked():
+                    self._sink.apply_part(part())
+            self._sink.apply(stretches)
+        finally:
+            self._spool.clear()
 
     def _read(self, batch: DataFrame) -> pa.Table:
         """Run the batch's jobs. Raises StoppedError if Spark cancelled them."""
@@ -213,24 +209,27 @@ class _AheadOfSpark:
         self._sink = sink
         self._spool = spool
         self._end = threading.Event()
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="reput-apply", daemon=True)
 
     def __enter__(self) -> None:
         if self._sink.takes_parts:
             self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._end.set()
         if self._sink.takes_parts:
             self._thread.join()
+        if self._error is not None and kind is None:
+            raise self._error
 
     def _run(self) -> None:
-        with suppress(StoreError):  # ``apply`` raises it again
-            while not self._end.wait(_POLL_SECONDS):
+        try:
+            while not self._sink.is_blocked() and not self._end.is_set():
                 found = self._spool.find(self._sink.applied_to())
-                while found is not None and not self._end.is_set():
-                    end, name = found
-                    self._sink.apply_part(stretches_of(self._spool.take(name)))
-                    if self._sink.applied_to() < end:
-                        return  # damage
-                    found = self._spool.find(end)
+                if found is None:
+                    self._end.wait(_POLL_SECONDS)
+                else:
+                    self._sink.apply_part(stretches_of(self._spool.take(found)))
+        except BaseException as e:  # noqa: BLE001 - raised where the batch is applied
+            self._error = e

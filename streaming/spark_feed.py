@@ -22,7 +22,7 @@ def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Fe
     """Return a feed whose scans run as tasks of Spark, which see the log at the same path."""
 
     def feed(span: tuple[int, int], is_clean: bool, sink: BatchSink) -> None:
-        with tempfile.TemporaryDirectory(prefix="reput-") as checkpoint:
+        with tempfile.TemporaryDirectory(prefix="reput-", ignore_cleanup_errors=True) as checkpoint:
             query = LogQuery(
                 name=f"reput-{sink.name}",
                 store_root=str(store_root.resolve()),
@@ -60,6 +60,10 @@ class _SpanSink(BatchSink):
     def applied_to(self) -> int:
         """Return up to which offset the sink has applied all."""
         return self._sink.applied_to()
+
+    def is_blocked(self) -> bool:
+        """Return whether the sink takes nothing more."""
+        return self.error is not None or self._sink.is_blocked()
 
     def _apply_part(self, stretches: list[Stretch]) -> None:
         self._sink.apply_part(stretches)

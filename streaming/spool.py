@@ -10,6 +10,7 @@ the next query. A file is whole or not there; taking it removes its name.
 
 from __future__ import annotations
 
+import errno
 import re
 import uuid
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from store.listing import list_names
 SPOOLED_BYTES_MIN = 1 << 20  # less goes through Spark
 SPOOL_DIR = "spool"
 _FILE_NAME = re.compile("[0-9]{20}-[0-9]{20}-[0-9a-f]{32}")
+_TEMPORARY_NAME = re.compile(_FILE_NAME.pattern + r"\.[0-9]+\.tmp")
 
 
 class Spool:
@@ -57,12 +59,10 @@ class Spool:
         self._disk.put(self.directory / name, [memoryview(sink.getvalue())])
         return name
 
-    def find(self, begin: int) -> tuple[int, str] | None:
-        """Return end and name of a file of a range that begins at an offset, if one is there."""
-        for name in self._names():
-            if name.startswith(f"{begin:020d}-"):
-                return int(name.split("-")[1]), name
-        return None
+    def find(self, begin: int) -> str | None:
+        """Return the name of a file of a range that begins at an offset, None if none is there."""
+        names = list_names(self.directory, _is_file_name)
+        return next((name for name in names if name.startswith(f"{begin:020d}-")), None)
 
     def take(self, name: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a file, which is removed; they stay in its map.
@@ -72,21 +72,22 @@ class Spool:
         path = self.directory / name
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        except OSError as e:
-            raise StoreIOError("read", path, e) from e
+        except (OSError, pa.ArrowInvalid) as e:
+            error = e if isinstance(e, OSError) else OSError(errno.EIO, str(e))
+            raise StoreIOError("read", path, error) from e
         self._disk.remove(path)
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
 
     def clear(self) -> None:
-        """Remove what tasks wrote that ran twice or failed. Raises StoreIOError."""
-        for name in self._names():
+        """Remove what tasks wrote that ran twice, failed or were killed. Raises StoreIOError."""
+        for name in list_names(self.directory, _is_left_by_task):
             self._disk.remove(self.directory / name)
-
-    def _names(self) -> list[str]:
-        """Return the names of files, in log order."""
-        return list_names(self.directory, _is_file_name)
 
 
 def _is_file_name(name: str) -> bool:
     return _FILE_NAME.fullmatch(name) is not None
+
+
+def _is_left_by_task(name: str) -> bool:
+    return _is_file_name(name) or _TEMPORARY_NAME.fullmatch(name) is not None

@@ -150,6 +150,10 @@ class CompareSink(BatchSink):
         """Return up to which offset the log was compared."""
         return self.at
 
+    def is_blocked(self) -> bool:
+        """Return whether nothing more is compared."""
+        return self.error is not None or self._damage is not None
+
     def _apply_part(self, stretches: list[Stretch]) -> None:
         """Compare a part of a batch, up to damage."""
         if self._damage is not None:

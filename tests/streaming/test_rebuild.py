@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import checkpoints.rebuild
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
-from checkpoints.swap import BUILT_DIR, WHOLE_DIR
+from checkpoints.swap import BOOT, BUILT_DIR, WHOLE_DIR
 from store import MessageStore
 from store.config import StoreConfig
 from store.dispatched import SWAP
@@ -301,6 +301,7 @@ def test_killed_at_any_call_it_leaves_the_old_root_or_the_new_one(
                 assert_same_content(now, right)
             assert now == right or not had_begun
             assert not (copy / SWAP).exists()
+            assert (copy / BOOT).exists() or not (copy / WHOLE_DIR).exists()
         rebuilt = rebuild_all(store_root, copy, config)
         resumed += rebuilt.resumed_from > 0
         assert_same_content(built_tree(copy), right)

@@ -5,6 +5,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -17,6 +19,7 @@ from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.commit_log_writer import CommitLogWriter
 from store.config import StoreConfig
+from store.consume_queue_store import ConsumeQueueStore
 from store.disk import Disk
 from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 from store.layout import SYS_FLAG_AT
@@ -27,13 +30,16 @@ from streaming.dispatch_source import parts_of, stretches_of, to_batch
 from streaming.dispatchers import DispatchSink
 from streaming.log_query import _Feed
 from streaming.query import Dispatch, DispatchOptions, begin_dispatch, query_error
+from streaming.rebuild import rebuild_root
+from streaming.spark_feed import spark_feed
 from streaming.spool import SPOOL_DIR, Spool
 from streaming.stretches import Stretch
+from streaming.verification import verify
 from tests.checkpoints.test_retention import sent
 from tests.crashes import CrashingDisk, Killed
 from tests.dispatching import HastyDisk, assert_same_store, built_tree, dispatch_all
 from tests.store.test_log_replay import by_walk
-from tests.verify_stores import CONFIG, VARIANTS, write_store
+from tests.verify_stores import CONFIG, VARIANTS, flip, messages, write_store
 
 FILE_SIZE = 8 << 20
 LARGE = StoreConfig(
@@ -60,7 +66,7 @@ def test_what_is_spooled_is_taken_once_and_stays_readable(tmp_path: Path) -> Non
     (tmp_path / "spool" / f"{0:020d}-{end:020d}-{'0' * 32}.12.tmp").touch()
     assert spool.find(0) is None
     name = Spool(tmp_path / "spool").write((0, end), [to_batch(s) for s in stretches])
-    assert spool.find(0) == (end, name)
+    assert spool.find(0) == name
     assert spool.find(end) is None
     found = stretches_of(spool.take(name))
     assert [(s.begin, s.end) for s in found] == [(s.begin, s.end) for s in stretches]
@@ -78,6 +84,8 @@ def test_files_that_nobody_took_are_cleared(tmp_path: Path) -> None:
     token = spool.begin()
     for _ in range(2):  # a task that ran twice
         spool.write((0, stretches[0].end), [to_batch(stretches[0])])
+    name = spool.find(0)
+    (tmp_path / "spool" / f"{name}.12.tmp").touch()  # of one that was killed
     spool.clear()
     assert [path.name for path in (tmp_path / "spool").iterdir()] == [token]
 
@@ -171,6 +179,28 @@ def test_killed_between_parts_it_is_rolled_back(tmp_path: Path) -> None:
     assert rolled_back > 10
 
 
+def test_the_record_of_a_batch_whose_first_part_is_in_no_queue_is_of_its_begin(
+    tmp_path: Path,
+) -> None:
+    config = replace(VARIANTS["plain"], max_index_num=4)
+    prepared = [replace(m, sys_flag=4, queue_offset=0) for m in messages(5)]
+    store_root = write_store(tmp_path, [*prepared, *messages(9)])
+    dispatch_all(store_root, tmp_path / "whole", config)
+    output = tmp_path / "output"
+    root = DispatchRoot.open(output, store_root, config, disk=HastyDisk())
+    sink = DispatchSink(root, config)
+    (requests,), _ = by_walk(store_root, config, 0)
+    sink.apply_part([requests.slice(0, 5)])
+    assert built_tree(output)
+    sink.apply_part([requests.slice(5, len(requests))])
+    root._release()  # killed
+    root = DispatchRoot.open(output, store_root, config, disk=HastyDisk())
+    assert built_tree(output) == {}
+    root.close(clean=True)
+    dispatch_all(store_root, output, config)
+    assert_same_store(output, tmp_path / "whole")
+
+
 def test_damage_in_a_part_keeps_all_before_it_and_nothing_behind(tmp_path: Path) -> None:
     store_root = write_store(tmp_path, sent(60))
     requests = [s for s in stretches_in(store_root) if len(s)]  # type: ignore[arg-type]
@@ -228,6 +258,10 @@ def begin(spark: SparkSession, store: Path, output: Path, **options: int | bool)
     return begin_dispatch(spark, store, output, DispatchOptions(**how))  # type: ignore[arg-type]
 
 
+def flip_in_a_body(path: Path) -> None:
+    flip(path, path.read_bytes().index(b"body ", FILE_SIZE // 2))
+
+
 def spool_of(output: Path) -> Path:
     (epoch,) = (output / "reput" / "spark").iterdir()
     return epoch / SPOOL_DIR
@@ -277,12 +311,62 @@ def test_a_job_that_fails_when_half_is_applied_leaves_the_root_as_it_was(
     with pytest.raises(StreamingQueryException):
         running.query.awaitTermination()
     assert isinstance(running.query.failure(), UnsupportedFormatError)
-    assert taken  # parts were applied, which nothing counts
-    assert running.root.progress.reput_from_offset == 0
+    assert taken
+    assert running.root.progress.reput_from_offset >= FILE_SIZE
     root = DispatchRoot.open(output, copy, LARGE)
-    assert root.recovered
+    assert root.recovered == ()
     root.close(clean=True)
-    assert built_tree(output) == {}
+    assert verify(copy, output, LARGE).is_equal
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_damage_in_a_spooled_range_is_told_as_such(
+    spark: SparkSession, store: Path, tmp_path: Path, taken: list[str], *, fail_on_data_loss: bool
+) -> None:
+    copy, output = tmp_path / "store", tmp_path / "output"
+    shutil.copytree(store, copy)
+    flip_in_a_body(sorted((copy / "commitlog").iterdir())[1])
+    running = begin(spark, copy, output, fail_on_data_loss=fail_on_data_loss)
+    with pytest.raises(StreamingQueryException) if fail_on_data_loss else nullcontext():
+        running.query.awaitTermination()
+    assert isinstance(running.query.failure(), DamageError) == fail_on_data_loss
+    assert len(taken) >= 2
+    assert [p.name[:6] for p in spool_of(output).iterdir()] == ["token-"]
+    with pytest.raises(DamageError) if fail_on_data_loss else nullcontext():
+        dispatch_all(copy, tmp_path / "expected", LARGE, fail_on_data_loss=fail_on_data_loss)
+    assert_same_store(output, tmp_path / "expected")
+
+
+@pytest.mark.spark
+def test_a_rebuild_by_a_query_keeps_what_lies_before_damage(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    copy, output = tmp_path / "store", tmp_path / "output"
+    shutil.copytree(store, copy)
+    flip_in_a_body(sorted((copy / "commitlog").iterdir())[1])
+    feed = spark_feed(spark, copy, LARGE)
+    rebuilt = rebuild_root(DispatchRoot.replacing(output, copy, LARGE), feed)
+    assert rebuilt.damage is not None
+    with pytest.raises(DamageError):
+        dispatch_all(copy, tmp_path / "expected", LARGE)
+    assert_same_store(output, tmp_path / "expected")
+    with pytest.raises(DamageError):
+        verify(copy, output, LARGE, feed=lambda _, c, s: feed((0, 3 * FILE_SIZE), c, s))
+
+
+@pytest.mark.spark
+def test_an_error_while_parts_are_applied_is_the_querys(
+    spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreIOError("write", tmp_path / "a-file", OSError(28, "No space left on device"))
+
+    monkeypatch.setattr(ConsumeQueueStore, "put_message_position_info", fail)
+    running = begin(spark, store, tmp_path / "output")
+    with pytest.raises(StreamingQueryException, match="a-file"):
+        running.query.awaitTermination()
+    assert isinstance(running.query.failure(), StoreIOError)
 
 
 @pytest.mark.spark
