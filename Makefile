@@ -7,7 +7,7 @@ SHELL := bash
 bin := .venv/bin
 stamp := .venv/.setup-done
 ARGS ?=
-BULK_ARGS ?=
+REBUILD_ARGS ?=
 
 # `make setup PYTHON=python3.13` always runs, to change the interpreter of .venv.
 ifeq ($(origin PYTHON),command line)
@@ -56,7 +56,7 @@ torture: $(stamp) ## crash proof in its long form: kills, power loss, failing ca
 bench: $(stamp) ## measure; the rebuild beside brokers 5.3.3 and 4.8.0 (needs Maven and a JDK)
 	@tools/integration.sh --java
 	$(bin)/python -m bench $(ARGS)
-	$(bin)/python -m bench.bulk --broker 5.3.3 4.8.0 $(BULK_ARGS)
+	$(bin)/python -m bench.rebuild --broker 5.3.3 4.8.0 $(REBUILD_ARGS)
 
 format: $(stamp) ## rewrite the source as ruff formats it
 	$(bin)/ruff check --fix-only

@@ -1,6 +1,6 @@
 """The whole streaming query, log to durable queues and index, on two cores with CRC and index.
 
-And the catch-up that comes before it where a root is far behind, or between two of its batches.
+And one from which the log runs away.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import time
 from pathlib import Path
 
 from bench.memory import PeakMemory
-from store.log_plan import LogPlanner
-from streaming.catch_up import catch_up
 from streaming.progress import DispatchProgress
-from streaming.query import DispatchOptions, begin_dispatch, prepare_dispatch, query_error
+from streaming.query import DispatchOptions, begin_dispatch, query_error
 from streaming.session import build_session
 
 
@@ -41,7 +39,6 @@ def run(store: Path, work: Path) -> dict[str, float]:
     finally:
         spark.stop()
         shutil.rmtree(work, ignore_errors=True)
-    messages, caught_up = catch_up_seconds(store, work)
     after_first = sum(p.durationMs["triggerExecution"] for p in batches[1:]) / 1000
     first_end = reports[0][1].messages
     return {
@@ -49,23 +46,9 @@ def run(store: Path, work: Path) -> dict[str, float]:
         "streaming: first batch, seconds": batches[0].durationMs["triggerExecution"] / 1000,
         "streaming: messages/s after the first batch": (sink.messages - first_end) / after_first,
         "streaming: messages/s, first batch included": sink.messages / seconds,
-        "catch-up: messages/s": messages / caught_up,
         "streaming: seconds in the sinks": sink.apply_seconds,
         **{f"memory, peak MB: {k}": v / 1e6 for k, v in memory.peaks.items()},
     }
-
-
-def catch_up_seconds(store: Path, work: Path) -> tuple[int, float]:
-    """Return the messages of a log, and the seconds it takes to catch up with it."""
-    prepared = prepare_dispatch(store, work, DispatchOptions())
-    try:
-        planner = LogPlanner(prepared.root.log, lambda: True)
-        began = time.perf_counter()
-        catch_up(prepared.sink, planner, prepared.config, (prepared.begin, planner.end()))
-        return prepared.sink.counts.messages, time.perf_counter() - began
-    finally:
-        prepared.close()
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def falls_behind_rate(store: Path, work: Path) -> float:

@@ -10,28 +10,41 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints.bulk.state import BULK_DIR
-from checkpoints.bulk.state import NEW_DIR as BULK_NEW_DIR
-from checkpoints.bulk.state import OLD_DIR as BULK_OLD_DIR
 from checkpoints.entries import Built, EntryKind, list_built, list_entries
 from checkpoints.progress import REPUT_DIR
-from checkpoints.swap import NEW_DIR, OLD_DIR, REBUILD_DIR, WHOLE
+from checkpoints.swap import (
+    BUILT_DIR,
+    NEW_DIR,
+    OLD_DIR,
+    REBUILD_DIR,
+    REPLACED_DIR,
+    WHOLE,
+    WHOLE_DIR,
+)
 from store.errors import StoreError
 from store.state_codec import is_sealed, read_state_file
 
-PLAN = "bulk/plan"
-STATE_FILES = frozenset({"progress", "batch", "swap", PLAN})  # below ``reput/``
-STATE_NAMES = frozenset({"progress", "batch", "swap", "rebuild", "bulk", "spark", PLAN})
+PLAN = "bulk/plan"  # of a rebuild by release 0.1.0
+BUILT_PROGRESS = "bulk/new/reput/progress"
+STATE_FILES = frozenset({"progress", "batch", "swap", PLAN, BUILT_PROGRESS})  # below ``reput/``
+STATE_NAMES = STATE_FILES | {"rebuild", "bulk", "spark"}
 _TEMPORARIES = frozenset({"progress.tmp", "batch.tmp", "swap.tmp"})
 _TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp$")
 _EPOCH_NAME = re.compile("epoch-([0-9]{1,18})")
-_SPARKS_NAMES = frozenset({"metadata", "offsets", "commits", "sources", "state"})
+_SPARKS_NAMES = frozenset(  # "reached" is of release 0.1.0
+    {"metadata", "offsets", "commits", "sources", "state", "spool", "reached"}
+)
 _NAMES = {  # of the files in directories below reput/
-    BULK_DIR: re.compile("plan"),
-    BULK_DIR / "parts": re.compile(r"[0-9]+\.(done|keys)"),
-    BULK_DIR / "index": re.compile(r"[0-9]{17}-[0-9]+-[0-9]+\.done"),
+    WHOLE_DIR: re.compile("boot|plan"),
+    WHOLE_DIR / "parts": re.compile(r"[0-9]+\.(done|keys)"),  # of release 0.1.0, as is index/
+    WHOLE_DIR / "index": re.compile(r"[0-9]{17}-[0-9]+-[0-9]+\.done"),
+    BUILT_DIR: re.compile("abort|checkpoint"),
+    BUILT_DIR / REPUT_DIR: re.compile("progress|batch"),
 }
-_DIRECTORIES = {REBUILD_DIR: {"new", "old"}, BULK_DIR: {"new", "old", "parts", "index"}}
+_DIRECTORIES = {
+    REBUILD_DIR: {"new", "old"},
+    WHOLE_DIR: {"new", "old", "parts", "index"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +63,7 @@ def list_state(output: Path) -> State:
     """List what is below ``reput/``, a directory. Raises StoreIOError."""
     entries = list_entries(output / REPUT_DIR)
     names = set(entries)
-    if list_entries(output / BULK_DIR, entries.get("bulk")).get("plan") is EntryKind.FILE:
-        names.add(PLAN)
+    names.update(name for name in (PLAN, BUILT_PROGRESS) if _has_file(output / REPUT_DIR, name))
     looks = {n: _look(output / REPUT_DIR / n) for n in (STATE_FILES | _TEMPORARIES) & names}
     proven = frozenset(name for name in STATE_FILES & names if looks[name][0])
     if proven:
@@ -113,13 +125,24 @@ def _look(path: Path) -> tuple[bool, bool]:
 
 
 def _foreign_below(output: Path, directory: Path) -> Path | None:
-    if directory in _NAMES:
-        return _foreign_name(directory, list_entries(output / directory), lambda _: False)
-    if directory not in (NEW_DIR, OLD_DIR, BULK_NEW_DIR, BULK_OLD_DIR):
-        return None
-    foreign = _foreign_name(directory, list_entries(output / directory), WHOLE.__contains__)
+    entries = list_entries(output / directory)
+    if directory not in (NEW_DIR, OLD_DIR, BUILT_DIR, REPLACED_DIR):
+        return _foreign_name(directory, entries, lambda _: False)
+    state = {REPUT_DIR.name} & entries.keys() if directory == BUILT_DIR else set()
+    foreign = _foreign_name(directory, entries, {*WHOLE, *state}.__contains__)
+    if foreign is None and state:
+        foreign = _foreign_below(output, directory / REPUT_DIR)
     built: Built = list_built(output / directory) if foreign is None else Built()
     return directory / built.foreign if built.foreign is not None else foreign
+
+
+def _has_file(directory: Path, name: str) -> bool:
+    """Return whether a file is there, and no link leads to it."""
+    kind: EntryKind | None = EntryKind.DIRECTORY
+    for part in Path(name).parts:
+        kind = list_entries(directory, kind).get(part)
+        directory /= part
+    return kind is EntryKind.FILE
 
 
 def _foreign_name(

@@ -52,9 +52,10 @@ _CHANGED_HINT = "the next start goes back to the last record that both have, and
 class DispatchRoot:
     """An OUTPUT that this process owns until ``close``."""
 
-    def __init__(self, path: Path, disk: Disk, lock: IO[bytes]) -> None:
+    def __init__(self, path: Path, disk: Disk, lock: IO[bytes] | None) -> None:
         self.path = path
         self.disk = disk
+        self.is_unread = lock is None  # nobody reads it, and it lies in a root that is locked
         self.log: CommitLog
         self.progress: Progress
         self.recovered: tuple[Recovered, ...] = ()
@@ -111,6 +112,17 @@ class DispatchRoot:
             raise
         return root
 
+    @classmethod
+    def unread(cls, root: DispatchRoot, path: Path) -> DispatchRoot:
+        """Open a root below one that is owned: of the same log, which begins where that one does.
+
+        It is recovered if need be, as by ``open``; its ``close`` gives nothing back.
+        """
+        built, begin = cls(path, root.disk, None), root.progress.begin_offset
+        built._begin(Path(root.progress.store), root.log.config, begin, None)
+        built.progress = replace(built.progress, log_was_clean=root.progress.log_was_clean)
+        return built
+
     def _begin_anew(self, store_root: Path, config: StoreConfig) -> None:
         self._checkpoint = read_checkpoint(self.path)
         before, has_abort = read_progress(self.path), (self.path / layout.ABORT_FILE).exists()
@@ -124,6 +136,12 @@ class DispatchRoot:
             is_ours = before is not None and not self._find_other(before)
             log_was_clean = before.log_was_clean if before and is_ours else not has_abort
         self.progress = replace(new, log_was_clean=log_was_clean)
+
+    def begin_at_minimum(self) -> None:
+        """Let a root that is replaced begin at what is the log's minimum now."""
+        self.log.refresh()
+        begin = max(self.log.min_offset(), 0)
+        self.progress = replace(self.progress, begin_offset=begin, reput_from_offset=begin)
 
     def replaced(self, progress: Progress) -> None:
         """Own the root that has been put in the place of the one that was taken."""
@@ -298,8 +316,9 @@ class DispatchRoot:
         return epoch
 
     def _release(self) -> None:
-        self.disk.close()
-        self.disk.unlock(self._lock)
+        if self._lock is not None:
+            self.disk.close()
+            self.disk.unlock(self._lock)
 
     def _checkpoint_of(self, progress: Progress) -> StoreCheckpoint:
         """Return the checkpoint that goes with a progress; what a broker put there is kept."""

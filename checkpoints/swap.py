@@ -4,7 +4,8 @@ Rebuilt queues lie below ``OUTPUT/reput/rebuild/new``, as in a root. The record 
 durable before the first of them is moved, and there until all are in their places: whoever opens
 the root finishes what it names. The old files go to ``reput/rebuild/old`` and are deleted last.
 
-A rebuild of a whole root (``checkpoints.bulk``) swaps all that a dispatch makes, and its progress.
+A rebuild of a whole root (``checkpoints.rebuild``) swaps all that a dispatch makes, and its
+progress. Its new root is ``OUTPUT/reput/bulk/new``.
 
 A swap begins a new generation of the root's files (``store.dispatched``): the progress that says so
 is written when all are in their places, before the record is removed. So a reader that finds
@@ -19,10 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from checkpoints.bulk.state import BULK_DIR, BulkState
-from checkpoints.bulk.state import NEW_DIR as BULK_NEW_DIR
-from checkpoints.bulk.state import OLD_DIR as BULK_OLD_DIR
-from checkpoints.progress import REPUT_DIR, Progress, check_progress, write_progress
+from checkpoints.progress import (
+    REPUT_DIR,
+    Progress,
+    check_progress,
+    read_progress,
+    write_progress,
+)
 from checkpoints.signs import find_broker
 from store.disk import Disk
 from store.dispatched import SWAP, fields_of
@@ -41,6 +45,9 @@ from store.state_names import QueueId, Topic
 
 REBUILD_DIR = REPUT_DIR / "rebuild"
 NEW_DIR, OLD_DIR = REBUILD_DIR / "new", REBUILD_DIR / "old"
+WHOLE_DIR = REPUT_DIR / "bulk"
+BUILT_DIR, REPLACED_DIR, BOOT = WHOLE_DIR / "new", WHOLE_DIR / "old", WHOLE_DIR / "boot"
+PLAN = WHOLE_DIR / "plan"  # of a rebuild by release 0.1.0, which built by parts
 WHOLE = (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR)
 
 
@@ -101,16 +108,17 @@ def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress |
     if record is not None:
         if record.whole is not None and record.progress is not None:
             progress = _finish_whole(root, (record.whole, record.progress), progress, disk)
-            BulkState(root, disk).forget_plan()  # durably, before the swap is over
+            _forget_beginning(root, disk)  # durably, before the swap is over
         else:
             progress = _finish_queues(root, record, progress, disk)
         disk.remove(root / SWAP)
         disk.sync()
         if record.whole is not None:
-            BulkState(root, disk).forget()
-    if (root / REBUILD_DIR).is_dir():
-        disk.remove_tree(root / REBUILD_DIR)
-        disk.sync()
+            forget(root, disk)
+    for left, names in ((REBUILD_DIR, ()), (WHOLE_DIR, (BOOT, PLAN))):
+        if (root / left).is_dir() and not any((root / name).exists() for name in names):
+            disk.remove_tree(root / left)
+            disk.sync()
     return progress
 
 
@@ -140,13 +148,13 @@ def _finish_whole(
     Progress says that this is not done until it is: it never names files that are not there.
     """
     names, target = whole
-    new, old = root / BULK_NEW_DIR, root / BULK_OLD_DIR
+    new, old = root / BUILT_DIR, root / REPLACED_DIR
     for parent in (root, new, old):
         disk.settle(parent)
     disk.sync()
     if find_broker(root, target.signs):
         return progress
-    _check_unnamed(root, names, target, disk)
+    _check_unnamed(root, names, target)
     for name in names:
         refuse_link(new / name)
         if not (new / name).is_dir() and not (root / name).is_dir():
@@ -164,23 +172,41 @@ def _finish_whole(
     return target
 
 
-def _check_unnamed(root: Path, names: tuple[str, ...], target: Progress, disk: Disk) -> None:
+def _check_unnamed(root: Path, names: tuple[str, ...], target: Progress) -> None:
     """Refuse a record that does not go with what a rebuild left in ``reput/bulk``.
 
-    The plan of the rebuild stays until all is in its place, when the directories that the record
-    does not name are gone. Raises DamageError.
+    The new root's own progress stays until all is in its place, when the directories that the
+    record does not name are gone. Raises DamageError.
     """
-    plan = BulkState(root, disk).read_plan()
-    if plan is not None and plan.log.end != target.reput_from_offset:
-        reason = f"it ends at offset {target.reput_from_offset}, its rebuild at {plan.log.end}"
+    built = read_progress(root / BUILT_DIR)
+    if built is not None and built.reput_from_offset != target.reput_from_offset:
+        reason = (
+            f"it ends at offset {target.reput_from_offset}, its rebuild at "
+            f"{built.reput_from_offset}"
+        )
         raise DamageError(root / SWAP, 0, reason)
+    has_built = built is not None or read_state_file(root / PLAN) is not None
     for name in (name for name in WHOLE if name not in names):
-        if (root / BULK_NEW_DIR / name).is_dir():
+        if (root / BUILT_DIR / name).is_dir():
             reason = f"it does not name {name}, which the rebuild made"
             raise DamageError(root / SWAP, 0, reason)
-        if plan is None and (root / name).is_dir():
-            reason = f"it would delete {name}, but {root / BULK_DIR} holds no rebuild"
+        if not has_built and (root / name).is_dir():
+            reason = f"it would delete {name}, but {root / WHOLE_DIR} holds no rebuild"
             raise DamageError(root / SWAP, 0, reason)
+
+
+def forget(root: Path, disk: Disk) -> None:
+    """Delete what a rebuild of the whole root has built, durably nothing that one resumes from."""
+    _forget_beginning(root, disk)
+    if (root / WHOLE_DIR).is_dir():
+        disk.remove_tree(root / WHOLE_DIR)
+
+
+def _forget_beginning(root: Path, disk: Disk) -> None:
+    """Delete, durably, what says that a rebuild can be resumed."""
+    disk.remove(root / BOOT)
+    disk.remove(root / PLAN)
+    disk.sync()
 
 
 def _settle(root: Path, queues: Iterable[Path], disk: Disk) -> None:

@@ -71,6 +71,7 @@ class Disk:
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._written: set[Path] = set()
         self._directories: set[Path] = set()
+        self._unsynced: str | None = None  # how the paths begin that are not synced
         self._locked_root: Path | None = None  # the directory that is locked
         self._real = RealDirectories(root)
         self._entered: set[Path] = set()  # directories whose own entry is durable after sync
@@ -93,24 +94,8 @@ class Disk:
             fd = self._descriptor(path)
             self._written.add(path)
             self._write_all(fd, memoryview(data).cast("B"), offset)
-
-    @_alone
-    def lay(self, path: str, size: int, offset: int, data: Bytes) -> None:
-        """Write in a file of ``size`` bytes, made if missing, that several processes fill in parts.
-
-        Durable after ``sync_all``. The path is text, for there may be many.
-        """
-        with told("write", Path(path)):
-            self._real.check(Path(path).parent)
-            fd = self._open_to_fill(path)
-            try:
-                if os.fstat(fd).st_size != size:  # new, or whoever made it did not come to that
-                    self._ftruncate(fd, size)
-                self._write_all(fd, memoryview(data).cast("B"), offset)
-                if len(data) >= _WRITE_BACK_BYTES:
-                    begin_write_back(fd, offset, len(data))
-            finally:
-                os.close(fd)
+            if len(data) >= _WRITE_BACK_BYTES and not self._is_synced(path):
+                begin_write_back(fd, offset, len(data))
 
     @_alone
     def put(self, path: Path, pieces: Iterable[Bytes]) -> None:
@@ -150,10 +135,16 @@ class Disk:
     @_alone
     def sync(self) -> None:
         """Make everything written so far durable."""
-        self._sync_each(sorted(self._written), self._fsync)
-        self._sync_each(sorted(self._directories), self._fsync_directory)
-        self._written.clear()
-        self._directories.clear()
+        self._sync_each(self._written, self._fsync)
+        self._sync_each(self._directories, self._fsync_directory)
+
+    @_alone
+    def leave_unsynced(self, directory: Path | None) -> None:
+        """Sync nothing below a directory from now on; None: sync all again.
+
+        ``sync_all`` makes it durable at once.
+        """
+        self._unsynced = f"{directory}/" if directory is not None else None
 
     @_alone
     def sync_all(self, directory: Path) -> None:
@@ -174,14 +165,14 @@ class Disk:
             fd = self._create_anew(temporary)
             try:
                 self._write_all(fd, memoryview(data).cast("B"), 0)
-                self._fsync(fd)
+                if self._is_synced(temporary):
+                    self._fsync(fd)
             finally:
                 os.close(fd)
             self._close(path)
             self._rename(temporary, path)
         self._directories.add(path.parent)
-        self._sync_each(sorted(self._directories), self._fsync_directory)
-        self._directories.clear()
+        self._sync_each(self._directories, self._fsync_directory)
 
     @_alone
     def settle(self, directory: Path) -> None:
@@ -386,7 +377,12 @@ class Disk:
             return
         self._entered.add(path)
 
-    def _sync_each(self, paths: list[Path], fsync: Callable[[int], None]) -> None:
+    def _is_synced(self, path: Path) -> bool:
+        return self._unsynced is None or not str(path).startswith(self._unsynced)
+
+    def _sync_each(self, paths: set[Path], fsync: Callable[[int], None]) -> None:
+        """Sync files or directories, and forget them."""
+
         def sync(path: Path) -> None:
             with told("sync", path):
                 fd = os.open(path, os.O_RDONLY)
@@ -395,22 +391,14 @@ class Disk:
                 finally:
                     os.close(fd)
 
-        for_each(sync, paths, self.sync_threads)
+        for_each(sync, sorted(filter(self._is_synced, paths)), self.sync_threads)
+        paths.clear()
 
     # The primitives: all that changes the disk. Python continues what a signal interrupts. -------
 
     def _create(self, path: Path) -> int:
         """Create an empty file that is not there yet; return its descriptor."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-
-    def _open_to_fill(self, path: str) -> int:
-        """Open a file, made empty if it is not there; return its descriptor."""
-        flags = os.O_RDWR | os.O_NOFOLLOW
-        try:
-            return os.open(path, flags)
-        except FileNotFoundError:
-            self._enter(Path(path).parent)
-            return os.open(path, flags | os.O_CREAT, 0o644)
 
     def _ftruncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)

@@ -1,7 +1,8 @@
 """The IndexFiles, written: a hash index of keys over the log (format notes §8).
 
 A file holds ``maxIndexNum - 1`` entries; the next begins when a record finds it full. The slot
-table of the file in work is kept in memory and written back by dirty pages.
+table of the file in work is kept in memory, and written back by dirty pages when that is asked for
+and when the file is full. Where nobody reads the root yet, it is built again from the entries.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from store.kernels.index import (
     SLOTS_PER_PAGE,
     PutInput,
     PutState,
+    fill_slots,
     put_keys,
 )
 from store.listing import list_names
@@ -65,13 +67,16 @@ class IndexState:
 
 
 class IndexService:
-    """The index of one root, for appending."""
+    """The index of one root, for appending; ``is_unread``: nobody reads it before ``flush``."""
 
-    def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
+    def __init__(
+        self, root: Path, config: StoreConfig, disk: Disk, *, is_unread: bool = False
+    ) -> None:
         self.directory = root / layout.INDEX_DIR
         self.last_full_timestamp = 0  # end time of the last file that was full when superseded
         self._config = config
         self._disk = disk
+        self._is_unread = is_unread
         self._file: _FileInWork | None = None
         self._names = list_names(self.directory, is_index_file_name)
         if self._names:
@@ -95,8 +100,11 @@ class IndexService:
         """Know that the files older than the one named ``first`` have expired."""
         self._names = [name for name in self._names if name >= first]
 
-    def build_index(self, requests: DispatchRequests) -> None:
-        """Put the keys of these requests, in log order (``IndexService.buildIndex``)."""
+    def build_index(self, requests: DispatchRequests, *, flush: bool = True) -> None:
+        """Put the keys of these requests, in log order (``IndexService.buildIndex``).
+
+        Without ``flush`` the slots of the file in work stay in memory.
+        """
         if not len(requests):
             return
         records = PutInput(
@@ -111,7 +119,14 @@ class IndexService:
             file = self._get_and_create_last()
             row, key = self._put(file, records, (row, key))
             if row >= len(requests):
-                return
+                break
+        if flush:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what of the slot table is in memory only."""
+        if self._file is not None:
+            self._write_slots(self._file)
 
     def _put(self, file: _FileInWork, records: PutInput, start: tuple[int, int]) -> tuple[int, int]:
         config = self._config
@@ -125,7 +140,6 @@ class IndexService:
         if put:
             at = layout.index_entry_at(count, config.max_hash_slot_num)
             self._disk.write(file.path, at, entries[: put * ENTRY_WORDS].data)
-            self._write_slots(file)
             self._write_header(file)
         return end
 
@@ -143,6 +157,7 @@ class IndexService:
             if last.header[END_TIMESTAMP] > 0:
                 header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = last.header[END_TIMESTAMP]
                 self.last_full_timestamp = int(last.header[END_TIMESTAMP])
+            self._write_slots(last)
             self._write_header(last)
         path = self.directory / next_name(last.path.name if last is not None else None)
         self._disk.create(path, self._file_size())
@@ -161,6 +176,8 @@ class IndexService:
     def _write_slots(self, file: _FileInWork) -> None:
         """Write back the pages of the slot table that changed, neighbours together."""
         dirty = np.flatnonzero(file.dirty_pages)
+        if not len(dirty):
+            return
         for pages in np.split(dirty, np.flatnonzero(np.diff(dirty) != 1) + 1):
             begin, end = int(pages[0]) * SLOTS_PER_PAGE, (int(pages[-1]) + 1) * SLOTS_PER_PAGE
             data = file.slots[begin:end].astype(layout.INDEX_SLOT)
@@ -168,9 +185,14 @@ class IndexService:
         file.dirty_pages[dirty] = 0
 
     def _load(self, path: Path) -> _FileInWork:
-        header = read_header(map_index_file(path, self._config))
-        slots = read_slots(path, self._config, np.dtype(np.int32))
-        return _FileInWork(path, header, slots)
+        view = map_index_file(path, self._config)
+        header = read_header(view)
+        if not self._is_unread:
+            return _FileInWork(path, header, read_slots(path, self._config, np.dtype(np.int32)))
+        file = _FileInWork(path, header, np.zeros(self._config.max_hash_slot_num, np.int32))
+        fill_slots(entries_of(view, self._config).view(np.uint8), file.slots)
+        file.dirty_pages[np.flatnonzero(file.slots) // SLOTS_PER_PAGE] = 1
+        return file
 
 
 def read_header(view: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -31,6 +31,7 @@ from store.scan import scan_rules
 
 UNLIMITED = 1 << 62
 _CUTS_MAX = 4096
+_TAIL_BYTES = 8 * 1024 * 1024  # before the live end, which is always walked
 _STALLED_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
@@ -93,6 +94,26 @@ class LogPlanner:
                 break
             at = more[-1].end
         return Plan(begin, tuple(ranges))
+
+    def cut(self, begin: int, until: int, cut_bytes: int) -> Iterator[LogRange]:
+        """Yield ranges of ``cut_bytes`` from ``begin`` on, without a walk: in order, not tiling.
+
+        Only the first range of a file begins at a record. A body may hold a copy of a record, and
+        a range damage, so whoever takes them checks that each begins where the one before ended.
+        They end before the live end, where a plan is needed, and where a file is not as it must be.
+        """
+        log = self._log
+        log.refresh()
+        until = min(until, log.max_offset() - min(cut_bytes, _TAIL_BYTES))
+        while begin < until:
+            file = log.find(begin)
+            if file is None or file.length != log.file_size:
+                return
+            end = file.base + file.length
+            for at in range(begin, min(end, until), cut_bytes):
+                stop = min(at + cut_bytes, end, until)
+                yield LogRange(at, stop, str(file.path), file.base, at_record=at == begin)
+            begin = end
 
     def end(self) -> int:
         """Return where the log ends now, by the chain of its last file (no CRCs).

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class LogRange:
     """``[begin, end)`` of the log, in one file; ``gap`` says why nothing can be read there.
 
-    ``is_lost``: the log has no bytes for the gap. Otherwise they are damaged.
+    ``is_lost``: the log has no bytes for the gap. Otherwise they are damaged. A range that does
+    not begin ``at_record`` is about the records that begin in it.
     """
 
     begin: int
@@ -18,3 +19,4 @@ class LogRange:
     base: int
     gap: str = ""
     is_lost: bool = False
+    at_record: bool = True

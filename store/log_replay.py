@@ -1,7 +1,7 @@
 """Replay of a commit log: its dispatch requests in log order, scanned by threads of this process.
 
-Scanning is the expensive part, and the kernels release the interpreter lock: threads scan batches
-ahead of the caller, who takes them in log order. Memory is bounded by the batches in flight, one
+Scanning is the expensive part, and the kernels release the interpreter lock: threads scan ranges
+ahead of the caller, who takes them in log order. Memory is bounded by the ranges in flight, one
 more than there are threads.
 """
 
@@ -12,19 +12,22 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
+from itertools import islice
 from queue import SimpleQueue
 
 from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.dispatch_request import DispatchRequests, concat
 from store.errors import DamageError
-from store.log_plan import LogPlanner, Plan
-from store.scan import Damage, Scanner
+from store.log_plan import LogPlanner
+from store.log_range import LogRange
+from store.scan import Cut, Damage, Scanner
 
 BATCH_BYTES = 64 * 1024 * 1024
 _THREADS_MAX = 4  # as many scan faster than any caller applies or compares
 
-Scanned = tuple[Plan, list[DispatchRequests | Damage]]
+Scanned = tuple[int, list[DispatchRequests | Damage]]  # the end, and the stretches up to there
 
 
 class LogReplay:
@@ -52,18 +55,18 @@ class LogReplay:
             self.at = begin
             scan = scan_in_order(self._planner, self._log.config, (begin, end))
             with closing(scan) as scanned:
-                for plan, stretches in scanned:
-                    yield from self._requests(plan, stretches)
+                for stop, stretches in scanned:
+                    yield from self._requests(stop, stretches)
             if self.at < end:
                 self._check_end()
                 return
 
     def _requests(
-        self, plan: Plan, stretches: list[DispatchRequests | Damage]
+        self, stop: int, stretches: list[DispatchRequests | Damage]
     ) -> Iterator[DispatchRequests]:
         damage = next((s for s in stretches if isinstance(s, Damage)), None)
         requests = [s for s in stretches if isinstance(s, DispatchRequests)]
-        self.at = plan.end if damage is None else damage.begin
+        self.at = stop if damage is None else damage.begin
         if requests:
             yield concat(requests)
         if damage is not None:
@@ -102,47 +105,70 @@ def scan_in_order(
     *,
     batch_bytes: int = BATCH_BYTES,
 ) -> Generator[Scanned, None, None]:
-    """Yield the plans of a span in log order, each with the stretches scanned from its ranges.
+    """Yield a span in log order: stretches that follow on from one another, and where they end.
 
-    The scan ends at the span's end, at the log's end, or with the plan that contains damage, whose
-    last stretch is the Damage. Raises StoreError as the planner and the scanner do.
+    The scan ends at the span's end, at the log's end, or with damage, which is the last stretch.
+    Threads scan ranges that are cut by bytes (``LogPlanner.cut``). One that does not begin where
+    the one before ended is scanned once more; what cannot be scanned so is planned by a walk.
+
+    Raises StoreError as the planner and the scanner do.
     """
-    (begin, end), threads = span, min(len(os.sched_getaffinity(0)), _THREADS_MAX)
-    idle: SimpleQueue[Scanner] = SimpleQueue()
-    for _ in range(threads):
-        idle.put(Scanner(config))
-    ahead: deque[tuple[Plan, Future[list[DispatchRequests | Damage]]]] = deque()
-    with ThreadPoolExecutor(threads, "reput-scan") as pool:
-        try:
-            while True:
-                while begin < end and len(ahead) <= threads:
-                    plan = planner.plan(begin, max_bytes=batch_bytes, until=end)
-                    if not plan.ranges:
-                        end = begin
-                        break
-                    ahead.append((plan, pool.submit(_scan, plan, idle)))
-                    begin = plan.end
-                if not ahead:
-                    return
-                plan, scanned = ahead.popleft()
-                stretches = scanned.result()
-                yield plan, stretches
-                if stretches and isinstance(stretches[-1], Damage):
-                    return
-        finally:
-            for _, scanning in ahead:
-                scanning.cancel()
-
-
-def _scan(plan: Plan, idle: SimpleQueue[Scanner]) -> list[DispatchRequests | Damage]:
-    """Scan the ranges of a plan up to damage, with a scanner that no other thread uses."""
-    scanner = idle.get()
-    try:
-        stretches: list[DispatchRequests | Damage] = []
-        for part in plan.ranges:
-            stretches += scanner.read(part)
+    at, end = span
+    cuts = planner.cut(at, end, batch_bytes)
+    with closing(_CutsAhead(config, cuts)) as ahead:
+        while at < end:
+            cut = ahead.take(at)
+            if cut is not None and cut.requests and cut.requests[-1].end <= end:
+                at = cut.requests[-1].end
+                yield at, list(cut.requests)
+                if cut.is_whole:
+                    continue
+            plan = planner.plan(at, max_bytes=batch_bytes, until=end)
+            if not plan.ranges:
+                return
+            stretches = ahead.scanner.read_all(plan.ranges)
+            at = plan.end
+            yield at, stretches
             if isinstance(stretches[-1], Damage):
-                break
-        return stretches
-    finally:
-        idle.put(scanner)
+                return
+
+
+class _CutsAhead:
+    """Scans cuts in threads, a few ahead of who takes them."""
+
+    def __init__(self, config: StoreConfig, cuts: Iterator[LogRange]) -> None:
+        self.scanner = Scanner(config)  # of the thread that takes
+        self._cuts = cuts
+        self._threads = min(len(os.sched_getaffinity(0)), _THREADS_MAX)
+        self._idle: SimpleQueue[Scanner] = SimpleQueue()
+        for _ in range(self._threads):
+            self._idle.put(Scanner(config))
+        self._pool = ThreadPoolExecutor(self._threads, "reput-scan")
+        self._ahead: deque[tuple[LogRange, Future[Cut]]] = deque()
+
+    def take(self, at: int) -> Cut | None:
+        """Return what follows from ``at`` on, a record's begin; None if no cut holds that."""
+        while True:
+            for cut in islice(self._cuts, self._threads + 1 - len(self._ahead)):
+                self._ahead.append((cut, self._pool.submit(self._scan, cut)))
+            if not self._ahead or at < self._ahead[0][0].begin:
+                return None
+            cut, scanned = self._ahead.popleft()
+            if at >= cut.end:  # the last record before reaches over all of it
+                scanned.cancel()
+                continue
+            found = scanned.result()
+            if found.begin == at:
+                return found
+            return self.scanner.read_cut(replace(cut, begin=at, at_record=True))
+
+    def close(self) -> None:
+        """End the threads, when each has scanned what it is at."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _scan(self, cut: LogRange) -> Cut:
+        scanner = self._idle.get()
+        try:
+            return scanner.read_cut(cut)
+        finally:
+            self._idle.put(scanner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,6 +61,22 @@ class Damage:
             "failOnDataLoss=false; "
             f"that loses some or all of the offsets {self.begin} to {self.end}",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a range that was cut by bytes holds: stretches that tile from a record on.
+
+    ``is_whole``: a record begins where the last of them ends, or the log goes on in the next file.
+    """
+
+    requests: list[DispatchRequests]
+    is_whole: bool = False
+
+    @property
+    def begin(self) -> int:
+        """Where the first record begins, -1 without one."""
+        return self.requests[0].begin if self.requests else -1
 
 
 def scan_rules(config: StoreConfig) -> Rules:
@@ -164,6 +180,35 @@ class Scanner:
                 return
             at = valid
 
+    def read_all(self, ranges: Iterable[LogRange]) -> list[DispatchRequests | Damage]:
+        """Return the stretches of ranges that follow on from one another, up to damage."""
+        stretches: list[DispatchRequests | Damage] = []
+        for part in ranges:
+            stretches += self.read(part)
+            if isinstance(stretches[-1], Damage):
+                break
+        return stretches
+
+    def read_cut(self, cut: LogRange) -> Cut:
+        """Return what a range holds that was cut by bytes, from the first record found in it.
+
+        Its last record may end behind it.
+        """
+        requests: list[DispatchRequests] = []
+        view = _map(cut)
+        if view is None:
+            return Cut(requests)
+        begin, end = cut.begin - cut.base, cut.end - cut.base
+        if not cut.at_record:
+            begin = int(find_record(view, (cut.base, begin, len(view)), self.rules))
+        if not 0 <= begin < end:
+            return Cut(requests)
+        for stretch, reason in self.chunks(view, cut.base, begin, end):
+            requests.append(stretch)
+            if reason == rk.BLANK:
+                requests[-1] = replace(stretch, end=cut.base + len(view))
+        return Cut(requests, is_whole=reason in (rk.OK, rk.BLANK))
+
     def chunks(
         self, view: NDArray[np.uint8], base: int, begin: int, end: int
     ) -> Iterator[tuple[DispatchRequests, int]]:
@@ -247,3 +292,15 @@ class Scanner:
             multi_queue=out.multi_queue[: end.multis].copy(),
             multi_offset=out.multi_offset[: end.multis].copy(),
         )
+
+
+def load_kernels() -> None:
+    """Call the kernels of a scan, on nothing: numba loads a kernel when it is first called.
+
+    For a process whose children scan. Numba must find the argument types that they will have.
+    """
+    log = np.frombuffer(bytes(RECORD_MIN_SIZE), np.uint8)  # read-only, as a mapped file is
+    scanner = Scanner(StoreConfig(), len(log))
+    for _ in scanner.chunks(log, 0, 0, len(log)):
+        pass
+    find_record(log, (0, 0, len(log)), scanner.rules)

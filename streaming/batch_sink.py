@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,6 +34,7 @@ class BatchSink(ABC):
 
     counts: SinkCounts
     name: ClassVar[str]  # as in "the dispatch is being stopped"
+    takes_parts: bool = False
 
     def __init__(self) -> None:
         self.error: StoreError | None = None  # of a batch, or of the end
@@ -42,18 +43,36 @@ class BatchSink(ABC):
         self._ending = self._closed = False
 
     def apply(self, stretches: Iterable[Stretch]) -> None:
-        """Apply one batch; what it returns from is durable.
+        """Apply one batch, or the rest of one; what it returns from is durable.
 
         Raises the damage found in it after all before that is durable; then, as after any failure,
         the sink takes nothing more.
         """
+        self._take(self._apply, stretches)
+
+    def apply_part(self, stretches: Iterable[Stretch]) -> None:
+        """Apply what lies next of a batch that ``apply`` ends; it is durable only then.
+
+        Raises as ``apply``, but not the damage.
+        """
+        self._take(self._apply_part, stretches)
+
+    def applied_to(self) -> int:
+        """Return up to which offset all has been applied, the parts of a batch included."""
+        return self.counts.reput_from_offset
+
+    def is_blocked(self) -> bool:
+        """Return whether the sink takes nothing behind what it has applied: damage, or an error."""
+        return self.error is not None
+
+    def _take(self, apply: Callable[[list[Stretch]], None], stretches: Iterable[Stretch]) -> None:
         with self._lock:
             if self._ending:
                 raise StoppedError(f"the {self.name} is being stopped")
             if self.error is not None:
                 raise self.error
             try:
-                self._apply(in_log_order(stretches))
+                apply(in_log_order(stretches))
             except StoppedError:
                 raise
             except StoreError as e:
@@ -80,6 +99,10 @@ class BatchSink(ABC):
                     self.error = self.error or e
         if self._end_error is not None:
             raise self._end_error
+
+    def _apply_part(self, stretches: list[Stretch]) -> None:
+        """Apply a part of a batch, where ``takes_parts``."""
+        raise NotImplementedError
 
     @abstractmethod
     def _apply(self, stretches: list[Stretch]) -> None:

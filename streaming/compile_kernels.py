@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpoints.bulk.warm import load_kernels
 from checkpoints.root import DispatchRoot
 from store import MessageStore
 from store.commit_log_writer import CommitLogWriter, schedule
@@ -28,7 +27,7 @@ from store.mapped_file import file_name, map_file
 from store.message_columns import message_batches
 from store.message_schema import MESSAGE_FIELDS
 from store.record import NewMessage, make_properties
-from store.scan import Scanner
+from store.scan import Scanner, load_kernels
 from streaming.dispatchers import DispatchSink
 from streaming.kafka.record_batches import Encoder, Route
 from streaming.verification import verify

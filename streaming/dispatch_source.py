@@ -4,11 +4,15 @@ A row is a stretch of the log (some thousand records): its bounds, its queues, a
 ``store.dispatch_request`` packed into one binary value, so that Spark moves a few large values
 instead of millions of small ones. Damage travels as a row of its own: an error raised in
 ``read()`` would lose the good records before it. The form is private to this project.
+
+What a task read may also go past Spark: into a file of the query's spool directory, where the
+worker sees that (``streaming.spool``); then the row names the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +22,15 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from store.config import StoreConfig, config_from_json
 from store.dispatch_request import COLUMN_TYPES, DispatchRequests
+from store.errors import StoreIOError
 from store.layout import ABORT_FILE
 from store.log_plan import UNLIMITED
+from store.log_range import LogRange
 from store.scan import Damage, Scanner
 from streaming.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.options import OFFSET_KEY
-from streaming.reached import reached
+from streaming.spool import SPOOLED_BYTES_MIN, Spool
+from streaming.stretches import Stretch
 
 FORMAT = "rocketmq-commitlog-dispatch"
 
@@ -31,6 +38,7 @@ _ARROW_SCHEMA = pa.schema(
     [
         ("begin_offset", pa.int64()),
         ("end_offset", pa.int64()),
+        ("spooled", pa.string()),
         ("damage_path", pa.string()),
         ("damage_reason", pa.string()),
         ("damage_is_lost", pa.bool_()),
@@ -40,7 +48,8 @@ _ARROW_SCHEMA = pa.schema(
     ]
 )
 _SCHEMA = (
-    "begin_offset BIGINT, end_offset BIGINT, damage_path STRING, damage_reason STRING, "
+    "begin_offset BIGINT, end_offset BIGINT, spooled STRING, damage_path STRING, "
+    "damage_reason STRING, "
     "damage_is_lost BOOLEAN, topics ARRAY<STRING>, queue_ids BINARY, "
     + ", ".join(f"{name} BINARY" for name in COLUMN_TYPES)
 )
@@ -90,7 +99,6 @@ class DispatchRequestReader(LogStreamReader):
             max_bytes=int(options["maxbytespertrigger"]),
             range_bytes=int(options["rangebytes"]),
             until=int(options.get("until", UNLIMITED)),
-            reached=partial(reached, Path(options["reached"])) if "reached" in options else None,
         )
 
     def initialOffset(self) -> Offset:
@@ -98,11 +106,34 @@ class DispatchRequestReader(LogStreamReader):
         return {OFFSET_KEY: int(self._options["reputfromoffset"])}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Scan one range; each stretch is a batch of one row."""
+        """Scan one range; each stretch is a batch of one row, or all are one spool file."""
         assert isinstance(partition, LogPartition)
         skip = self._options.get("failondataloss") == "false"
-        for stretch in Scanner(self._config()).read(partition.part, skip_damage=skip):
-            yield to_batch(stretch)
+        stretches = Scanner(self._config()).read(partition.part, skip_damage=skip)
+        batches = [to_batch(stretch) for stretch in stretches]
+        if sum(batch.nbytes for batch in batches) >= SPOOLED_BYTES_MIN:
+            name = self._spool(partition.part, batches)
+            if name is not None:
+                row: dict[str, Any] = dict.fromkeys(_ARROW_SCHEMA.names)
+                row["begin_offset"], row["end_offset"] = partition.part.begin, partition.part.end
+                row["spooled"] = name
+                batches = [_batch_of(row)]
+        yield from batches
+
+    def _spool(self, part: LogRange, batches: list[pa.RecordBatch]) -> str | None:
+        """Spool what was read of a range; None where this process does not see the spool.
+
+        Raises StoreIOError.
+        """
+        spool = Spool(Path(self._options["spool"]))
+        if not spool.is_seen(self._options["spooltoken"]):
+            return None
+        try:
+            return spool.write((part.begin, part.end), batches)
+        except StoreIOError as e:
+            if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):  # another user's
+                return None
+            raise
 
 
 def to_batch(stretch: DispatchRequests | Damage) -> pa.RecordBatch:
@@ -116,14 +147,45 @@ def to_batch(stretch: DispatchRequests | Damage) -> pa.RecordBatch:
         row["topics"] = stretch.topics
         row["queue_ids"] = stretch.queue_ids.astype("<i4").tobytes()
         row.update(stretch.packed())
+    return _batch_of(row)
+
+
+def _batch_of(row: dict[str, Any]) -> pa.RecordBatch:
     arrays = [pa.array([row[f.name]], f.type) for f in _ARROW_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
 
 
-def from_table(table: pa.Table) -> list[DispatchRequests | Damage]:
-    """Unpack the rows of a batch; columns stay where they are in the table's buffers."""
-    stretches: list[DispatchRequests | Damage] = []
-    for batch in table.to_batches():
+def parts_of(table: pa.Table, spool: Spool) -> Iterator[tuple[int, Callable[[], list[Stretch]]]]:
+    """Yield the parts of a batch in log order: where each ends, and what gives its stretches.
+
+    What was spooled is a part of its own. What gives its stretches may raise StoreIOError.
+    """
+    inline: list[Stretch] = []
+    for row in sorted(table.to_batches(max_chunksize=1), key=_begin_of):
+        name = row.column("spooled")[0].as_py()
+        if name is None:
+            inline += stretches_of([row])
+            continue
+        if inline:
+            yield inline[-1].end, partial(list, inline)
+            inline = []
+        yield row.column("end_offset")[0].as_py(), partial(_spooled, spool, name)
+    if inline:
+        yield inline[-1].end, partial(list, inline)
+
+
+def _begin_of(row: pa.RecordBatch) -> tuple[int, int]:
+    return row.column("begin_offset")[0].as_py(), row.column("end_offset")[0].as_py()
+
+
+def _spooled(spool: Spool, name: str) -> list[Stretch]:
+    return stretches_of(spool.take(name))
+
+
+def stretches_of(batches: Iterable[pa.RecordBatch]) -> list[Stretch]:
+    """Unpack rows that hold a stretch each; columns stay where they are in the rows' buffers."""
+    stretches: list[Stretch] = []
+    for batch in batches:
         columns = {name: batch.column(name) for name in batch.schema.names}
         for row in range(batch.num_rows):
             span = columns["begin_offset"][row].as_py(), columns["end_offset"][row].as_py()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,9 +17,10 @@ from checkpoints.progress import BatchEnd, LostRange, queue_key
 from checkpoints.retention import Retention
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
-from store.consume_queue_store import ConsumeQueueStore
+from store.consume_queue_store import ConsumeQueueStore, QueueKey
 from store.dispatch_request import DispatchRequests, concat
 from store.index_service import IndexService, IndexState
+from store.marks import IndexMark, QueueMark
 from store.pull_request_hold import PullRequestHoldService
 from store.scan import Damage
 from streaming.batch_sink import BatchSink, SinkCounts
@@ -57,7 +58,7 @@ class IndexDispatcher:
 
     def dispatch(self, requests: DispatchRequests) -> None:
         """Put the keys of records at or above the watermark."""
-        self.service.build_index(requests.starting_at(self._watermark))
+        self.service.build_index(requests.starting_at(self._watermark), flush=False)
         self._watermark = max(self._watermark, requests.end)
 
 
@@ -72,10 +73,26 @@ def notify_message_arriving(output: Path) -> ArrivalListener:
     return PullRequestHoldService.of(output).notify_message_arriving
 
 
+@dataclass(slots=True)
+class _Batch:
+    """The batch that is being applied: what of it has been, up to ``end``."""
+
+    end: int
+    seconds: float = 0.0  # of work
+    is_checked: bool = False  # the log still holds the record dispatched last
+    has_record: bool = False  # the batch record is there, with these marks
+    marks: dict[QueueKey, QueueMark] = field(default_factory=dict)
+    index: IndexMark | None = None
+    requests: list[DispatchRequests] = field(default_factory=list)
+    lost: list[Damage] = field(default_factory=list)
+    damage: Damage | None = None
+
+
 class DispatchSink(BatchSink):
     """Applies batches to one root."""
 
     name = "dispatch"
+    takes_parts = True
 
     def __init__(
         self,
@@ -89,9 +106,13 @@ class DispatchSink(BatchSink):
         super().__init__()
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss
-        self._listeners = (*listeners, notify_message_arriving(root.path))
+        self._listeners = tuple(listeners)
+        if not root.is_unread:
+            self._listeners += (notify_message_arriving(root.path),)
         self._is_settled = True  # all that was applied is named by progress
-        self._retention = Retention(root, config, keep_expired=keep_expired)
+        self._batch = _Batch(root.progress.reput_from_offset)
+        self.damage: Damage | None = None  # of the log, behind all that was applied
+        self._retention = Retention(root, config, keep_expired=keep_expired or root.is_unread)
         self._retention.follow_log()
         self.counts = SinkCounts(
             reput_from_offset=root.progress.reput_from_offset,
@@ -99,7 +120,9 @@ class DispatchSink(BatchSink):
         )
         self._queues = ConsumeQueueStore(root.path, config, root.disk)
         self._index = (
-            IndexService(root.path, config, root.disk) if config.message_index_enable else None
+            IndexService(root.path, config, root.disk, is_unread=root.is_unread)
+            if config.message_index_enable
+            else None
         )
         self.dispatchers: list[CommitLogDispatcher] = [ConsumeQueueDispatcher(self._queues)]
         if self._index is not None:
@@ -107,45 +130,85 @@ class DispatchSink(BatchSink):
             self.dispatchers.append(IndexDispatcher(self._index, watermark))
 
     def _end(self) -> None:
-        """Flush, and give the root back."""
-        self._root.close(clean=self._is_settled)
+        """Commit what has been applied of a batch that was cut off, and give the root back."""
+        try:
+            if not self._is_settled and self.error is None:
+                self._apply([])
+        finally:
+            self._close_root()
+
+    def _close_root(self) -> None:
+        try:
+            if self._index is not None and self._is_settled:
+                self._index.flush()
+        finally:
+            self._root.close(clean=self._is_settled)
+
+    def applied_to(self) -> int:
+        """Return up to which offset all has been applied."""
+        return self._batch.end
+
+    def is_blocked(self) -> bool:
+        """Return whether nothing more is taken."""
+        return self.error is not None or self._batch.damage is not None
+
+    def _apply_part(self, stretches: list[Stretch]) -> None:
+        """Give what follows on to the dispatchers, up to damage."""
+        batch, began = self._batch, time.monotonic()
+        if not batch.is_checked:
+            self._root.check_log()
+            batch.is_checked = True
+        if batch.damage is not None:
+            return
+        requests, lost, batch.damage = take_following(stretches, batch.end, self._may_skip)
+        if requests:
+            part = concat(requests)
+            self._begin(part)
+            for dispatcher in self.dispatchers:
+                dispatcher.dispatch(part)
+        batch.requests += requests
+        batch.lost += lost
+        batch.end = max([batch.end, *(r.end for r in requests), *(gap.end for gap in lost)])
+        batch.seconds += time.monotonic() - began
+
+    def _begin(self, part: DispatchRequests) -> None:
+        """Let the batch record hold, durably, the end of each queue that is about to be written."""
+        batch = self._batch
+        if not batch.has_record and self._index is not None:
+            batch.index = self._index.mark()
+        marks = {mark.key: mark for mark in self._queues.marks(part)}
+        if not batch.has_record or not marks.keys() <= batch.marks.keys():
+            batch.marks = marks | batch.marks
+            self._root.begin_batch(batch.marks.values(), batch.index)
+            batch.has_record = True
+        self._is_settled = False
 
     def _apply(self, stretches: list[Stretch]) -> None:
-        began = time.monotonic()
-        at = self._root.progress.reput_from_offset
-        self._root.check_log()
-        requests, lost, damage = take_following(stretches, at, self._may_skip)
-        end = at
-        if requests:
-            batch = concat(requests)
-            self._root.begin_batch(
-                self._queues.marks(batch), self._index.mark() if self._index is not None else None
-            )
-            self._is_settled = False
-            for dispatcher in self.dispatchers:
-                dispatcher.dispatch(batch)
-            end = batch.end
-        for gap in lost:
-            end = max(end, gap.end)
-        if end > at:
-            self._commit(requests, lost, end)
+        self._apply_part(stretches)
+        batch, at, began = self._batch, self._root.progress.reput_from_offset, time.monotonic()
+        if batch.end > at:
+            if self._index is not None and not self._root.is_unread:
+                self._index.flush()
+            self._commit(batch.requests, batch.lost, batch.end)
             self._is_settled = True
             self._retention.follow_log(self._index)
             self.counts = replace(
                 self.counts,
                 batches=self.counts.batches + 1,
-                messages=self.counts.messages + sum(len(r) for r in requests),
-                bytes=self.counts.bytes + end - at,
-                reput_from_offset=end,
-                last_store_timestamp=_last_timestamp(requests, self.counts),
-                apply_seconds=self.counts.apply_seconds + time.monotonic() - began,
+                messages=self.counts.messages + sum(len(r) for r in batch.requests),
+                bytes=self.counts.bytes + batch.end - at,
+                reput_from_offset=batch.end,
+                last_store_timestamp=_last_timestamp(batch.requests, self.counts),
+                apply_seconds=self.counts.apply_seconds + batch.seconds + time.monotonic() - began,
                 expired_files=self._retention.files,
             )
-            for part in requests:
+            for part in batch.requests:
                 for listener in self._listeners:
                     listener(part)
-        if damage is not None:
-            raise damage.error()
+        self._batch = _Batch(batch.end)
+        if batch.damage is not None:
+            self.damage = batch.damage
+            raise batch.damage.error()
 
     def _may_skip(self, offset: int) -> bool:
         return not self._fail_on_data_loss and self._root.may_skip(offset)

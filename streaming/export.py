@@ -9,15 +9,13 @@ commits what they wrote, all or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from checkpoints.bulk.rebuild import Report
-from checkpoints.bulk.tasks import Run
 from checkpoints.fingerprint import read_fingerprint
 from store.broker_config_files import read_topic_configs
 from store.commit_log import CommitLog
@@ -33,9 +31,9 @@ from store.message_schema import MESSAGE_FIELDS
 from store.queue_name import can_name_directory
 from store.system_topics import is_system_topic
 from store.words import shown
-from streaming.bulk import SparkRun
 from streaming.export_directory import ExportDirectory, check_directory
 from streaming.export_record import ExportRecord, ExportSettings
+from streaming.export_run import Run, SparkRun
 from streaming.export_task import (
     JSONL,
     NONE,
@@ -53,6 +51,8 @@ COMPRESSIONS = {PARQUET: ("snappy", "zstd", "gzip", NONE), JSONL: (NONE, "gzip",
 _PARTITION_COLUMNS = ("topic", "day")
 _COLUMNS = {PARQUET: tuple(MESSAGE_FIELDS), JSONL: (*JSON_FIELDS, *BODY_FIELDS)}
 _RANGE_BYTES = 64 * 1024 * 1024
+
+Report = Callable[[int, int], None]  # bytes of log done, bytes in all
 
 
 @dataclass(frozen=True, slots=True)

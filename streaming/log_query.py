@@ -9,26 +9,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from store.config import StoreConfig, config_to_json
 from store.errors import SparkError, StoreError
 from streaming.batch_sink import BatchSink, StoppedError
-from streaming.dispatch_source import FORMAT, DispatchRequestSource, from_table
+from streaming.dispatch_source import FORMAT, DispatchRequestSource, parts_of, stretches_of
 from streaming.failures import error_of
-from streaming.log_stream import RANGE_BYTES_MIN
+from streaming.log_stream import RANGE_BYTES_MAX, RANGE_BYTES_MIN
 from streaming.options import spark_interval
 from streaming.progress import DispatchProgress, Listener
 from streaming.session import register_source
+from streaming.spool import SPOOL_DIR, Spool
 from streaming.stopping import LAST_BATCH_SECONDS, finish_batch
 from streaming.stretches import Stretch
 
 _POLL_SECONDS = 0.01
-
-# Called before each batch with what tells whether the query is to end; returns whether it has
-# applied what the log holds now, the batch with it.
-CatchesUp = Callable[[Callable[[], bool]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,6 @@ class LogQuery:
     options: Mapping[str, str] = field(default_factory=dict)  # further ones, of the source
     on_progress: Callable[[DispatchProgress], None] | None = None
     on_end: Callable[[], None] | None = None
-    catches_up: CatchesUp | None = None
 
     def start(self, spark: SparkSession, sink: BatchSink) -> RunningLogQuery:
         """Start it; when it ends, for whatever reason, the sink is closed."""
@@ -56,14 +53,16 @@ class LogQuery:
         listener.on_end(lambda: spark.streams.removeListener(listener))
         if self.on_end is not None:
             listener.on_end(self.on_end)
-        feed = _Feed(sink, self.catches_up)
-        writer = self._stream(spark).writeStream.foreachBatch(feed.apply).queryName(name)
+        spool = Spool(self.checkpoint / SPOOL_DIR)
+        feed = _Feed(sink, spool)
+        writer = self._stream(spark, spool).writeStream.foreachBatch(feed.apply).queryName(name)
         feed.query = self._triggered(writer).start()
         return RunningLogQuery(feed.query, feed, sink)
 
-    def _stream(self, spark: SparkSession) -> DataFrame:
+    def _stream(self, spark: SparkSession, spool: Spool) -> DataFrame:
         register_source(spark, DispatchRequestSource)
-        range_bytes = max(self.max_bytes // spark.sparkContext.defaultParallelism, RANGE_BYTES_MIN)
+        share = self.max_bytes // spark.sparkContext.defaultParallelism
+        range_bytes = min(max(share, RANGE_BYTES_MIN), RANGE_BYTES_MAX)
         return (
             spark.readStream.format(FORMAT)
             .option("config", config_to_json(self.config))
@@ -71,6 +70,8 @@ class LogQuery:
             .option("maxBytesPerTrigger", str(self.max_bytes))
             .option("rangeBytes", str(range_bytes))
             .option("failOnDataLoss", str(self.fail_on_data_loss).lower())
+            .option("spool", str(spool.directory))
+            .option("spoolToken", spool.begin())
             .options(**self.options)
             .load(self.store_root)
         )
@@ -141,11 +142,11 @@ class _InterruptedError(Exception):
 class _Feed:
     """Gives each batch to the sink, until the query is to stop."""
 
-    def __init__(self, sink: BatchSink, catches_up: CatchesUp | None) -> None:
+    def __init__(self, sink: BatchSink, spool: Spool) -> None:
         self.query: StreamingQuery | None = None
         self.is_interrupted = False  # by Spark, on behalf of our own stop
         self._sink = sink
-        self._catches_up = catches_up
+        self._spool = spool
         self._refuses = threading.Event()
 
     def apply(self, batch: DataFrame, _batch_id: int) -> None:
@@ -155,10 +156,8 @@ class _Feed:
         text with a recursion that a long one makes overflow the stack.
         """
         try:
-            if not self._refuses.is_set() and self._is_caught_up():
-                return
             if not self._refuses.is_set():
-                self._sink.apply(self._read(batch))
+                self._apply(batch)
                 return
         except StoppedError:
             pass
@@ -171,20 +170,29 @@ class _Feed:
         self._refuses.set()
         self._sink.stop_waiting()
 
-    def _is_caught_up(self) -> bool:
-        return self._catches_up is not None and self._catches_up(self._is_ending)
+    def _apply(self, batch: DataFrame) -> None:
+        """Run the batch's jobs while what is spooled is applied, then apply the rest."""
+        try:
+            with _AheadOfSpark(self._sink, self._spool):
+                table = self._read(batch)
+            stretches: list[Stretch] = []
+            for end, part in parts_of(table, self._spool):
+                if not self._sink.takes_parts:
+                    stretches += part()
+                elif end > self._sink.applied_to() and not self._sink.is_blocked():
+                    self._sink.apply_part(part())
+            self._sink.apply(stretches)
+        finally:
+            self._spool.clear()
 
-    def _read(self, batch: DataFrame) -> list[Stretch]:
+    def _read(self, batch: DataFrame) -> pa.Table:
         """Run the batch's jobs. Raises StoppedError if Spark cancelled them."""
         try:
-            return from_table(batch.toArrow())
+            return batch.toArrow()
         except Exception as e:
             if self._is_cancelled() and isinstance(error_of(e), SparkError):
                 raise StoppedError("Spark cancelled the batch") from e
             raise
-
-    def _is_ending(self) -> bool:
-        return self._refuses.is_set() or not self._is_active()
 
     def _is_cancelled(self) -> bool:
         """Return whether Spark's own stop was called: by ours, or by the user."""
@@ -192,3 +200,36 @@ class _Feed:
 
     def _is_active(self) -> bool:
         return self.query is None or self.query.isActive
+
+
+class _AheadOfSpark:
+    """Applies what tasks have spooled, in log order, while Spark runs the others of a batch."""
+
+    def __init__(self, sink: BatchSink, spool: Spool) -> None:
+        self._sink = sink
+        self._spool = spool
+        self._end = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="reput-apply", daemon=True)
+
+    def __enter__(self) -> None:
+        if self._sink.takes_parts:
+            self._thread.start()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._end.set()
+        if self._sink.takes_parts:
+            self._thread.join()
+        if self._error is not None and kind is None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._sink.is_blocked() and not self._end.is_set():
+                found = self._spool.find(self._sink.applied_to())
+                if found is None:
+                    self._end.wait(_POLL_SECONDS)
+                else:
+                    self._sink.apply_part(stretches_of(self._spool.take(found)))
+        except BaseException as e:  # noqa: BLE001 - raised where the batch is applied
+            self._error = e

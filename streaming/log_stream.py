@@ -40,7 +40,7 @@ from streaming.options import OFFSET_KEY
 
 Offset = dict[str, int]
 
-RANGE_BYTES_MIN = 4 * 1024 * 1024
+RANGE_BYTES_MIN, RANGE_BYTES_MAX = 4 * 1024 * 1024, 64 * 1024 * 1024
 _SETTLE_SECONDS = 0.05
 _SCANS = min(os.cpu_count() or 1, 8)  # at once, in the planner
 
@@ -63,10 +63,7 @@ class LogPartition(InputPartition):
 
 
 class LogStream:
-    """Plans the micro-batches of one query, up to offset ``until`` at most.
-
-    Up to the offset that ``reached`` returns all has been applied already: nothing of it is read.
-    """
+    """Plans the micro-batches of one query, up to offset ``until`` at most."""
 
     def __init__(  # noqa: PLR0913 - by name all but two
         self,
@@ -78,7 +75,6 @@ class LogStream:
         range_bytes: int,
         data_loss: DataLoss = DataLoss.MARK,
         until: int = UNLIMITED,
-        reached: Callable[[], int] | None = None,
     ) -> None:
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         self._config = config
@@ -87,9 +83,7 @@ class LogStream:
         self._data_loss = data_loss
         self._until = until
         self._target = until
-        self._reached = reached
         self._planned: Plan | None = None
-        self._skipped = (-1, -1)
         self._missing_from = -1  # the log ended there, before an offset already read
 
     def prepare_available_now(self) -> None:
@@ -104,10 +98,7 @@ class LogStream:
         max_bytes = UNLIMITED
         if isinstance(limit, ReadMaxBytes):
             max_bytes = limit.max_bytes
-        begin, done = start[OFFSET_KEY], self._done()
-        if done > begin:
-            self._skipped = (begin, done)
-            return {OFFSET_KEY: done}
+        begin = start[OFFSET_KEY]
         plan = self._planner.plan(begin, max_bytes=max_bytes, until=self._target)
         if not plan.ranges and self._data_loss is not DataLoss.MARK:
             self._check_length(begin)
@@ -115,10 +106,6 @@ class LogStream:
             plan = self._sound(plan)
         self._planned = plan
         return {OFFSET_KEY: plan.end}
-
-    def _done(self) -> int:
-        """Return up to where nothing of the log is to be read any more."""
-        return min(self._reached(), self._target) if self._reached is not None else -1
 
     def default_limit(self) -> ReadLimit:
         """Return the limit of a batch as the options say."""
@@ -133,8 +120,6 @@ class LogStream:
     def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
         """Return the ranges of a batch: those just planned, or planned again up to its end."""
         begin, stop = start[OFFSET_KEY], end[OFFSET_KEY]
-        if (begin, stop) == self._skipped:
-            return []
         plan = self._planned
         if plan is None or plan.begin != begin or plan.end != stop:
             plan = self.plan_between(begin, stop)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.adoption import Report
-from checkpoints.bulk.rebuild import BulkRebuild, BulkRebuilt
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
 from store.commit_log import CommitLog
@@ -19,20 +18,15 @@ from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
 from store.foreign import refuse_foreign_store, require_log_files
 from store.given_path import given_path
-from store.log_plan import LogPlanner
 from store.log_position import asked_offset
-from streaming.bulk import SparkRun
-from streaming.catch_up import BATCH_BYTES, catch_up
 from streaming.dispatchers import ArrivalListener, DispatchSink
 from streaming.failures import error_of
 from streaming.log_query import LogQuery, RunningLogQuery
 from streaming.options import check_size, spark_interval
 from streaming.progress import DispatchProgress
-from streaming.reached import REACHED_FILE, tell_reached
 
 _log = logging.getLogger(__name__)
-MAX_BYTES_PER_TRIGGER = 256 * 1024 * 1024
-CATCH_UP_BYTES = 1 << 30  # so far behind a root is brought up beside the query's batches
+MAX_BYTES_PER_TRIGGER = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,6 @@ class DispatchOptions:
     listeners: Sequence[ArrivalListener] = ()
     on_progress: Callable[[DispatchProgress], None] | None = None
     on_recovery: Report | None = None
-    on_catch_up: Callable[[int, int], None] | None = None  # bytes of log done, and in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +55,6 @@ class Dispatch:
     sink: DispatchSink
     root: DispatchRoot
     config: StoreConfig
-    caught_up: BulkRebuilt | None = None  # what was built in bulk before the query began
 
     def close(self) -> None:
         """Stop the query after the batch in flight and release the root."""
@@ -92,8 +84,7 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
 
     ``from_offset`` or ``from_time`` (epoch ms) begins a new OUTPUT there; on an existing one it
     replays from there, which changes nothing, and is refused beyond its progress. Queue and index
-    files whose messages have all expired from the log are deleted, unless ``keep_expired``. Where
-    OUTPUT is a GiB or more behind, that is done before this returns: in bulk if it is new.
+    files whose messages have all expired from the log are deleted, unless ``keep_expired``.
     ``listeners`` are called with what a batch holds, after it is durable; they must not raise.
 
     Where the query is ended through Spark (``spark.streams``), a listener releases the root a
@@ -133,107 +124,19 @@ class PreparedDispatch:
     config: StoreConfig
     options: DispatchOptions
     begin: int
-    built: BulkRebuilt | None = None  # in bulk, before the query
 
     def start(self, spark: SparkSession) -> Dispatch:
-        """Do what the root is far behind, which takes its time, and start the query.
-
-        Where that fails, give the root back.
-        """
-        return self.catch_up(spark).start_query(spark)
-
-    def catch_up(
-        self, spark: SparkSession, is_stopping: Callable[[], bool] = lambda: False
-    ) -> PreparedDispatch:
-        """Do what the root is far behind; ``is_stopping`` ends it early, in good order."""
-        if not self.is_far_behind:
-            return self
-        try:
-            if self._may_build:
-                return self._built(spark)
-            self.apply_here(is_stopping)
-            return replace(self, begin=self.root.progress.reput_from_offset)
-        except BaseException:
-            self.close()
-            raise
-
-    def start_query(self, spark: SparkSession) -> Dispatch:
         """Start the query; where that fails, give the root back."""
         try:
             running = _start_query(spark, self)
         except BaseException:
             self.close()
             raise
-        return Dispatch(running, self.sink, self.root, self.config, self.built)
-
-    @property
-    def is_far_behind(self) -> bool:
-        """Whether so much of the log lies ahead that it is not the query's to do."""
-        goes_on = self.begin == self.root.progress.reput_from_offset
-        return goes_on and self.root.log.max_offset() - self.begin >= CATCH_UP_BYTES
-
-    @property
-    def _may_build(self) -> bool:
-        """Whether the root has nothing yet; where somebody listens, arrivals are to be told."""
-        root = self.root
-        is_new = root.progress.batch == 0 and root.progress.is_untouched
-        at_first = self.begin == max(root.log.min_offset(), 0)
-        return is_new and at_first and not self.options.listeners
-
-    def _built(self, spark: SparkSession) -> PreparedDispatch:
-        """Build the root as ``reput rebuild`` does; damage is left for the query to find."""
-        rebuild = BulkRebuild(self.root, SparkRun(spark.sparkContext))
-        built = rebuild.run(self.options.on_catch_up)
-        sink = _sink(self.root, self.config, self.options)
-        begin = self.root.progress.reput_from_offset
-        return replace(self, sink=sink, begin=begin, built=built)
-
-    def apply_here(self, is_stopping: Callable[[], bool]) -> bool:
-        """Apply in this process what the log holds now; tell whether that was done to the end."""
-        root, options = self.root, self.options
-        is_clean = root.is_log_clean(Path(root.progress.store))
-        planner = LogPlanner(root.log, lambda: is_clean)
-        size = min(options.max_bytes_per_trigger or BATCH_BYTES, BATCH_BYTES)
-        end = planner.end()
-        reached = catch_up(
-            self.sink,
-            planner,
-            self.config,
-            (root.progress.reput_from_offset, end),
-            batch_bytes=size,
-            report=options.on_catch_up,
-            is_stopping=is_stopping,
-        )
-        return reached >= end
+        return Dispatch(running, self.sink, self.root, self.config)
 
     def close(self) -> None:
         """Give the root back."""
         self.sink.close()
-
-
-class CatchUpBetweenBatches:
-    """Catches up where the log runs away from a running query, which goes on behind that."""
-
-    def __init__(self, prepared: PreparedDispatch, told: Path) -> None:
-        self._prepared = prepared
-        self._told = told
-        self._at = prepared.root.progress.reput_from_offset
-
-    def __call__(self, is_stopping: Callable[[], bool]) -> bool:
-        """Do so if the log's last file begins far ahead; tell whether all was applied then.
-
-        Raises StoreError.
-        """
-        root = self._prepared.root
-        root.log.refresh()
-        last, at = root.log.last_file(), root.progress.reput_from_offset
-        is_replay, self._at = at == self._at, at
-        if is_replay or last is None or last.base - at < CATCH_UP_BYTES:
-            return False
-        is_done = self._prepared.apply_here(is_stopping)
-        self._at = root.progress.reput_from_offset
-        tell_reached(self._told, self._at)
-        return is_done
 
 
 def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -> PreparedDispatch:
@@ -296,7 +199,6 @@ def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptio
 def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> RunningLogQuery:
     root, options = prepared.root, prepared.options
     clean, epoch = root.progress.log_was_clean, root.new_epoch()
-    told = epoch / REACHED_FILE
     query = LogQuery(
         name="reput",
         store_root=root.progress.store,
@@ -306,9 +208,7 @@ def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> RunningLogQ
         fail_on_data_loss=options.fail_on_data_loss,
         checkpoint=epoch,
         trigger_interval=None if options.available_now else options.trigger_interval,
-        options={"reached": str(told)}
-        | ({} if clean is None else {"closedCleanly": str(clean).lower()}),
+        options={} if clean is None else {"closedCleanly": str(clean).lower()},
         on_progress=options.on_progress,
-        catches_up=CatchUpBetweenBatches(prepared, told),
     )
     return query.start(spark, prepared.sink)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +17,11 @@ from store.errors import ConfigError, DamageError
 from store.foreign import refuse_foreign_store, require_log_files
 from store.layout import ABORT_FILE
 from store.log_plan import LogPlanner
-from store.log_replay import cannot_derive, log_too_short, scan_in_order
+from store.log_replay import cannot_derive, log_too_short
 from store.made_root import other_store
+from store.scan import Damage
 from streaming.batch_sink import BatchSink, SinkCounts
+from streaming.feed import Feed, threads_feed
 from streaming.stretches import Stretch, take_following
 
 Report = Callable[[int, int], None]  # bytes of log done, bytes in all
@@ -101,7 +102,7 @@ def verify(
     span = _span_of(output, progress, (max(log.min_offset(), 0), log_end))
     comparison = StoreComparison(output, config, span.terms)
     sink = CompareSink(comparison, (span.terms.begin, span.end), report)
-    feed = feed if feed is not None else _threads(planner, config)
+    feed = feed if feed is not None else threads_feed(planner, config)
     for begin, end in span.stretches():
         sink.begin(begin)
         feed((begin, end), is_clean, sink)
@@ -128,6 +129,7 @@ class CompareSink(BatchSink):
     """Compares batches with a root; ``at`` is the offset up to which the log was compared."""
 
     name = "comparison"
+    takes_parts = True
 
     def __init__(
         self, comparison: StoreComparison, span: tuple[int, int], report: Report | None
@@ -136,6 +138,7 @@ class CompareSink(BatchSink):
         self._comparison = comparison
         self._span = span
         self._report = report
+        self._damage: Damage | None = None
         self.at = span[0]
         self.counts = SinkCounts()
 
@@ -143,9 +146,19 @@ class CompareSink(BatchSink):
         """Take the stretches from ``offset`` on: those between were lost."""
         self.at = offset
 
-    def _apply(self, stretches: list[Stretch]) -> None:
-        """Compare one batch. Raises DamageError at damage, after all records before it."""
-        requests, _, damage = take_following(stretches, self.at, lambda _: False)
+    def applied_to(self) -> int:
+        """Return up to which offset the log was compared."""
+        return self.at
+
+    def is_blocked(self) -> bool:
+        """Return whether nothing more is compared."""
+        return self.error is not None or self._damage is not None
+
+    def _apply_part(self, stretches: list[Stretch]) -> None:
+        """Compare a part of a batch, up to damage."""
+        if self._damage is not None:
+            return
+        requests, _, self._damage = take_following(stretches, self.at, lambda _: False)
         if requests:
             batch = concat(requests)
             self._comparison.put(batch)
@@ -156,29 +169,17 @@ class CompareSink(BatchSink):
                 messages=self.counts.messages + len(batch),
                 reput_from_offset=self.at,
             )
-        if damage is not None:
-            raise cannot_derive(damage)
+
+    def _apply(self, stretches: list[Stretch]) -> None:
+        """Compare the rest of a batch. Raises DamageError at damage, after all before it."""
+        self._apply_part(stretches)
+        if self._damage is not None:
+            raise cannot_derive(self._damage)
         if self._report is not None:
             self._report(self.at - self._span[0], self._span[1] - self._span[0])
 
     def _end(self) -> None:
         """Do nothing: a comparison owns nothing."""
-
-
-# Scans a span of the log and applies its stretches to a sink, in log order; the flag tells whether
-# the log was closed cleanly.
-Feed = Callable[[tuple[int, int], bool, BatchSink], None]
-
-
-def _threads(planner: LogPlanner, config: StoreConfig) -> Feed:
-    """Return a feed whose scans run in threads of this process."""
-
-    def feed(span: tuple[int, int], _is_clean: bool, sink: BatchSink) -> None:
-        with closing(scan_in_order(planner, config, span)) as scanned:
-            for _, stretches in scanned:
-                sink.apply(stretches)
-
-    return feed
 
 
 def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int]) -> _Span:

@@ -12,7 +12,7 @@ import gc
 
 from pyspark import daemon
 
-from checkpoints.bulk.warm import load_kernels
+from store.scan import load_kernels
 
 if __name__ == "__main__":
     load_kernels()

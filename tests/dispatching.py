@@ -36,8 +36,8 @@ class HastyDisk(Disk):
     def _fsync_directory(self, fd: int) -> None:
         pass
 
-    def _sync_each(self, paths: list[Path], fsync: Callable[[int], None]) -> None:
-        pass
+    def _sync_each(self, paths: set[Path], fsync: Callable[[int], None]) -> None:
+        paths.clear()
 
     def _rename(self, source: Path, target: Path) -> None:
         target.unlink(missing_ok=True)  # ext4 writes out a file that replaces another

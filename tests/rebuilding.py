@@ -1,25 +1,21 @@
-"""Rebuild a store as a whole without Spark: tasks run here, or fail when a test wants it."""
+"""Rebuild a store as a whole in small batches; a test may do something before each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-from checkpoints.bulk.rebuild import BulkRebuilt, rebuild_root
-from checkpoints.bulk.tasks import Run, RunHere
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from store.disk import Disk
+from store.log_plan import LogPlanner
+from store.log_replay import scan_in_order
+from streaming.batch_sink import BatchSink
+from streaming.rebuild import Rebuilt, rebuild_root
+from tests.dispatching import HastyDisk
 
-PART_BYTES = 400
+BATCH_BYTES = 1_500
 
-
-class AsOnCores(RunHere):
-    """Runs tasks here that are cut as for several cores."""
-
-    cores = 3
-
-
-_HERE = AsOnCores()
+BeforeBatch = Callable[[int], object]  # told where the next batch begins
 
 
 def rebuild_all(  # noqa: PLR0913 - each is a way of the same rebuild
@@ -27,37 +23,37 @@ def rebuild_all(  # noqa: PLR0913 - each is a way of the same rebuild
     output: Path,
     config: StoreConfig,
     *,
-    run: Run = _HERE,
-    part_bytes: int = PART_BYTES,
+    batch_bytes: int = BATCH_BYTES,
+    before: BeforeBatch = lambda _: None,
     disk: Disk | None = None,
-) -> BulkRebuilt:
+) -> Rebuilt:
     """Rebuild all; a process that is killed gives its lock back, and nothing more."""
+    disk = disk if disk is not None else HastyDisk()
     root = DispatchRoot.replacing(output, store_root, config, disk=disk)
+
+    def feed(span: tuple[int, int], is_clean: bool, sink: BatchSink) -> None:
+        planner, at = LogPlanner(root.log, lambda: is_clean), span[0]
+        scan = scan_in_order(planner, config, span, batch_bytes=batch_bytes)
+        with closing(scan) as scanned:
+            before(at)
+            for at, stretches in scanned:
+                sink.apply(stretches)
+                before(at)
+
     try:
-        return rebuild_root(root, run, part_bytes=part_bytes)
+        return rebuild_root(root, feed)
     finally:
         root._release()
 
 
-class FailingRun:
-    """Runs ``tasks`` tasks, the last ones first, then fails with an error."""
+def fail_after(batches: int, error: BaseException) -> BeforeBatch:
+    """Return what raises an error when so many batches have been applied."""
+    left = batches
 
-    cores = 3
+    def count(_at: int) -> None:
+        nonlocal left
+        if left == 0:
+            raise error
+        left -= 1
 
-    def __init__(self, tasks: int, error: BaseException) -> None:
-        self.left = tasks
-        self.error = error
-        self.done: list[Any] = []
-
-    def __call__(
-        self, function: Callable[[Any], Any], tasks: Sequence[Any], advance: Callable[[Any], None]
-    ) -> list[Any]:
-        results = []
-        for task in reversed(tasks):
-            if self.left == 0:
-                raise self.error
-            self.left -= 1
-            self.done.append(task)
-            results.append(function(task))
-            advance(task)
-        return results[::-1]
+    return count

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from checkpoints.rebuild import Rebuild
+from checkpoints.queue_rebuild import Rebuild
 from checkpoints.root import DispatchRoot
 from store import Boundary, MessageStore
 from store.disk import Disk
@@ -39,7 +39,7 @@ _BUSY_LOOP = "while True: pass"
 
 
 def swap_whole(store: Path, output: Path) -> None:
-    rebuild_all(store, output, CONFIG, disk=Disk(), part_bytes=1 << 20)
+    rebuild_all(store, output, CONFIG, disk=Disk(), batch_bytes=1 << 20)
 
 
 def swap_topic(store: Path, output: Path) -> None:

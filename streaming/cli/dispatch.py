@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,6 @@ from streaming.cli.long_running import (
     POLL_SECONDS,
     LineReporter,
     progress_line,
-    share_text,
     start_spark,
     stop_signals,
 )
@@ -39,8 +37,6 @@ from streaming.cli.recover import recovered_json, recovered_words, recovery_prog
 from streaming.cli.show import drops_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from streaming.dispatchers import ArrivalListener
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
     from streaming.progress import DispatchProgress
@@ -78,7 +74,7 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         str | None, typer.Option(help="the same by time: epoch ms or ISO 8601")
     ] = None,
     max_bytes_per_trigger: Annotated[
-        str | None, typer.Option(help="how much log a micro-batch takes [default: 256m]")
+        str | None, typer.Option(help="how much log a micro-batch takes [default: 1g]")
     ] = None,
     trigger_interval: Annotated[
         str, typer.Option(help="how often to look for more, e.g. 5s or 1m")
@@ -123,7 +119,6 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
         fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
         keep_expired=keep_expired,
         on_progress=reporter.report,
-        on_catch_up=reporter.report_catch_up,
     )
     kafka = notify_kafka_bootstrap, notify_kafka_topic
     with notifying(kafka, (kafka_properties, kafka_property or []), reporter) as listeners:
@@ -180,14 +175,14 @@ def run_dispatch(
             prepared.close()
             raise
         try:
-            running = None if stop.is_set() else _start(prepared, spark, stop)
-            if running is None:
+            if stop.is_set():
                 prepared.close()
                 reporter.end_line()
                 at = prepared.root.progress.reput_from_offset
                 text = f"{prepared.root.path}: stopped before the query began, at offset {at}"
                 reporter.say("stop", text, reput_from_offset=at)
                 return
+            running = prepared.start(spark)
             reporter.start()
             try:
                 (meanwhile or _wait)(running, stop)
@@ -205,40 +200,6 @@ def run_dispatch(
             spark.stop()
 
 
-def _start(
-    prepared: PreparedDispatch, spark: SparkSession, stop: threading.Event
-) -> Dispatch | None:
-    """Catch up and start the query; None where a stop came first: the next start goes on."""
-    if prepared.is_far_behind:
-        try:
-            with cancelled_by(stop, spark):
-                prepared = prepared.catch_up(spark, stop.is_set)
-        except SparkError:
-            if stop.is_set():
-                return None
-            raise
-    return None if stop.is_set() else prepared.start_query(spark)
-
-
-@contextmanager
-def cancelled_by(stop: threading.Event, spark: SparkSession) -> Iterator[None]:
-    """Cancel Spark's jobs as soon as a stop is asked for."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(POLL_SECONDS):
-            if stop.is_set():
-                spark.sparkContext.cancelAllJobs()
-
-    thread = threading.Thread(target=watch, name="reput-cancel", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
 def _wait(running: Dispatch, stop: threading.Event) -> None:
     while running.query.isActive and not stop.wait(POLL_SECONDS):
         pass
@@ -249,7 +210,6 @@ class Reporter(LineReporter):
     """Shows a dispatch: a live line on a terminal, structured log lines otherwise."""
 
     arrivals: KafkaArrivals | None = None
-    _catch_up_began: tuple[float, int] | None = field(default=None, init=False)  # time, bytes done
 
     def begin(self, prepared: PreparedDispatch) -> None:
         """Say once what is assumed and where it goes on."""
@@ -288,24 +248,11 @@ class Reporter(LineReporter):
             fields |= {f"arrivals_{name}": value for name, value in asdict(counts).items()}
         self.show_progress(text, **fields)
 
-    def report_catch_up(self, done: int, total: int) -> None:
-        """Show how much of a large backlog has been applied."""
-        if self._catch_up_began is None:
-            self._catch_up_began = time.monotonic(), done
-        began, done_then = self._catch_up_began
-        rate = (done - done_then) / max(time.monotonic() - began, 1e-6)
-        text = f"catching up: {share_text(done, total, rate)}"
-        self.show_progress(text, bytes_done=done, bytes_in_all=total)
-
     def end(self, running: Dispatch) -> None:
         """Say what was done; a report that comes later is not shown."""
         from checkpoints.progress import queue_key
 
         seconds = self.end_line()
-        if running.caught_up is not None:
-            built = running.caught_up
-            text = f"built in bulk first: {built.messages:,} messages, up to {built.end_offset:,}"
-            self.say("bulk", text, messages=built.messages, end_offset=built.end_offset)
         counts, progress = running.sink.counts, running.root.progress
         self.say(
             "stop",

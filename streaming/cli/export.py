@@ -132,11 +132,10 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> Exported:
     """Run an export as a Spark job; without a range to export there is no need for one."""
-    if not job.ranges:
-        from checkpoints.bulk.tasks import RunHere
+    from streaming.export_run import RunHere, SparkRun
 
+    if not job.ranges:
         return job.run(RunHere())
-    from streaming.bulk import SparkRun
     from streaming.session import build_session
 
     spark = build_session("reput export", master)

@@ -127,12 +127,6 @@ def progress_line(p: DispatchProgress, begin_offset: int) -> str:
     return text + _time_left(p.lag_bytes, p.bytes_per_second)
 
 
-def share_text(done: int, total: int, bytes_per_second: float) -> str:
-    """Return in words how much of a known number of bytes is done, and when the rest will be."""
-    text = f"{_percent(done, total)}  {size_text(done)} of {size_text(total)}"
-    return text + _time_left(total - done, bytes_per_second)
-
-
 def _percent(done: int, total: int) -> str:
     return f"{max(done, 0) * 100 // max(total, 1)}%"
 

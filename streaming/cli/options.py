@@ -20,7 +20,7 @@ from streaming.cli.lines import say
 from streaming.options import parse_bytes, parse_time_ms, time_fault
 
 if TYPE_CHECKING:
-    from checkpoints.bulk.tasks import Run
+    from streaming.feed import Feed
 
 SECONDS_MAX = 366 * 24 * 3600  # of an option
 
@@ -156,22 +156,21 @@ def opened_store(
 
 
 @contextmanager
-def bulk_run(name: str, store: Path, config: StoreConfig, master: str | None) -> Iterator[Run]:
-    """Give what runs bulk tasks: Spark for a master or a large log, else processes of this machine.
+def scan_feed(
+    command: str, master: str | None, store: Path, config: StoreConfig
+) -> Iterator[Feed | None]:
+    """Give what scans the log: Spark for a master, else None for threads of this process.
 
     Raises SparkError.
     """
-    from streaming.processes import is_for_spark, processes
-
-    if master is None and not is_for_spark(store, config):
-        with processes() as run:
-            yield run
+    if master is None:
+        yield None
         return
-    from streaming.bulk import SparkRun
     from streaming.session import build_session
+    from streaming.spark_feed import spark_feed
 
-    spark = build_session(name, master)
+    spark = build_session(command, master)
     try:
-        yield SparkRun(spark.sparkContext)
+        yield spark_feed(spark, store, config)
     finally:
         spark.stop()

@@ -1,4 +1,4 @@
-"""``reput rebuild``: queues and index built anew as a Spark job, or a topic's queues without."""
+"""``reput rebuild``: queues and index built anew, or the queues of a topic."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from streaming.cli.options import (
     BrokerVersion,
     Json,
     Store,
-    bulk_run,
     describe_settings,
+    scan_feed,
 )
 from streaming.cli.show import drops_line, progress_bar
 
 if TYPE_CHECKING:
-    from checkpoints.bulk.rebuild import BulkRebuilt
-    from checkpoints.rebuild import RebuiltQueue
+    from checkpoints.queue_rebuild import RebuiltQueue
     from store.config import StoreConfig
     from streaming.cli.show import Report
+    from streaming.rebuild import Rebuilt
 
 
 def register(app: typer.Typer) -> None:
@@ -55,8 +55,8 @@ def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
     master: Annotated[
         str | None,
         typer.Option(
-            help="Spark's master URL. By default local[*] for more than 16 GiB of log, else "
-            "processes without Spark.",
+            help="Scan the log by a Spark query on this master URL. By default threads of this "
+            "process scan, without a JVM.",
             show_default=False,
         ),
     ] = None,
@@ -67,9 +67,9 @@ def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
     """Rebuild queues and index from the log and swap them in.
 
     They are built beside the old ones, and until they are swapped in OUTPUT stays as it was.
-    Without --topic everything is rebuilt, by all cores or a cluster, into a new OUTPUT or in place
-    of the old queues and index. A rebuild that was killed resumes at its next start. A dispatch
-    resumes from where a rebuild ends.
+    Without --topic everything is rebuilt, into a new OUTPUT or in place of the old queues and
+    index. A rebuild that was killed resumes at its next start. A dispatch resumes from where a
+    rebuild ends.
 
     With --topic the queues of a root that a dispatch made are built as far as it has been
     dispatched; one of which the log holds no message is left as it is. Exits with 1 if there is no
@@ -110,9 +110,8 @@ def _rebuild_all(
     broker_version: str | None,
     how: tuple[str | None, bool],
 ) -> None:
-    """Rebuild everything with Spark; ``how`` = (master URL, as JSON)."""
-    from checkpoints.bulk.rebuild import rebuild_root
-    from streaming.take_root import take_root
+    """Rebuild everything; ``how`` = (master URL, as JSON)."""
+    from streaming.rebuild import rebuild_root, take_root
 
     master, as_json = how
     root = take_root(store, output, broker_conf, broker_version)
@@ -121,39 +120,37 @@ def _rebuild_all(
     is_shown = sys.stderr.isatty() and not as_json
     with ExitStack() as stack:
         try:
-            run = stack.enter_context(bulk_run("reput rebuild", store, root.log.config, master))
+            feed = stack.enter_context(scan_feed("reput rebuild", master, store, root.log.config))
             report = stack.enter_context(progress_bar("rebuilding", is_shown=is_shown))
         except BaseException:
             root.close(clean=False)
             raise
-        result = rebuild_root(root, run, report)
+        result = rebuild_root(root, feed, report)
     if as_json:
-        print_json(_bulk_json(result))
+        print_json(_whole_json(result))
     else:
-        for line in _bulk_lines(output, result):
+        for line in _whole_lines(output, result):
             print_line(line)
     if result.damage is not None:
         raise result.damage.error()
 
 
-def _bulk_lines(output: Path, result: BulkRebuilt) -> Iterator[str]:
+def _whole_lines(output: Path, result: Rebuilt) -> Iterator[str]:
     seconds = sum(result.stages.values())
-    size = result.end_offset - result.begin_offset
+    size = result.end_offset - result.resumed_from
     yield (
         f"rebuilt {output}: {result.messages:,} messages, offsets {result.begin_offset:,} to "
         f"{result.end_offset:,}, in {result.queues:,} queues and {result.index_files:,} index files"
     )
     stages = ", ".join(f"{name} {taken:.1f} s" for name, taken in result.stages.items())
     yield f"{seconds:.1f} s ({stages}): {size / max(seconds, 1e-9) / 1e6:,.0f} MB of log a second"
-    if result.parts_kept:
-        yield f"gone on: {result.parts_kept:,} of {result.parts:,} parts were done before"
-    if result.redone:
-        yield f"{result.redone:,} queues were built in log order (they are not continuous)"
+    if result.resumed_from > result.begin_offset:
+        yield f"resumed an interrupted rebuild from offset {result.resumed_from:,}"
     for (topic, queue_id), drops in sorted(result.drops.items()):
         yield drops_line(topic, queue_id, (drops.repeated, drops.gaps))
 
 
-def _bulk_json(result: BulkRebuilt) -> dict[str, Any]:
+def _whole_json(result: Rebuilt) -> dict[str, Any]:
     return asdict(result) | {
         "drops": [
             {"topic": topic, "queue_id": queue_id, **asdict(drops)}
@@ -170,7 +167,7 @@ def _rebuild(
 ) -> list[RebuiltQueue]:
     """Own the root, which is recovered then, and rebuild in it."""
     from checkpoints.progress import read_progress
-    from checkpoints.rebuild import Rebuild
+    from checkpoints.queue_rebuild import Rebuild
     from checkpoints.root import DispatchRoot
     from store.foreign import refuse_foreign_store
     from store.log_plan import LogPlanner

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,13 +18,13 @@ from streaming.cli.options import (
     Output,
     Store,
     describe_settings,
+    scan_feed,
 )
 from streaming.cli.show import progress_bar
 
 if TYPE_CHECKING:
     from store.compare import Counts
-    from store.config import StoreConfig
-    from streaming.verification import Feed, Verification
+    from streaming.verification import Verification
 
 _SHOWN_MAX = 20
 _COUNTED = {
@@ -78,7 +76,7 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
     if not as_json:
         say(describe_settings(config))
     with (
-        scanned_by(master, store, config) as feed,
+        scan_feed("reput verify", master, store, config) as feed,
         progress_bar("verifying", is_shown=sys.stderr.isatty() and not as_json) as report,
     ):
         result = verify(store, root, config, report, feed)
@@ -89,22 +87,6 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
             print_line(line)
     if not result.is_equal:
         raise typer.Exit(EXIT_NO)
-
-
-@contextmanager
-def scanned_by(master: str | None, store: Path, config: StoreConfig) -> Iterator[Feed | None]:
-    """Give what scans the log: Spark for a master, else None for threads. Raises SparkError."""
-    if master is None:
-        yield None
-        return
-    from streaming.session import build_session
-    from streaming.verify_query import spark_feed
-
-    spark = build_session("reput verify", master)
-    try:
-        yield spark_feed(spark, store, config)
-    finally:
-        spark.stop()
 
 
 def summary(result: Verification) -> Iterator[str]:

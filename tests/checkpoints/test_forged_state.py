@@ -23,9 +23,9 @@ from streaming.verification import verify
 from tests.checkpoints.conftest import CONFIG, FILES
 from tests.dispatching import HastyDisk, built_tree, dispatch_all
 from tests.logs import write_log
-from tests.rebuilding import FailingRun, rebuild_all
+from tests.rebuilding import fail_after, rebuild_all
 
-STATE_FILES = ("progress", "batch", "swap", "bulk/plan", "bulk/parts/000000.done")
+STATE_FILES = ("progress", "batch", "swap", "bulk/new/reput/progress", "bulk/new/reput/batch")
 NAMES = [
     "..",
     "../zz",
@@ -91,7 +91,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "zz" / "precious").write_bytes(b"precious")
     dispatch_all(store, output, CONFIG, max_bytes=700)
     with suppress(KeyboardInterrupt):
-        rebuild_all(store, output, CONFIG, run=FailingRun(3, KeyboardInterrupt()))
+        rebuild_all(
+            store, output, CONFIG, batch_bytes=300, before=fail_after(3, KeyboardInterrupt())
+        )
     values = state_of(output / "reput" / "progress")
     del values["format"]
     swap = {"format": 2, "queues": [["TopicTest", 0]], "progress": values, "whole": None}
@@ -99,8 +101,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     batch = state_of(output / "reput" / "batch")
     batch |= {"number": batch["number"] + 1, "progress": values}
     (output / "reput" / "batch").write_bytes(sealed(json.dumps(batch).encode()))
-    part = min((output / "reput" / "bulk" / "parts").glob("*.done"))
-    part.rename(part.with_name("000000.done"))
     return directory
 
 
@@ -278,16 +278,30 @@ def test_a_record_that_agrees_with_no_file_deletes_nothing(
     assert built_tree(copy / "output") == before
 
 
-def test_a_swap_that_lacks_what_a_rebuild_made_is_damage(made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_its_own", "reason"),
+    [
+        (True, "it does not name consumequeue, which the rebuild made"),
+        (False, r"it ends at offset 2504, its rebuild at \d+$"),
+    ],
+)
+def test_a_swap_that_is_not_that_of_the_rebuild_is_damage(
+    made: Path, tmp_path: Path, is_its_own: bool, reason: str
+) -> None:
     copy = tmp_path / "made"
     shutil.copytree(made, copy)
     relocate(made, copy)
     output = copy / "output"
     swap = state_of(output / "reput" / "swap")
-    swap |= {"queues": [], "whole": [], "progress": swap["progress"] | NO_INDEX}
+    progress = swap["progress"]
+    if is_its_own:
+        built = state_of(output / "reput" / "bulk" / "new" / "reput" / "progress")
+        del built["format"]
+        progress = built | {"signs": progress["signs"]}
+    swap |= {"queues": [], "whole": [], "progress": progress | NO_INDEX}
     (output / "reput" / "swap").write_bytes(sealed(json.dumps(swap).encode()))
     before = built_tree(output)
-    with pytest.raises(DamageError, match="it does not name consumequeue, which the rebuild made"):
+    with pytest.raises(DamageError, match=reason):
         DispatchRoot.open(output, copy / "store", CONFIG, disk=HastyDisk())
     assert built_tree(output) == before
 

@@ -16,7 +16,7 @@ import pytest
 
 import store.dispatched
 from checkpoints.progress import read_progress, write_progress
-from checkpoints.rebuild import Rebuild
+from checkpoints.queue_rebuild import Rebuild
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import SwapRecord, write_swap
 from store import MessageStore, message_store

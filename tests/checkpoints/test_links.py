@@ -116,8 +116,6 @@ def test_an_output_that_is_a_link_itself_is_followed(
 CHANGES: list[Callable[[Disk, Path], object]] = [
     lambda disk, path: disk.create(path / "new", 4),
     lambda disk, path: disk.write(path / "a", 0, b"x"),
-    lambda disk, path: disk.lay(str(path / "a"), 4, 0, b"x"),
-    lambda disk, path: disk.lay(str(path / "new"), 4, 0, b"x"),
     lambda disk, path: disk.put(path / "a", [b"x"]),
     lambda disk, path: disk.replace(path / "a", b"x"),
     lambda disk, path: disk.zero(path / "a", 0),
@@ -130,7 +128,6 @@ CHANGES: list[Callable[[Disk, Path], object]] = [
     lambda disk, path: disk.remove_tree(path / "sub"),
     lambda disk, path: disk.make_directory(path / "sub" / "new"),
     lambda disk, path: disk.write(path.parent / "file", 0, b"x"),
-    lambda disk, path: disk.lay(str(path.parent / "file"), 4, 0, b"x"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Bulk work on a real Spark cluster: a master and two workers that run an installed wheel."""
+"""Rebuild and export on a real Spark cluster: two workers that run an installed wheel."""
 
 import json
 import subprocess
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.bulk.state import BULK_DIR
+from checkpoints.progress import read_progress
+from checkpoints.swap import BUILT_DIR
 from store.commit_log_writer import CommitLogWriter
 from store.config import StoreConfig
 from store.record import NewMessage, make_properties
@@ -63,10 +64,10 @@ def cluster(directory: Path, installed: Path) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def store(directory: Path) -> Path:
-    """Return a store of some hundred thousand messages in many files."""
+    """Return a store of some hundred thousand messages in many files: several batches."""
     root = directory / "store"
     properties = make_properties(uniq_key="01234567########", keys="order-######## all")
-    body = b"body ######## " + b"x" * 150
+    body = b"body ######## " + b"x" * 1_000
     templates = [NewMessage("Topic", queue, body, properties) for queue in range(5)]
     with CommitLogWriter(root, CONFIG) as writer:
         writer.append_many(templates, MESSAGES)
@@ -85,6 +86,12 @@ def start(cluster: SparkCluster, *arguments: object) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     environment = run_environment(cluster)
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def built(output: Path) -> int:
+    """Return the offset up to which a rebuild has dispatched."""
+    progress = read_progress(output / BUILT_DIR)
+    return progress.reput_from_offset if progress is not None else 0
 
 
 def test_a_rebuild_on_two_workers_is_that_of_a_dispatch(
@@ -108,8 +115,7 @@ def test_a_worker_killed_in_the_middle_is_done_without(
 ) -> None:
     output = directory / "killed"
     with start(cluster, "rebuild", store, "--output", output) as process:
-        parts = output / BULK_DIR / "parts"
-        wait_for(lambda: len(list(parts.glob("*.done"))) >= 2, "two parts done")
+        wait_for(lambda: built(output) > 0, "a batch applied")
         worker = cluster.workers[0]
         worker.kill()
         printed, told = process.communicate(timeout=SECONDS)
@@ -126,16 +132,15 @@ def test_a_killed_rebuild_goes_on_and_the_other_commands_run_on_the_cluster_too(
 ) -> None:
     output = directory / "again"
     with start(cluster, "rebuild", store, "--output", output) as process:
-        parts = output / BULK_DIR / "parts"
-        wait_for(lambda: len(list(parts.glob("*.done"))) >= 3, "three parts done")
+        wait_for(lambda: built(output) > 0, "a batch applied")
         process.kill()
     assert not (output / "consumequeue").exists()
-    done = len(list(parts.glob("*.done")))
+    done = built(output)
     began = time.perf_counter()
     with start(cluster, "rebuild", store, "--output", output) as process:
         printed, told = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, (told, time.perf_counter() - began)
-    assert json.loads(printed)["parts_kept"] >= min(done, 3)
+    assert json.loads(printed)["resumed_from"] >= done
     assert_same_store(output, dispatched)
     exported = directory / "exported"
     with start(cluster, "export", store, "--to", exported, "--topic", "Topic") as process:

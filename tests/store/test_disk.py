@@ -15,7 +15,6 @@ from tests.dispatching import tree
 
 PRIMITIVES = (
     "_create",
-    "_open_to_fill",
     "_ftruncate",
     "_pwrite",
     "_fsync",
@@ -79,17 +78,7 @@ def test_every_primitive_is_known_here() -> None:
     ]
 
 
-# --- Files that several fill ---------------------------------------------------------------------
-
-
-def test_parts_laid_in_any_order_make_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "f"
-    for at, data in [(4, b"cd"), (0, b"ab"), (4, b"cd")]:
-        Disk().lay(str(path), 8, at, data)
-    assert path.read_bytes() == b"ab\0\0cd\0\0"
-    path.write_bytes(b"ab")  # whoever made it did not come to its size
-    Disk().lay(str(path), 8, 4, b"cd")
-    assert path.read_bytes() == b"ab\0\0cd\0\0"
+# --- Files written whole, and what is left unsynced -----------------------------------------------
 
 
 def test_a_file_put_is_there_whole_and_replaces_another(tmp_path: Path) -> None:
@@ -98,6 +87,24 @@ def test_a_file_put_is_there_whole_and_replaces_another(tmp_path: Path) -> None:
         Disk().put(tmp_path / "f", pieces)
         assert (tmp_path / "f").read_bytes() == b"".join(pieces)
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_what_lies_below_a_directory_that_is_left_unsynced_is_not_synced(tmp_path: Path) -> None:
+    disk, built = CountingDisk(), tmp_path / "built"
+    disk.leave_unsynced(built)
+    disk.create(built / "a" / "f", 10)
+    disk.write(built / "a" / "f", 0, b"x")
+    disk.replace(built / "state", b"1")
+    disk.sync()
+    assert "_fsync" not in disk.calls
+    disk.replace(tmp_path / "built-too", b"1")
+    assert disk.calls.count("_fsync") == 1
+    disk.leave_unsynced(None)
+    disk.calls.clear()
+    disk.write(built / "a" / "f", 1, b"y")
+    disk.sync()
+    assert disk.calls == ["_pwrite", "_fsync"]
+    disk.close()
 
 
 # --- Writes ------------------------------------------------------------------------------------
@@ -301,7 +308,6 @@ def work(disk: Disk, root: Path) -> None:
         disk.remove(root / "a" / "f")
         disk.remove_directory(root / "a")
         disk.create(root / "g", 10)
-        disk.lay(str(root / "filled" / "f"), 10, 3, b"x")
         disk.put(root / "record", [b"1", b"2"])
         disk.sync()
         disk.sync_all(root)

@@ -12,7 +12,7 @@ import pytest
 from streaming.cli import run
 from streaming.cli.commands import COMMANDS, load_command
 from streaming.cli.lines import seconds_text, size_text
-from streaming.cli.long_running import LineReporter, progress_line, share_text
+from streaming.cli.long_running import LineReporter, progress_line
 from streaming.progress import DispatchProgress
 from tests.logs import Message, build_log, write_log
 from tests.terminal import STYLE, on_terminal, program_on_terminal
@@ -289,8 +289,6 @@ def test_progress_is_told_in_80_columns_with_the_time_left() -> None:
     assert progress_line(done, 0) == ("offset 1,000,000,000  0 bytes/s  0 messages/s  up to date")
     most = DispatchProgress(10**15, 2 * 10**15, 5, 9999e6, 9_999_999.0, 10**15, 364 * 86_400_000)
     assert len(progress_line(most, 10**15 - 1)) <= 80
-    assert share_text(10**9, 12 * 10**9, 5e7) == "8%  1.0 GB of 12.0 GB  3m 40s left"
-    assert share_text(0, 10**6, 0.0) == "0%  0 bytes of 1.0 MB"
 
 
 def test_sizes_and_spans_of_time_are_short() -> None:

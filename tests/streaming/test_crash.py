@@ -45,7 +45,8 @@ STEPS = {
     "synced": ("4", "before", "write_progress", "checkpoints.root", True),
     "progress written": ("4", "after", "write_progress", "checkpoints.root", False),
     "batch returned": ("2", "after", "DispatchSink.apply", "streaming.dispatchers", False),
-    "Spark committed": ("3", "before", "DispatchSink.apply", "streaming.dispatchers", False),
+    "part applied": ("2", "after", "DispatchSink.apply_part", "streaming.dispatchers", True),
+    "Spark committed": ("3", "before", "DispatchSink.apply_part", "streaming.dispatchers", False),
 }
 
 

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from checkpoints.bulk.tasks import RunHere
 from store.disk import Disk
 from store.errors import (
     ConfigError,
@@ -31,6 +30,7 @@ from streaming.cli import run
 from streaming.export import Exported, ExportOptions, export_part, open_export
 from streaming.export_directory import STAGING, ExportDirectory
 from streaming.export_record import RECORD
+from streaming.export_run import RunHere
 from streaming.hive_partition import NO_VALUE, partition_directory
 from tests.checkpoints.test_retention import log_files
 from tests.logs import Message, build_log, write_log

@@ -1,11 +1,10 @@
-"""The rebuild of a whole log beside RocketMQ's own store on the same log: ``python -m bench.bulk``.
+"""The rebuild of a whole log beside RocketMQ's own store: ``python -m bench.rebuild``.
 
-For each size of log: ``reput rebuild`` as a command (in all, and without Spark's start), and
+For each size of log: ``reput rebuild`` as a command (in all, and without the start of Python), and
 each release's store opened on the log alone until it has dispatched all of it (its load included:
-5.x dispatches while it loads). Below it the catch-up of a dispatch that has not run for long, and
-of a running one for which all but the first GiB appears at once. Then one size on one core and on
-all. Messages of about 390 bytes with 3 keys, index on, CRC on. Files
-are warm in the page cache for everyone.
+5.x dispatches while it loads). Below it a running dispatch for which all but the first GiB appears
+at once. Then one size by a Spark query on one core and on all. Messages of about 390 bytes with 3
+keys, index on, CRC on. Files are warm in the page cache for everyone.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from bench.broker import run_java
 from bench.log import templates
 from bench.memory import PeakMemory
 from bench.picture import Line, draw
-from bench.streaming_query import catch_up_seconds, falls_behind_rate
+from bench.streaming_query import falls_behind_rate
 from store.commit_log_writer import CommitLogWriter
 from store.config import StoreConfig
 from tests.integration.servers.maven import rocketmq_jars
@@ -44,10 +43,9 @@ class Row:
     gib: float
     messages: int
     command_seconds: float
-    work_seconds: float  # after Spark's start
+    work_seconds: float  # without the start of Python, or of Spark
     stages: dict[str, float]
     memory_mb: dict[str, float]
-    catch_up_seconds: float  # of a dispatch that has not run for long, before its query begins
     falls_behind_rate: float | None  # of a running dispatch; None for a log of one file
     broker_seconds: dict[str, float]  # by version: load and dispatch
     broker_command_seconds: dict[str, float]  # with its JVM's start, without its shutdown
@@ -55,7 +53,7 @@ class Row:
 
 def main() -> None:
     """Measure, print a table, and write it as JSON and as a picture if asked."""
-    parser = argparse.ArgumentParser(prog="python -m bench.bulk", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.rebuild", description=__doc__)
     parser.add_argument("--sizes", type=float, nargs="+", default=[0.5, 1, 2, 4, 8], metavar="GIB")
     parser.add_argument("--cores-at", type=float, default=2, metavar="GIB")
     parser.add_argument(
@@ -69,7 +67,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path, help="an SVG file")
     arguments = parser.parse_args()
-    directory = arguments.directory or Path(tempfile.mkdtemp(prefix="reput-bulk-"))
+    directory = arguments.directory or Path(tempfile.mkdtemp(prefix="reput-rebuild-"))
     libs = {version: rocketmq_jars(version) for version in arguments.broker}
     libs |= {version_of(lib): lib.resolve() for lib in arguments.broker_lib}
     if not libs:
@@ -138,11 +136,10 @@ def write_log(store: Path, size: int) -> None:
 def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], runs: int) -> Row:
     """Measure one size: ours, then each release, so often; of each the quickest run counts."""
     warm(store)
-    ours, caught_up, fallen = [], [], []
+    ours, fallen = [], []
     theirs = {version: list[tuple[float, float]]() for version in libs}
     for _ in range(runs):
         ours.append(rebuild(store, directory / "output"))
-        caught_up.append(catch_up_seconds(store, directory / "output")[1])
         if gib > 1:
             fallen.append(falls_behind_rate(store, directory / "running"))
         for version, lib in libs.items():
@@ -156,7 +153,6 @@ def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], run
         work_seconds=sum(result["stages"].values()),
         stages=result["stages"],
         memory_mb={kind: peak / 1e6 for kind, peak in memory.items()},
-        catch_up_seconds=min(caught_up),
         falls_behind_rate=max(fallen, default=None),
         broker_seconds={version: inner for version, (inner, _) in brokers.items()},
         broker_command_seconds={version: whole for version, (_, whole) in brokers.items()},
@@ -164,7 +160,7 @@ def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], run
 
 
 def measure_cores(store: Path, directory: Path, runs: int) -> dict[int, float]:
-    """Return the seconds of a rebuild as a Spark job on 1, 2, 4 … cores of this machine."""
+    """Return the seconds of a rebuild by a Spark query on 1, 2, 4 … cores of this machine."""
     counts, cores = [1], os.cpu_count() or 1
     while counts[-1] < cores:
         counts.append(min(2 * counts[-1], cores))
@@ -235,10 +231,6 @@ def print_row(row: Row, *, is_first: bool) -> None:
     memory = ", ".join(f"{kind} {peak:,.0f}" for kind, peak in row.memory_mb.items())
     stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in row.stages.items())
     print(f"{line}  {memory}\n      {stages}", flush=True)
-    line = f"      catch-up of a dispatch {row.catch_up_seconds:.1f} s"
-    for version, seconds in row.broker_seconds.items():
-        line += f", {seconds / row.catch_up_seconds:.1f}x the rate of {version}"
-    print(line, flush=True)
     if row.falls_behind_rate is not None:
         line = f"      a running one that falls behind {row.falls_behind_rate / 1e6:.2f} M msg/s"
         for version, seconds in row.broker_seconds.items():
@@ -252,13 +244,11 @@ def picture(rows: Sequence[Row], cores: dict[int, float], cores_at: float) -> st
     sizes = [row.gib for row in rows]
     lines = [
         Line("reput rebuild, whole command", sizes, [row.command_seconds for row in rows]),
-        Line("reput rebuild, after Spark's start", sizes, [row.work_seconds for row in rows]),
+        Line("reput rebuild, its work", sizes, [row.work_seconds for row in rows]),
     ]
     for version in rows[0].broker_seconds:
         seconds = [row.broker_seconds[version] for row in rows]
         lines.append(Line(f"RocketMQ {version}: load and dispatch", sizes, seconds))
-    caught_up = [row.catch_up_seconds for row in rows]
-    lines.append(Line("reput dispatch, catching up", sizes, caught_up))
     by_cores = Line(f"{cores_at:g} GiB", [float(c) for c in cores], list(cores.values()))
     return draw([("GiB of log", lines), ("cores", [by_cores])], "seconds")
 

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from store.config import StoreConfig
 from store.errors import DamageError
+from streaming.spark_feed import spark_feed
 from streaming.verification import Verification, verify
-from streaming.verify_query import spark_feed
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.dispatching import dispatch_all, tree
 from tests.verify_stores import CONFIG, IN_A_BODY, QUEUE, flip, make, messages, write_store

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 import store.dispatched
-from checkpoints.rebuild import Rebuild
+from checkpoints.queue_rebuild import Rebuild
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import REBUILD_DIR, SwapRecord, write_swap
 from store import MessageStore

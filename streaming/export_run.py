@@ -1,8 +1,7 @@
-"""Bulk work as Spark jobs: each task a row, run by any executor that sees the files.
+"""What runs the tasks of an export: a job of Spark's, or this process.
 
-Executors need this package (installed, or sent with ``--py-files``), and STORE and OUTPUT at the
-same paths. What a task did is on the shared file system; through Spark go the task and a
-short answer.
+Executors need this package (installed, or sent with ``--py-files``), and STORE and the directory
+that is written at the same paths. Through Spark go the task and a short answer.
 """
 
 from __future__ import annotations
@@ -12,16 +11,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
-from checkpoints.bulk.rebuild import BulkRebuilt, Report, rebuild_root
-from store.given_path import given_path
 from streaming.failures import error_of
-from streaming.take_root import take_root
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -29,28 +23,41 @@ _LOOK_SECONDS = 0.2
 _TASKS_A_CORE = 16  # of Spark, at most: enough for cores to end at about the same time
 
 
-def rebuild(  # noqa: PLR0913 - as start_dispatch
-    spark: SparkSession,
-    store_root: str | Path,
-    output: str | Path,
-    *,
-    broker_conf: str | Path | None = None,
-    broker_version: str | None = None,
-    report: Report | None = None,
-) -> BulkRebuilt:
-    """Build all queues and the index of a log anew in ``output``, and swap them in.
+class Run(Protocol):
+    """Runs a function on each of some tasks, in any order and anywhere.
 
-    ``report`` is called with the bytes of log done and those in all. A rebuild that was killed goes
-    on. Raises ConfigError, RootInUseError, UnsupportedFormatError, StoreIOError, SparkError; then
-    OUTPUT is as it was. Where the log is damaged, what lies before is built and in its place when
-    DamageError is raised.
+    ``cores``: how many run at a time. ``advance`` is told of each task that is done. Raises the
+    StoreError that a task raised.
     """
-    conf = Path(broker_conf) if broker_conf is not None else None
-    root = take_root(given_path(store_root), given_path(output), conf, broker_version)
-    rebuilt = rebuild_root(root, SparkRun(spark.sparkContext), report)
-    if rebuilt.damage is not None:
-        raise rebuilt.damage.error()
-    return rebuilt
+
+    cores: int
+
+    def __call__(
+        self,
+        function: Callable[[_Task], _Result],
+        tasks: Sequence[_Task],
+        advance: Callable[[_Task], None],
+    ) -> list[_Result]:
+        """Run all, and return what they came to, in the order of the tasks."""
+
+
+class RunHere:
+    """Runs one task after the other in this process."""
+
+    cores = 1
+
+    def __call__(
+        self,
+        function: Callable[[_Task], _Result],
+        tasks: Sequence[_Task],
+        advance: Callable[[_Task], None],
+    ) -> list[_Result]:
+        """Run all."""
+        results = []
+        for task in tasks:
+            results.append(function(task))
+            advance(task)
+        return results
 
 
 class SparkRun:
