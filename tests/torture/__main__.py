@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests import stress_swaps
-from tests.torture import cycles, enumeration, faults, live, spark_kills
+from tests.torture import cycles, enumeration, faults, live, rebuild_kills, spark_kills
 from tests.torture.device import make_directory
 
 Figures = dict[str, object]
@@ -45,6 +45,11 @@ def run_kills(directory: Path, options: Options) -> Figures:
     return dict(spark_kills.spark_kills(directory, options.kills, options.seed))
 
 
+def run_rebuilds(directory: Path, options: Options) -> Figures:
+    """Kill rebuilds."""
+    return dict(rebuild_kills.rebuild_kills(directory, options.kills, options.seed))
+
+
 def run_swaps(directory: Path, options: Options) -> Figures:
     """Replace a root beside readers and busy processes."""
     figures = stress_swaps.stress(directory, options.swap_seconds)
@@ -59,6 +64,7 @@ PARTS: dict[str, Callable[[Path, Options], Figures]] = {
     "live": run_live,
     "swaps": run_swaps,
     "kills": run_kills,
+    "rebuilds": run_rebuilds,
 }
 
 
@@ -83,7 +89,7 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=10_000)
     parser.add_argument("--live-seconds", type=float, default=600)
     parser.add_argument("--swap-seconds", type=float, default=600)
-    parser.add_argument("--kills", type=int, default=100, help="of the real query")
+    parser.add_argument("--kills", type=int, default=100, help="of the real query, and of rebuilds")
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     parser.add_argument("--directory", type=Path, help="where to work (default: in memory)")
     options = parser.parse_args()

@@ -1,0 +1,75 @@
+"""``reput rebuild`` killed with SIGKILL again and again: each is resumed, and equal at last."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from checkpoints.progress import read_progress
+from checkpoints.swap import BUILT_DIR
+from store.commit_log_writer import CommitLogWriter
+from store.config import StoreConfig
+from store.record import NewMessage, make_properties
+from tests.dispatching import assert_same_store, dispatch_all
+
+_REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+_CONFIG = StoreConfig(mapped_file_size_commit_log=64 << 20, max_hash_slot_num=50_000)
+_CONF = "mappedFileSizeCommitLog=67108864\nmaxHashSlotNum=50000\n"
+_LOG_BYTES = 1 << 30
+_SECONDS = (0.5, 3.0)  # after which a rebuild is killed
+
+
+def rebuild_kills(directory: Path, kills: int, seed: int = 1) -> dict[str, int]:
+    """Kill rebuilds so many times; return what it came to."""
+    random, store, output = Random(seed), directory / "store", directory / "out"
+    _write(store)
+    dispatch_all(store, directory / "clean", _CONFIG)
+    killed = finished = resumed = 0
+    at = 0  # how far the rebuild in progress has come
+    while killed < kills:
+        result = _run(store, output, random.uniform(*_SECONDS))
+        progress = read_progress(output / BUILT_DIR)
+        if result is None:
+            killed += 1
+            now = progress.reput_from_offset if progress is not None else 0
+            assert now >= at, "an interrupted rebuild began from nothing"
+            at = now
+            continue
+        finished += 1
+        assert result["resumed_from"] >= at
+        resumed += result["resumed_from"] > 0
+        at = 0
+        assert_same_store(output, directory / "clean")
+        shutil.rmtree(output)
+    return {"kills": killed, "finished": finished, "resumed": resumed}
+
+
+def _write(store: Path) -> None:
+    store.mkdir(parents=True)
+    (store / "broker.conf").write_text(_CONF)
+    properties = make_properties(uniq_key="01234567########", keys="order-######## all", tags="A")
+    templates = [NewMessage("Topic", q, b"x" * 200, properties) for q in range(5)]
+    with CommitLogWriter(store, _CONFIG) as writer:
+        while writer.end < _LOG_BYTES:
+            writer.append_many(templates, 100_000)
+
+
+def _run(store: Path, output: Path, seconds: float) -> dict[str, Any] | None:
+    """Run a rebuild, or kill it after some seconds; return what it printed, None if killed."""
+    command = [*_REPUT, "rebuild", str(store), "--output", str(output), "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            printed, told = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return None
+    assert process.returncode == 0, told
+    result: dict[str, Any] = json.loads(printed)
+    return result
