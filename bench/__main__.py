@@ -1,4 +1,4 @@
-"""Measure bulk paths and reads on logs that are written here; print a table (``make bench``).
+"""Measure scans, dispatch and reads on logs that are written here; print a table (``make bench``).
 
 Figures are messages (or keys) a second. They depend on the machine: compare them with a run of
 another commit beside this one, never with a number from elsewhere. With ``--broker-lib`` the reads
