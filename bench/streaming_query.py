@@ -1,6 +1,6 @@
 """The whole streaming query, log to durable queues and index, on two cores with CRC and index.
 
-And one from which the log runs away.
+Once in batches of 256 MB, and once where a log runs away from a query that takes a GiB at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from streaming.progress import DispatchProgress
 from streaming.query import DispatchOptions, begin_dispatch, query_error
 from streaming.session import build_session
 
+_BATCH_BYTES = 256 * 1024 * 1024  # of the log that is measured there are some batches then
+
 
 def run(store: Path, work: Path) -> dict[str, float]:
     """Return messages a second after the first batch, and the peak memory of the processes."""
@@ -22,6 +24,7 @@ def run(store: Path, work: Path) -> dict[str, float]:
     reports: list[tuple[float, DispatchProgress]] = []
     options = DispatchOptions(
         available_now=True,
+        max_bytes_per_trigger=_BATCH_BYTES,
         on_progress=lambda p: reports.append((time.perf_counter(), p)),
     )
     try:
