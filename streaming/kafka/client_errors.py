@@ -2,7 +2,7 @@
 
 kafka-python says only that no broker was reached in time. Why is in its log, so that is listened
 to meanwhile: a refused connection, a name that is not found, a listener of another protocol.
-A broker that refuses credentials closes the connection, which is all that can be seen of it.
+A broker that refuses credentials says so, or closes the connection before that can be read.
 """
 
 from __future__ import annotations
@@ -81,6 +81,11 @@ def connect(options: ClientOptions, make: Callable[[], _Client]) -> _Client:
 
 def _unreached(options: ClientOptions, cause: str) -> StoreError:
     protocol = options.get("security_protocol")
+    if "SaslAuthenticationFailed" in cause:
+        return ConfigError(
+            f"Kafka at {options} refused the login: are sasl.mechanism, user name and password "
+            f"right? ({cause.rpartition('SaslAuthenticationFailedError: ')[2]})"
+        )
     if any(sign in cause for sign in _CLOSED):
         wrong = (
             "are sasl.mechanism, user name and password right?"
