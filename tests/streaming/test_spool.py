@@ -217,6 +217,33 @@ def test_damage_in_a_part_keeps_all_before_it_and_nothing_behind(tmp_path: Path)
     assert not (tmp_path / "output" / "abort").exists()
 
 
+def test_a_range_that_two_attempts_of_a_task_delivered_is_applied_once(tmp_path: Path) -> None:
+    store_root, output = write_store(tmp_path, sent(60)), tmp_path / "output"
+    stretches = stretches_in(store_root)
+    spool = Spool(tmp_path / "spool")
+    token = spool.begin()
+    rows = []
+    for stretch in stretches:
+        span, batch = (stretch.begin, stretch.end), to_batch(stretch)
+        names = sorted(spool.write(span, [batch]) for _ in range(2))
+        row = batch.to_pylist()[0] | {"spooled": names[1]}  # the first is the one found
+        rows.append(pa.RecordBatch.from_pylist([row], schema=batch.schema))
+
+    class Batch:
+        def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+            while sink.applied_to() < stretches[1].end:  # both by the thread that is ahead
+                time.sleep(0.01)
+            return pa.Table.from_batches(rows)
+
+    root = DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk())
+    sink = DispatchSink(root, CONFIG)
+    _Feed(sink, spool).apply(Batch(), 0)  # type: ignore[arg-type]
+    sink.close()
+    dispatch_all(store_root, tmp_path / "whole", CONFIG)
+    assert_same_store(output, tmp_path / "whole")
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [token]
+
+
 # --- A real query -------------------------------------------------------------------------------
 
 
