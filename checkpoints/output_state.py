@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints.entries import Built, EntryKind, list_built, list_entries
+from checkpoints.entries import BUILT_DIRS, Built, EntryKind, list_built, list_entries
 from checkpoints.progress import REPUT_DIR
 from checkpoints.swap import (
-    BUILT_DIR,
     NEW_DIR,
+    NEW_ROOT_DIR,
     OLD_DIR,
+    PLAN,
     REBUILD_DIR,
     REPLACED_DIR,
-    WHOLE,
     WHOLE_DIR,
 )
+from store.dispatched import PROGRESS
 from store.errors import StoreError
 from store.state_codec import is_sealed, read_state_file
 
-PLAN = "bulk/plan"  # of a rebuild by release 0.1.0
-BUILT_PROGRESS = "bulk/new/reput/progress"
-STATE_FILES = frozenset({"progress", "batch", "swap", PLAN, BUILT_PROGRESS})  # below ``reput/``
+_REBUILDS = frozenset(str(p.relative_to(REPUT_DIR)) for p in (PLAN, NEW_ROOT_DIR / PROGRESS))
+STATE_FILES = frozenset({"progress", "batch", "swap"}) | _REBUILDS  # below ``reput/``
 STATE_NAMES = STATE_FILES | {"rebuild", "bulk", "spark"}
 _TEMPORARIES = frozenset({"progress.tmp", "batch.tmp", "swap.tmp"})
 _TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp$")
@@ -38,8 +38,8 @@ _NAMES = {  # of the files in directories below reput/
     WHOLE_DIR: re.compile("boot|plan"),
     WHOLE_DIR / "parts": re.compile(r"[0-9]+\.(done|keys)"),  # of release 0.1.0, as is index/
     WHOLE_DIR / "index": re.compile(r"[0-9]{17}-[0-9]+-[0-9]+\.done"),
-    BUILT_DIR: re.compile("abort|checkpoint"),
-    BUILT_DIR / REPUT_DIR: re.compile("progress|batch"),
+    NEW_ROOT_DIR: re.compile("abort|checkpoint"),
+    NEW_ROOT_DIR / REPUT_DIR: re.compile("progress|batch"),
 }
 _DIRECTORIES = {
     REBUILD_DIR: {"new", "old"},
@@ -63,7 +63,7 @@ def list_state(output: Path) -> State:
     """List what is below ``reput/``, a directory. Raises StoreIOError."""
     entries = list_entries(output / REPUT_DIR)
     names = set(entries)
-    names.update(name for name in (PLAN, BUILT_PROGRESS) if _has_file(output / REPUT_DIR, name))
+    names.update(name for name in _REBUILDS if _has_file(output / REPUT_DIR, name))
     looks = {n: _look(output / REPUT_DIR / n) for n in (STATE_FILES | _TEMPORARIES) & names}
     proven = frozenset(name for name in STATE_FILES & names if looks[name][0])
     if proven:
@@ -126,10 +126,10 @@ def _look(path: Path) -> tuple[bool, bool]:
 
 def _foreign_below(output: Path, directory: Path) -> Path | None:
     entries = list_entries(output / directory)
-    if directory not in (NEW_DIR, OLD_DIR, BUILT_DIR, REPLACED_DIR):
+    if directory not in (NEW_DIR, OLD_DIR, NEW_ROOT_DIR, REPLACED_DIR):
         return _foreign_name(directory, entries, lambda _: False)
-    state = {REPUT_DIR.name} & entries.keys() if directory == BUILT_DIR else set()
-    foreign = _foreign_name(directory, entries, {*WHOLE, *state}.__contains__)
+    state = {REPUT_DIR.name} & entries.keys() if directory == NEW_ROOT_DIR else set()
+    foreign = _foreign_name(directory, entries, {*BUILT_DIRS, *state}.__contains__)
     if foreign is None and state:
         foreign = _foreign_below(output, directory / REPUT_DIR)
     built: Built = list_built(output / directory) if foreign is None else Built()

@@ -7,8 +7,8 @@
 =====================  =============================================================
 
 Nobody reads the new root before it is swapped in, so nothing of it is synced until then. What a
-killed rebuild leaves is complete as long as the machine has not been booted again: the next one
-resumes from it, else begins anew.
+killed rebuild leaves is complete until the machine is booted again: until then the next rebuild
+resumes it, afterwards it starts over.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+from checkpoints.entries import BUILT_DIRS
 from checkpoints.output import check_replaced
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from checkpoints.signs import read_signs
-from checkpoints.swap import BOOT, BUILT_DIR, WHOLE, SwapRecord, finish_swap, forget, write_swap
+from checkpoints.swap import BOOT, NEW_ROOT_DIR, SwapRecord, finish_swap, forget, write_swap
 from store.errors import ConfigError, StoreError
 from store.file_system import read_small_file
 
@@ -35,10 +36,10 @@ class NewRoot:
 
     def __init__(self, root: DispatchRoot) -> None:
         self._root = root
-        self._path = root.path / BUILT_DIR
+        self._path = root.path / NEW_ROOT_DIR
 
     def open(self) -> DispatchRoot:
-        """Return the new root that a killed rebuild left, if it can be resumed, else begin one.
+        """Return the new root that a killed rebuild left; begin one if that cannot be resumed.
 
         Raises StoreIOError.
         """
@@ -95,7 +96,7 @@ class NewRoot:
             log_was_clean=root.progress.log_was_clean,
             signs=read_signs(root.path, root.progress.signs.checkpoint),
         )
-        names = tuple(name for name in WHOLE if (self._path / name).is_dir())
+        names = tuple(name for name in BUILT_DIRS if (self._path / name).is_dir())
         write_swap(root.path, SwapRecord((), progress, names), root.disk)
         root.replaced(finish_swap(root.path, None, root.disk) or progress)
 
@@ -103,7 +104,7 @@ class NewRoot:
         """Refuse to swap what cannot be renamed, before anything is."""
         check_replaced(self._root.path)
         device = self._root.path.stat().st_dev
-        for name in (*WHOLE, BUILT_DIR):
+        for name in (*BUILT_DIRS, NEW_ROOT_DIR):
             place = self._root.path / name
             if place.is_symlink() or (place.is_dir() and place.stat().st_dev != device):
                 raise ConfigError(
@@ -113,7 +114,7 @@ class NewRoot:
 
 
 def boot_id() -> bytes:
-    """Return what changes when this machine is booted, b"" where that is not told."""
+    """Return the kernel's boot id, b"" where it cannot be read."""
     try:
         return _BOOT_ID.read_bytes().strip()
     except OSError:

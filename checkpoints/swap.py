@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+from checkpoints.entries import BUILT_DIRS
 from checkpoints.progress import (
     REPUT_DIR,
     Progress,
@@ -46,9 +47,8 @@ from store.state_names import QueueId, Topic
 REBUILD_DIR = REPUT_DIR / "rebuild"
 NEW_DIR, OLD_DIR = REBUILD_DIR / "new", REBUILD_DIR / "old"
 WHOLE_DIR = REPUT_DIR / "bulk"
-BUILT_DIR, REPLACED_DIR, BOOT = WHOLE_DIR / "new", WHOLE_DIR / "old", WHOLE_DIR / "boot"
+NEW_ROOT_DIR, REPLACED_DIR, BOOT = WHOLE_DIR / "new", WHOLE_DIR / "old", WHOLE_DIR / "boot"
 PLAN = WHOLE_DIR / "plan"  # of a rebuild by release 0.1.0, which built by parts
-WHOLE = (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class SwapRecord:
 
     queues: tuple[tuple[Topic, QueueId], ...]
     progress: Progress | None = None
-    whole: Annotated[tuple[Annotated[str, one_of(*WHOLE)], ...] | None, ADDED_LATER] = None
+    whole: Annotated[tuple[Annotated[str, one_of(*BUILT_DIRS)], ...] | None, ADDED_LATER] = None
 
 
 def write_swap(root: Path, record: SwapRecord, disk: Disk) -> None:
@@ -113,8 +113,6 @@ def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress |
             progress = _finish_queues(root, record, progress, disk)
         disk.remove(root / SWAP)
         disk.sync()
-        if record.whole is not None:
-            forget(root, disk)
     for left, names in ((REBUILD_DIR, ()), (WHOLE_DIR, (BOOT, PLAN))):
         if (root / left).is_dir() and not any((root / name).exists() for name in names):
             disk.remove_tree(root / left)
@@ -148,7 +146,7 @@ def _finish_whole(
     Progress says that this is not done until it is: it never names files that are not there.
     """
     names, target = whole
-    new, old = root / BUILT_DIR, root / REPLACED_DIR
+    new, old = root / NEW_ROOT_DIR, root / REPLACED_DIR
     for parent in (root, new, old):
         disk.settle(parent)
     disk.sync()
@@ -160,7 +158,7 @@ def _finish_whole(
         if not (new / name).is_dir() and not (root / name).is_dir():
             reason = f"{name} is neither in {new} nor in its place"
             raise DamageError(root / SWAP, 0, reason)
-    for name in WHOLE:
+    for name in BUILT_DIRS:
         if name not in names or (new / name).is_dir():  # else it has been put in its place
             _move_away(root / name, old / name, disk)
     write_progress(root, replace(target, is_recovering=True), disk)
@@ -178,7 +176,7 @@ def _check_unnamed(root: Path, names: tuple[str, ...], target: Progress) -> None
     The new root's own progress stays until all is in its place, when the directories that the
     record does not name are gone. Raises DamageError.
     """
-    built = read_progress(root / BUILT_DIR)
+    built = read_progress(root / NEW_ROOT_DIR)
     if built is not None and built.reput_from_offset != target.reput_from_offset:
         reason = (
             f"it ends at offset {target.reput_from_offset}, its rebuild at "
@@ -186,8 +184,8 @@ def _check_unnamed(root: Path, names: tuple[str, ...], target: Progress) -> None
         )
         raise DamageError(root / SWAP, 0, reason)
     has_built = built is not None or read_state_file(root / PLAN) is not None
-    for name in (name for name in WHOLE if name not in names):
-        if (root / BUILT_DIR / name).is_dir():
+    for name in (name for name in BUILT_DIRS if name not in names):
+        if (root / NEW_ROOT_DIR / name).is_dir():
             reason = f"it does not name {name}, which the rebuild made"
             raise DamageError(root / SWAP, 0, reason)
         if not has_built and (root / name).is_dir():

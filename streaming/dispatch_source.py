@@ -169,7 +169,7 @@ def parts_of(table: pa.Table, spool: Spool) -> Iterator[tuple[int, Callable[[], 
         if inline:
             yield inline[-1].end, partial(list, inline)
             inline = []
-        yield row.column("end_offset")[0].as_py(), partial(_spooled, spool, name)
+        yield row.column("end_offset")[0].as_py(), partial(spooled_stretches, spool, name)
     if inline:
         yield inline[-1].end, partial(list, inline)
 
@@ -178,7 +178,8 @@ def _begin_of(row: pa.RecordBatch) -> tuple[int, int]:
     return row.column("begin_offset")[0].as_py(), row.column("end_offset")[0].as_py()
 
 
-def _spooled(spool: Spool, name: str) -> list[Stretch]:
+def spooled_stretches(spool: Spool, name: str) -> list[Stretch]:
+    """Take a file of the spool. Raises StoreIOError."""
     return stretches_of(spool.take(name))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from store.config import StoreConfig, config_to_json
 from store.errors import SparkError, StoreError
 from streaming.batch_sink import BatchSink, StoppedError
-from streaming.dispatch_source import FORMAT, DispatchRequestSource, parts_of, stretches_of
+from streaming.dispatch_source import FORMAT, DispatchRequestSource, parts_of, spooled_stretches
 from streaming.failures import error_of
 from streaming.log_stream import RANGE_BYTES_MAX, RANGE_BYTES_MIN
 from streaming.options import spark_interval
@@ -230,6 +230,6 @@ class _AheadOfSpark:
                 if found is None:
                     self._end.wait(_POLL_SECONDS)
                 else:
-                    self._sink.apply_part(stretches_of(self._spool.take(found)))
+                    self._sink.apply_part(spooled_stretches(self._spool, found))
         except BaseException as e:  # noqa: BLE001 - raised where the batch is applied
             self._error = e

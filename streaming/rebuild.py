@@ -93,7 +93,7 @@ class _Rebuild:
         built = new.open()
         resumed_from = built.progress.reput_from_offset
         while not self._dispatch(built):
-            _log.info("the log's beginning expired: the rebuild begins anew at its minimum")
+            _log.info("the beginning of the log expired: the rebuild starts over at its minimum")
             built = new.begin()
             resumed_from = built.progress.reput_from_offset
         dispatched = time.perf_counter()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.progress import read_progress
-from checkpoints.swap import BUILT_DIR
+from checkpoints.swap import NEW_ROOT_DIR
 from store.commit_log_writer import CommitLogWriter
 from store.config import StoreConfig
 from store.record import NewMessage, make_properties
@@ -90,7 +90,7 @@ def start(cluster: SparkCluster, *arguments: object) -> subprocess.Popen[str]:
 
 def built(output: Path) -> int:
     """Return the offset up to which a rebuild has dispatched."""
-    progress = read_progress(output / BUILT_DIR)
+    progress = read_progress(output / NEW_ROOT_DIR)
     return progress.reput_from_offset if progress is not None else 0
 
 

@@ -10,17 +10,11 @@ from pathlib import Path
 import pytest
 
 from checkpoints.progress import read_progress
+from tests.commands import REPUT, reput
 from tests.dispatching import assert_same_store, dispatch_all
 from tests.streaming.test_dispatch_query import corrupt, make_store
 
 pytestmark = pytest.mark.spark
-
-REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
-
-
-def reput(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [*REPUT, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_available_now_dispatches_and_says_what_it_did(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Exports through Spark: what the files hold, for Spark, for DuckDB and for people."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import duckdb
@@ -15,18 +13,13 @@ from streaming.export import ExportOptions, export
 from streaming.export_run import SparkRun
 from streaming.hive_partition import NO_VALUE
 from tests.checkpoints.test_retention import log_files
+from tests.commands import reput
 from tests.logs import Message
 from tests.verify_stores import flip, messages, write_store
 
 pytestmark = pytest.mark.spark
 
 CONF = "mappedFileSizeCommitLog=4096\n"
-
-
-def reput(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from streaming.cli import main; main()"]
-    command += map(str, arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture

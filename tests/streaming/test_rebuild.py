@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import checkpoints.rebuild
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
-from checkpoints.swap import BOOT, BUILT_DIR, WHOLE_DIR
+from checkpoints.swap import BOOT, NEW_ROOT_DIR, WHOLE_DIR
 from store import MessageStore
 from store.config import StoreConfig
 from store.dispatched import SWAP
@@ -125,7 +125,7 @@ def test_index_slots_are_written_when_a_file_is_full_and_built_again_where_one_i
         killed.setattr(IndexService, "flush", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             rebuild_all(store_root, output, config, before=fail_after(9, KeyboardInterrupt()))
-    files = sorted((output / BUILT_DIR / "index").iterdir())
+    files = sorted((output / NEW_ROOT_DIR / "index").iterdir())
     slots = [path.read_bytes()[40:20_040] for path in files]
     assert [any(table) for table in slots] == [True, False]
     rebuild_all(store_root, output, config)
@@ -156,7 +156,7 @@ def test_what_another_rebuild_left_is_discarded(
     elif what == "minimum":
         log_files(store_root)[0].unlink()
     elif what == "damaged":
-        flip(output / BUILT_DIR / "reput/progress", 40)
+        flip(output / NEW_ROOT_DIR / "reput/progress", 40)
     else:
         shutil.rmtree(output / WHOLE_DIR)
         (output / WHOLE_DIR / "parts").mkdir(parents=True)

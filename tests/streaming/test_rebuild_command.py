@@ -1,8 +1,6 @@
 """The command ``reput rebuild``: by threads without a JVM, and by a Spark query."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from streaming.cli import run
 from streaming.rebuild import Rebuilt, rebuild_root, take_root
 from streaming.spark_feed import spark_feed
 from tests.checkpoints.test_retention import log_files
+from tests.commands import reput
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.dispatching import assert_same_store, built_tree, dispatch_all
 from tests.logs import Message
@@ -27,12 +26,6 @@ mappedFileSizeConsumeQueue=100
 maxHashSlotNum=7
 maxIndexNum=13
 """
-
-
-def reput(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from streaming.cli import main; main()"]
-    command += map(str, arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from store.scan import Damage
 from streaming.batch_sink import StoppedError
 from streaming.dispatch_source import parts_of, stretches_of, to_batch
 from streaming.dispatchers import DispatchSink
-from streaming.log_query import _Feed
+from streaming.log_query import _AheadOfSpark, _Feed
 from streaming.query import Dispatch, DispatchOptions, begin_dispatch, query_error
 from streaming.rebuild import rebuild_root
 from streaming.spark_feed import spark_feed
@@ -400,16 +400,16 @@ def test_an_error_while_parts_are_applied_is_the_querys(
 def test_a_batch_that_spark_cancels_keeps_what_has_been_applied(
     spark: SparkSession, store: Path, dispatched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    has_begun, is_cancelled = threading.Event(), threading.Event()
+    has_begun, is_cancelled, has_ended = (threading.Event() for _ in range(3))
     output = Path(tempfile.mkdtemp(dir=store.parent))
     apply_part, read = DispatchSink._apply_part, _Feed._read
+    exit_ = _AheadOfSpark.__exit__
 
     def apply_one(sink: DispatchSink, stretches: list[Stretch]) -> None:
         apply_part(sink, stretches)
         if stretches:
             has_begun.set()
-            is_cancelled.wait(60)
-            time.sleep(0.5)
+            has_ended.wait(60)
 
     def cancel(feed: _Feed, batch: DataFrame) -> pa.Table:
         read(feed, batch)
@@ -417,7 +417,13 @@ def test_a_batch_that_spark_cancels_keeps_what_has_been_applied(
         is_cancelled.set()
         raise StoppedError("Spark cancelled the batch")
 
+    def leave(ahead: _AheadOfSpark, *how: object) -> None:
+        ahead._end.set()
+        has_ended.set()
+        exit_(ahead, *how)
+
     with monkeypatch.context() as patched:
+        patched.setattr(_AheadOfSpark, "__exit__", leave)
         patched.setattr(DispatchSink, "_apply_part", apply_one)
         patched.setattr(_Feed, "_read", cancel)
         running = begin(spark, store, output, available_now=False)

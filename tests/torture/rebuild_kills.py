@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from checkpoints.progress import read_progress
-from checkpoints.swap import BUILT_DIR
+from checkpoints.swap import NEW_ROOT_DIR
 from store.commit_log_writer import CommitLogWriter
 from store.config import StoreConfig
 from store.dispatched import SWAP
@@ -34,7 +34,7 @@ def rebuild_kills(directory: Path, kills: int, seed: int = 1) -> dict[str, int]:
     at = 0  # how far the rebuild in progress has come
     while killed < kills:
         result = _run(store, output, random.uniform(*_SECONDS))
-        progress = read_progress(output / BUILT_DIR)
+        progress = read_progress(output / NEW_ROOT_DIR)
         if result is None:
             killed += 1
             now = progress.reput_from_offset if progress is not None else 0
