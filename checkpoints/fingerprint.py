@@ -17,7 +17,7 @@ from store.kernels.record import BLANK, OK, check_record, find_parts, read_i32, 
 from store.scan import scan_rules
 
 _NO_CUTS = (np.empty(0, np.int64), 1 << 62)
-_OTHER_LOG_HINT = "it was truncated or is another log; dispatch it into a new OUTPUT"
+OTHER_LOG_HINT = "it was truncated or is another log; dispatch it into a new OUTPUT"
 
 
 def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:
@@ -42,32 +42,32 @@ def fingerprint_at(view: NDArray[np.uint8], at: int, offset: int) -> Fingerprint
     )
 
 
-def change_of(log: CommitLog, last: Fingerprint | None) -> str:
-    """Say how the log is seen to have changed where ``last`` was dispatched, "" if it is not.
+def change_of(
+    log: CommitLog, last: Fingerprint | None, end: int | None = None, *, verb: str = "dispatched"
+) -> str:
+    """Return why the log no longer matches what was read from it; "" if it matches.
 
-    A log whose files up to there have expired proves nothing and passes.
+    The log must still hold ``last``, the last record that was read. If ``end`` is given, the
+    offset at which reading stopped, nothing but a file's blank may separate the two: a broker
+    that restarts overwrites the blank of its last file. An expired record proves nothing, and the
+    log matches. ``verb`` completes "the record … last".
     """
     if last is None or last.offset < log.min_offset():
         return ""
-    if read_fingerprint(log, last.offset) == last:
-        return ""
-    return "the log changed: it no longer holds the record dispatched last"
+    if read_fingerprint(log, last.offset) != last:
+        return f"the log changed: it no longer holds the record {verb} last"
+    if end is not None and not _is_followed_by_blank(log, last.offset + last.size, end):
+        return f"the log changed: other messages follow the record {verb} last"
+    return ""
 
 
-def leads_to(log: CommitLog, last: Fingerprint | None, offset: int) -> bool:
-    """Tell whether nothing but a file's blank lies between the record dispatched last and an end.
-
-    A broker that starts again writes over the blank of its last file. A log whose files up to
-    there have expired proves nothing and passes.
-    """
-    if last is None or last.offset < log.min_offset():
+def _is_followed_by_blank(log: CommitLog, at: int, end: int) -> bool:
+    """Return whether ``[at, end)`` is empty or the blank of its file, as far as the file exists."""
+    file = log.find(at)
+    if at == end or file is None or file.length != log.file_size:
         return True
-    end = last.offset + last.size
-    file = log.find(end)
-    if end == offset or file is None or file.length != log.file_size:
-        return True
-    is_blank = read_i32(file.view(), end - file.base + layout.MAGIC_AT) == layout.MAGIC_BLANK
-    return bool(is_blank) and log.roll_next_file(end) == offset
+    is_blank = read_i32(file.view(), at - file.base + layout.MAGIC_AT) == layout.MAGIC_BLANK
+    return bool(is_blank) and log.roll_next_file(at) == end
 
 
 def find_other_record(
@@ -105,8 +105,10 @@ def find_other_record(
     return -1
 
 
-def check_fingerprint(log: CommitLog, last: Fingerprint | None, hint: str = "") -> None:
-    """Raise DamageError if the log now holds another record where ``last`` was dispatched."""
-    why = change_of(log, last)
+def check_unchanged(
+    log: CommitLog, last: Fingerprint | None, end: int | None = None, *, hint: str = OTHER_LOG_HINT
+) -> None:
+    """Raise DamageError if the log no longer matches what was dispatched (``change_of``)."""
+    why = change_of(log, last, end)
     if why and last is not None:
-        raise DamageError(log.path_of(last.offset), last.offset, why, hint or _OTHER_LOG_HINT)
+        raise DamageError(log.path_of(last.offset), last.offset, why, hint)

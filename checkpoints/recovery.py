@@ -22,7 +22,6 @@ from checkpoints.batch import BATCH, BatchRecord, read_batch, write_batch
 from checkpoints.fingerprint import (
     change_of,
     find_other_record,
-    leads_to,
     read_fingerprint,
 )
 from checkpoints.progress import Milestone, Progress, progress_path, queue_key, write_progress
@@ -118,11 +117,9 @@ class Recovery:
 
         The log ends at ``end`` now.
         """
-        why = change_of(self._log, progress.last_record)
+        why = change_of(self._log, progress.last_record, progress.dispatched_to)
         if why:
             return why
-        if not leads_to(self._log, progress.last_record, progress.dispatched_to):
-            return "the log changed: other messages follow the record dispatched last"
         if progress.reput_from_offset > max(end, self._log.min_offset()):
             return f"the log ends at offset {end}"
         begin = max((lost.end for lost in progress.lost), default=0)  # nothing leads through it
@@ -159,8 +156,7 @@ class Recovery:
             at, last = milestone.reput_from_offset, milestone.last_record
             if at >= progress.reput_from_offset or at > end or last.offset < self._min():
                 continue
-            is_same = read_fingerprint(self._log, last.offset) == last
-            if is_same and is_boundary(self._log, at) and leads_to(self._log, last, at):
+            if not change_of(self._log, last, at) and is_boundary(self._log, at):
                 return milestone
         return None
 

@@ -21,7 +21,7 @@ from checkpoints.checkpoint_file import (
     read_checkpoint,
     write_checkpoint,
 )
-from checkpoints.fingerprint import check_fingerprint, leads_to, read_fingerprint
+from checkpoints.fingerprint import check_unchanged, read_fingerprint
 from checkpoints.output import NEW_OUTPUT_HINT, check_output
 from checkpoints.output_state import is_sparks, numbered_epochs
 from checkpoints.progress import (
@@ -38,10 +38,10 @@ from checkpoints.signs import ANY_ABORT, checksum, find_broker, read_signs
 from checkpoints.swap import finish_swap
 from store import layout
 from store.commit_log import CommitLog
-from store.config import StoreConfig, other_setting
+from store.config import StoreConfig, check_shape
 from store.disk import Disk
 from store.dispatched import SWAP
-from store.errors import ConfigError, DamageError
+from store.errors import ConfigError
 from store.log_plan import LogPlanner
 from store.marks import IndexMark, QueueMark
 
@@ -238,12 +238,8 @@ class DispatchRoot:
     def check_log(self) -> None:
         """Raise DamageError if the log no longer holds the record dispatched last."""
         self.log.refresh()
-        last = self.progress.last_record
-        check_fingerprint(self.log, last, _CHANGED_HINT)
-        if last is not None and not leads_to(self.log, last, self.progress.dispatched_to):
-            path = self.log.directories[0]
-            why = "the log changed: other messages follow the record dispatched last"
-            raise DamageError(path, last.offset + last.size, why, _CHANGED_HINT)
+        progress = self.progress
+        check_unchanged(self.log, progress.last_record, progress.dispatched_to, hint=_CHANGED_HINT)
 
     def may_skip(self, offset: int) -> bool:
         """Tell whether damage at ``offset`` may be skipped: never in a live log's last file."""
@@ -352,13 +348,8 @@ def _check_same(progress: Progress, store_root: Path, config: StoreConfig, path:
         raise ConfigError(
             f"{path} was made from {progress.store}, not from {store_root}; {NEW_OUTPUT_HINT}"
         )
-    other = other_setting(progress.shape, config)
-    if other is not None:
-        name, made_with, now = other
-        raise ConfigError(
-            f"{path} was made with {name}={made_with}, now it is {now}; give the broker.conf and "
-            f"version it was made with, or {NEW_OUTPUT_HINT}"
-        )
+    hint = f"give the broker.conf and version it was made with, or {NEW_OUTPUT_HINT}"
+    check_shape(progress.shape, config, path, hint)
 
 
 def _has_entries(directory: Path) -> bool:

@@ -182,18 +182,19 @@ class StoreConfig:
         return values
 
 
-def other_setting(
-    made_with: Mapping[str, Any], config: StoreConfig
-) -> tuple[str, object, object] | None:
-    """Return the first setting of a root's shape that another configuration has otherwise.
+def check_shape(
+    made_with: Mapping[str, Any], config: StoreConfig, root: Path | str, hint: str
+) -> None:
+    """Raise ConfigError unless ``config`` has the shape that ``root`` was made with.
 
-    As (its name in broker.conf, its value there, its value in ``config``); None if all agree.
+    The error names the first setting that differs as broker.conf does, and ends with ``hint``.
     """
     shape = config.shape()
     for name, value in made_with.items():
         if shape.get(name) != value:
-            return setting_name(name), value, shape.get(name)
-    return None
+            raise ConfigError(
+                f"{root} was made with {setting_name(name)}={value}, not {shape.get(name)}; {hint}"
+            )
 
 
 def setting_name(name: str) -> str:

@@ -9,13 +9,15 @@ from store.config import (
     BROKER_CONF,
     BrokerVersion,
     StoreConfig,
+    check_shape,
     config_from_shape,
     load_config,
-    other_setting,
 )
 from store.dispatched import Dispatched
 from store.errors import ConfigError, DamageError
 from store.log_reader import LogReader
+
+_OMIT_HINT = "leave the option out: the root knows its own settings"
 
 
 def config_of(
@@ -26,26 +28,18 @@ def config_of(
         config_from_shape(dispatched.shape, commit_log=dispatched.commit_log),
         store_path_root_dir=dispatched.store,  # a store may lie elsewhere now
     )
-    if broker_version is not None and BrokerVersion.parse(broker_version) != config.version:
-        raise _contradicts("version", str(config.version), broker_version)
+    if broker_version is not None:
+        given = replace(config, version=BrokerVersion.parse(broker_version))
+        check_shape(dispatched.shape, given, "this root", _OMIT_HINT)
     if broker_conf is None and not (root / BROKER_CONF).exists():
         return config
     given = load_config(root, broker_conf, str(config.version))
     if broker_conf is not None:
-        other = other_setting(config.shape(), given)
-        if other is not None:
-            raise _contradicts(*other)
+        check_shape(dispatched.shape, given, "this root", _OMIT_HINT)
     return replace(
         config,
         store_path_root_dir=given.store_path_root_dir,
         store_path_commit_log=given.store_path_commit_log,
-    )
-
-
-def _contradicts(name: str, made_with: object, given: object) -> ConfigError:
-    return ConfigError(
-        f"this root was made with {name}={made_with}, not {given}; leave the "
-        "option out: the root knows its own settings"
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from checkpoints.fingerprint import read_fingerprint
+from checkpoints.fingerprint import change_of
 from store.broker_config_files import read_topic_configs
 from store.commit_log import CommitLog
 from store.compression import BODY_BYTES_MAX
@@ -240,14 +240,10 @@ class ExportJob:
                 reason="the log expired beyond the end of the last export",
                 hint="--fail-on-data-loss false exports what follows",
             )
-        changed = last is not None and last.offset >= begin
-        if last is not None and changed and read_fingerprint(log, last.offset) != last:
-            raise DamageError(
-                log.path_of(last.offset),
-                last.offset,
-                "the log changed: it does not hold the record that was exported last",
-                "it was truncated or is another log; export it into a new directory",
-            )
+        why = change_of(log, last, verb="exported")
+        if why and last is not None:
+            hint = "it was truncated or is another log; export it into a new directory"
+            raise DamageError(log.path_of(last.offset), last.offset, why, hint)
         return end
 
     def run(self, run: Run, report: Report | None = None) -> Exported:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints.fingerprint import check_fingerprint
+from checkpoints.fingerprint import check_unchanged
 from checkpoints.progress import LostRange, Progress, read_progress
 from store.commit_log import CommitLog
 from store.compare import Counts, Difference, StoreComparison, Terms
-from store.config import StoreConfig, other_setting
+from store.config import StoreConfig, check_shape
 from store.consume_queue_store import QueueDrops, QueueKey
 from store.dispatch_request import concat
 from store.errors import ConfigError, DamageError
@@ -92,7 +92,8 @@ def verify(
         require_log_files(store_root, config)
     log = CommitLog(config.commit_log_paths(store_root), config)
     if progress is not None:
-        _check_shape(progress, config, output)
+        hint = "give the broker.conf and version it was made with"
+        check_shape(progress.shape, config, output, hint)
         _check_log(progress, log, store_root, output)
     is_clean = not (store_root / ABORT_FILE).exists()
     if progress is not None and progress.log_was_clean is not None:
@@ -201,20 +202,9 @@ def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int])
 def _check_log(progress: Progress, log: CommitLog, store_root: Path, output: Path) -> None:
     """Raise ConfigError for the log of another store, DamageError for one that has changed."""
     try:
-        check_fingerprint(log, progress.last_record)
+        check_unchanged(log, progress.last_record)
     except DamageError as e:
         other = other_store(output, progress.store, store_root, e.reason)
         if other is not None:
             raise other from e
         raise
-
-
-def _check_shape(progress: Progress, config: StoreConfig, output: Path) -> None:
-    """Raise ConfigError if a root was made with other settings."""
-    other = other_setting(progress.shape, config)
-    if other is not None:
-        name, made_with, now = other
-        raise ConfigError(
-            f"{output} was made with {name}={made_with}, now it is {now}; give the broker.conf and "
-            "version it was made with"
-        )

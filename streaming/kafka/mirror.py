@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from kafka import errors
 
-from checkpoints.fingerprint import change_of, leads_to, read_fingerprint
+from checkpoints.fingerprint import change_of, read_fingerprint
 from store.commit_log import CommitLog
 from store.dispatch_request import DispatchRequests
 from store.errors import (
@@ -347,10 +347,8 @@ def check_position(log: CommitLog, position: Position) -> None:
     last = position.last_record
     if last is None:
         return
-    why = change_of(log, last)
-    follows = position.commit_log_offset != position.lost_to
-    if not why and follows and not leads_to(log, last, position.commit_log_offset):
-        why = "the log changed: other messages follow the record mirrored last"
+    is_lost = position.commit_log_offset == position.lost_to
+    end = None if is_lost else position.commit_log_offset
+    why = change_of(log, last, end, verb="mirrored")
     if why:
-        why = why.replace("dispatched last", "mirrored last")
         raise DamageError(log.path_of(last.offset), last.offset, why, CHANGED_HINT)
