@@ -86,6 +86,7 @@ assert RECORD_MIDDLE.itemsize == 16
 
 TOPIC_LENGTH_V1 = np.dtype(">i1")
 TOPIC_LENGTH_V2 = np.dtype(">i2")
+TOPIC_BYTES_MAX = 255  # what a broker allows, and what a file name can hold
 PROPERTIES_LENGTH = np.dtype(">i2")
 TIMESTAMP = np.dtype(">i8")
 PORT = np.dtype(">i4")  # the last part of a host

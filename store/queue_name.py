@@ -12,8 +12,7 @@ from pathlib import Path
 from store import java
 from store.errors import DamageError, StoreIOError
 from store.file_system import list_directories
-
-TOPIC_BYTES_MAX = 255  # what a broker allows, and what a file name can hold
+from store.layout import TOPIC_BYTES_MAX
 
 
 def can_name_directory(topic: str) -> bool:

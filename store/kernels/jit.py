@@ -31,7 +31,7 @@ config: Any = numba.config  # its settings are made at import, so its stub has n
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _KERNELS = Path(__file__).parent
-_CONSTANTS = ("layout.py", "queue_name.py")  # of the package, used by kernels
+_CONSTANTS = _KERNELS.parent / "layout.py"
 _HASH_DIGITS = 16
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 def _cache_directory() -> str:
     """Return where kernels of just these sources are kept."""
-    sources = [*sorted(_KERNELS.glob("*.py")), *(_KERNELS.parent / name for name in _CONSTANTS)]
+    sources = [*sorted(_KERNELS.glob("*.py")), _CONSTANTS]
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
     beside = _KERNELS / "__pycache__" / f"numba-{digest[:_HASH_DIGITS]}"
     if not beside.is_dir() or os.access(beside, os.W_OK):

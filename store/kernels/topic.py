@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from store.kernels.java import decode_one
 from store.kernels.jit import kernel
-from store.queue_name import TOPIC_BYTES_MAX
+from store.layout import TOPIC_BYTES_MAX
 
 # Which topics multi-dispatch leaves out (Rules.multi_dispatch; format notes §5.4).
 MULTI_OFF, MULTI_ALL, MULTI_WITHOUT_RETRY, MULTI_WITHOUT_TIMER, MULTI_WITHOUT_SYSTEM = range(5)
