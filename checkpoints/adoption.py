@@ -27,7 +27,6 @@ from store.index_file import list_index_files
 from store.kernels.index import INDEX_COUNT
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, PRE_BLANK_SIZE, index_file_size
 from store.log_plan import LogPlanner
-from store.log_reader import LogReader
 from store.log_replay import LogReplay
 from store.mapped_file import is_mapped_file_name
 from store.marks import IndexMark, list_queues
@@ -104,7 +103,8 @@ class Adoption:
     def _check_log(self) -> None:
         """Refuse a root of whose queues no unit that is looked at is one of this log."""
         seen = ""
-        log = LogReader(self._log.directories, self._log.config)
+        log = self._log
+        log.refresh()
         for key in list_queues(self._root / CONSUME_QUEUE_DIR):
             try:
                 queue = QueueReader(self._root, key, log)

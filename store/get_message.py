@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from store import java
+from store.commit_log import CommitLog
 from store.errors import ConfigError
 from store.layout import EXT_ADDRESS_MAX
-from store.log_reader import LogReader
 from store.owned_record import Said
 from store.queue_files import Units
 from store.queue_reader import QueueReader
@@ -85,7 +85,7 @@ def parse_tags(expression: str) -> TagFilter:
 
 
 def get_message(
-    queue: QueueReader, log: LogReader, offset: int, max_count: int, tag_filter: TagFilter
+    queue: QueueReader, log: CommitLog, offset: int, max_count: int, tag_filter: TagFilter
 ) -> GetMessageResult:
     """Read up to ``max_count`` messages from a queue offset on, by the limits of §11.1.
 

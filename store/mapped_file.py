@@ -236,12 +236,13 @@ class MappedFileQueue:
         self.refresh()
 
     def refresh_if_changed(self) -> bool:
-        """Do as ``refresh`` if the directories may have changed; tell whether.
+        """Do as ``refresh`` if the directories may have changed; return whether.
 
-        A file whose length alone has changed is not seen, but by ``map_at``.
+        A file of full size whose length alone has changed is noticed by ``checked`` only.
         """
         self._refreshes += 1
-        if not self._watch.may_have_changed():
+        may_have_changed = self._watch.may_have_changed()
+        if self._is_whole and not may_have_changed:
             return False
         self.refresh()
         if self._is_whole:  # else a file may grow, and its directory would not tell
@@ -255,6 +256,7 @@ class MappedFileQueue:
         multiple of the file size, StoreIOError if a directory cannot be read, or if an entry
         named as a mapped file is not a readable regular file.
         """
+        self._refreshes += 1
         known = {f.path: f for f in self.files}
         found = []
         for directory in self.directories:

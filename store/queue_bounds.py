@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from store.commit_log import CommitLog
 from store.layout import PRE_BLANK_SIZE
-from store.log_reader import LogReader
 from store.queue_files import QueueFiles, Unit
 
 IsOfLog = Callable[[Unit], bool]
@@ -40,7 +40,7 @@ class QueueBounds:
     ``is_of_log`` tells whether a unit's record is there and one of this queue.
     """
 
-    def __init__(self, files: QueueFiles, log: LogReader, is_of_log: IsOfLog) -> None:
+    def __init__(self, files: QueueFiles, log: CommitLog, is_of_log: IsOfLog) -> None:
         self._files = files
         self._log = log
         self._is_of_log = is_of_log
@@ -59,8 +59,10 @@ class QueueBounds:
         if files.begin == files.allocated:
             return 0
         if dispatch is None:
-            limit = self._log.max_offset() if files.unit(files.begin).size > 0 else 0
-            return self._search_end(limit, None)
+            if files.unit(files.begin).size <= 0:
+                return self._search_end(0, None)
+            self._log.refresh()
+            return self._search_end(self._log.max_offset(), None)
         limit = dispatch.reput_from_offset
         known, end = self._end
         if known is None or known != self._around_end(limit, end):

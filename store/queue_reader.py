@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from store import java
+from store.commit_log import CommitLog
 from store.errors import DamageError
 from store.file_system import link_below
 from store.layout import (
@@ -19,7 +20,6 @@ from store.layout import (
     EXT_UNIT,
     EXT_UNIT_SIZE,
 )
-from store.log_reader import LogReader
 from store.mapped_file import MappedFileQueue
 from store.owned_record import Owner, Said
 from store.queue_bounds import Dispatch, QueueBounds, QueueSpan
@@ -35,7 +35,7 @@ class QueueReader:
     For one thread at a time.
     """
 
-    def __init__(self, root: Path, queue: tuple[str, int], log: LogReader) -> None:
+    def __init__(self, root: Path, queue: tuple[str, int], log: CommitLog) -> None:
         self.directory = queue_directory(root / CONSUME_QUEUE_DIR, *queue)
         self.span = QueueSpan(0, 0)
         self._topic, self._queue_id = queue
