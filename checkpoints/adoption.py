@@ -20,7 +20,7 @@ from store.agreement import Agreement, find_agreement
 from store.commit_log import CommitLog
 from store.compare import Terms
 from store.config import StoreConfig
-from store.consume_queue import ConsumeQueue, written_units
+from store.consume_queue import ConsumeQueue, Unit, written_units
 from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError, DamageError
 from store.index_file import list_index_files
@@ -30,7 +30,6 @@ from store.log_plan import LogPlanner
 from store.log_replay import LogReplay
 from store.mapped_file import is_mapped_file_name
 from store.marks import IndexMark, list_queues
-from store.queue_files import Unit
 from store.queue_reader import QueueReader
 
 Report = Callable[[str, int, int], None]  # what is being done, how much of how much

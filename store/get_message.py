@@ -10,10 +10,10 @@ import numpy as np
 
 from store import java
 from store.commit_log import CommitLog
+from store.consume_queue import UnitColumns
 from store.errors import ConfigError
 from store.layout import EXT_ADDRESS_MAX
 from store.owned_record import Said
-from store.queue_files import Units
 from store.queue_reader import QueueReader
 from store.record import Message
 from store.words import shown
@@ -123,7 +123,7 @@ def get_message(
     return GetMessageResult(status, next_begin, span.min, span.max, messages, places)
 
 
-def _may_match(queue: QueueReader, units: Units, tag_filter: TagFilter) -> list[bool]:
+def _may_match(queue: QueueReader, units: UnitColumns, tag_filter: TagFilter) -> list[bool]:
     """Tell of each unit whether its message can have one of the tags."""
     if tag_filter.tags is None:
         return [True] * len(units.size)

@@ -49,7 +49,7 @@ class MappedFile:
     base: int
     length: int
     inode: int = 0
-    is_sparse: bool = False  # pages are fetched alone: those around them may be of a hole
+    is_sparse: bool = False  # without read-ahead, see ``MappedFileQueue``
     seen: int = field(default=-1, repr=False)  # the last refresh for which its length was checked
     _map: mmap.mmap | None = field(default=None, repr=False)
     _view: NDArray[np.uint8] | None = field(default=None, repr=False)
@@ -101,22 +101,10 @@ class MappedFile:
         except OSError as e:
             raise StoreIOError("read", self.path, e) from e
 
-    @contextlib.contextmanager
-    def reading_here_and_there(self) -> Iterator[None]:
-        """Let reads through the map fetch the pages they touch alone, not those around them.
-
-        Those of a hole are made of nothing, and fill the page cache all the same: a search in a
-        file of 6 MB leaves 5 MB there, and thousands of queues push out all else.
-        """
-        if self.length == 0:
-            yield
-            return
-        opened = self.map()
-        opened.madvise(mmap.MADV_RANDOM)
-        try:
-            yield
-        finally:
-            opened.madvise(mmap.MADV_RANDOM if self.is_sparse else mmap.MADV_NORMAL)
+    def read_ahead(self, end: int) -> None:
+        """Enable read-ahead below ``end``, which an ``is_sparse`` file has off."""
+        if end > 0:
+            self.map().madvise(mmap.MADV_NORMAL, 0, end)
 
     def drop(self) -> None:
         """Drop the map; it goes when nobody looks at it any more."""
@@ -211,7 +199,10 @@ class MappedFileQueue:
 
     For one thread at a time.
 
-    ``are_sparse``: see ``MappedFile.reading_here_and_there``, which holds for all reads then.
+    ``are_sparse``: files may end in holes, so reads fetch no pages but those that they touch. Read
+    ahead, the zero pages of holes would fill the page cache: a search in a file of 6 MB leaves 5 MB
+    there, and with thousands of queues that evicts everything else.
+
     ``follows_links``: files may be symbolic links, as those of STORE's log.
     """
 
