@@ -15,9 +15,9 @@ from typing import Any
 from kafka import KafkaProducer
 
 from bench.log import QUEUES
+from store.commit_log import CommitLog
 from store.config import load_config
 from store.log_plan import LogPlanner
-from store.log_reader import LogReader
 from store.scan import Scanner
 from streaming.kafka.routes import Creation
 from streaming.kafka.topic_rules import make_rules
@@ -83,10 +83,10 @@ def _send(store: Path, bootstrap: str) -> float:
 
 def _lists(store: Path) -> list[tuple[Any, ...]]:
     config = load_config(store)
-    reader = LogReader(config.commit_log_paths(store), config)
-    found, at = [], reader.min_offset()
+    log = CommitLog(config.commit_log_paths(store), config)
+    found, at = [], log.min_offset()
     for _ in range(_SENT):
-        message = reader.message(at)
+        message = log.message(at)
         headers = [(n, v.encode()) for n, v in message.properties.items()]
         ours = message.topic, message.queue_id, message.queue_offset, message.commit_log_offset
         headers += [("reput.topic", str(value).encode()) for value in ours]

@@ -20,18 +20,16 @@ from store.agreement import Agreement, find_agreement
 from store.commit_log import CommitLog
 from store.compare import Terms
 from store.config import StoreConfig
-from store.consume_queue import ConsumeQueue, written_units
+from store.consume_queue import ConsumeQueue, Unit, written_units
 from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError, DamageError
 from store.index_file import list_index_files
 from store.kernels.index import INDEX_COUNT
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, PRE_BLANK_SIZE, index_file_size
 from store.log_plan import LogPlanner
-from store.log_reader import LogReader
 from store.log_replay import LogReplay
 from store.mapped_file import is_mapped_file_name
 from store.marks import IndexMark, list_queues
-from store.queue_files import Unit
 from store.queue_reader import QueueReader
 
 Report = Callable[[str, int, int], None]  # what is being done, how much of how much
@@ -104,7 +102,8 @@ class Adoption:
     def _check_log(self) -> None:
         """Refuse a root of whose queues no unit that is looked at is one of this log."""
         seen = ""
-        log = LogReader(self._log.directories, self._log.config)
+        log = self._log
+        log.refresh()
         for key in list_queues(self._root / CONSUME_QUEUE_DIR):
             try:
                 queue = QueueReader(self._root, key, log)

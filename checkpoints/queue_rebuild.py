@@ -158,7 +158,8 @@ class Rebuild:
     def _rebuilt(self, key: QueueKey, drops: QueueDrops) -> RebuiltQueue:
         directory = self._root.path / CONSUME_QUEUE_DIR / key[0] / str(key[1])
         queue = ConsumeQueue(directory, self._config.mapped_file_size_consume_queue)
-        return RebuiltQueue(*key, queue.min_offset(self._begin), queue.max_offset(), drops)
+        end = queue.max_offset()
+        return RebuiltQueue(*key, queue.min_offset(self._begin, end), end, drops)
 
 
 def _stretches(span: Stretch, lost: Sequence[LostRange], noted: set[int]) -> list[Stretch]:

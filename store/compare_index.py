@@ -36,6 +36,7 @@ class IndexComparison(Disk):
     def __init__(self, root: Path, config: StoreConfig, terms: Terms, findings: Findings) -> None:
         super().__init__()
         self._directory = root / layout.INDEX_DIR
+        # Not list_index_files: a link or a directory with such a name is a difference, no error.
         self.files = [p for p in list_entries(self._directory) if is_index_file_name(p.name)]
         self._config = config
         self._terms = terms

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from store.config import StoreConfig
 from store.disk import Disk
-from store.kernels.consume_queue import Units
+from store.kernels.consume_queue import NewUnits
 from store.layout import (
     CONSUME_QUEUE_EXT_DIR,
     EXT_ADDRESS_BASE,
@@ -69,20 +69,19 @@ class ConsumeQueueExtWriter:
     def load(self, key: tuple[str, int]) -> int:
         """Count the units a queue has."""
         directory = self._queue_directory(key)
-        files = MappedFileQueue([directory], self._file_size).files
+        files = MappedFileQueue([directory], self._file_size, are_sparse=True).files
         if not files:
             return 0
         last = files[-1]
         stored = min(last.data_end() // EXT_UNIT_SIZE, self._per_file)
         units = last.view()[: stored * EXT_UNIT_SIZE].view(EXT_UNIT)
-        with last.reading_here_and_there():
-            count = written_prefix(units["size"])
+        count = written_prefix(units["size"])
         return last.base // self._file_size * self._per_file + count
 
     def put(
         self,
         keys: list[tuple[str, int]],
-        units: Units,
+        units: NewUnits,
         number: NDArray[np.int64],
         store_timestamp: NDArray[np.int64],
     ) -> None:

@@ -20,7 +20,7 @@ from store.consume_queue_ext import ConsumeQueueExtWriter
 from store.disk import Disk
 from store.dispatch_request import DispatchRequests
 from store.errors import DamageError
-from store.kernels.consume_queue import NO_QUEUE_YET, Placed, Queues, Units, place
+from store.kernels.consume_queue import NO_QUEUE_YET, NewUnits, Placed, Queues, place
 from store.layout import (
     CONSUME_QUEUE_DIR,
     CQ_UNIT,
@@ -174,7 +174,7 @@ class ConsumeQueueStore:
             number = self._state.add(key, tail, ext_count)
         return number
 
-    def _check_offsets(self, units: Units, keys: list[QueueKey]) -> None:
+    def _check_offsets(self, units: NewUnits, keys: list[QueueKey]) -> None:
         """Refuse a queue offset at which no file can lie (the scan refuses it before)."""
         is_bad = (units.queue_offset < 0) | (units.queue_offset > QUEUE_OFFSET_MAX)
         for u in np.flatnonzero(is_bad)[:1]:
@@ -238,7 +238,7 @@ def queues_of(requests: DispatchRequests) -> list[QueueKey]:
     return list(dict.fromkeys((requests.topics[n], int(requests.queue_ids[n])) for n in used))
 
 
-def units_of(requests: DispatchRequests) -> tuple[Units, list[QueueKey], NDArray[np.int64]]:
+def units_of(requests: DispatchRequests) -> tuple[NewUnits, list[QueueKey], NDArray[np.int64]]:
     """Return the units that requests put into queues, the queues, and each unit's store time.
 
     Units are in log order; a message's own unit comes before its multi-dispatch units.
@@ -262,7 +262,7 @@ def units_of(requests: DispatchRequests) -> tuple[Units, list[QueueKey], NDArray
         ],
         np.int32,
     )
-    units = Units(
+    units = NewUnits(
         queue=renumber[numbers] if len(used) else np.empty(0, np.int32),
         commit_log_offset=requests.commit_log_offset[rows],
         size=requests.size[rows],
@@ -274,16 +274,16 @@ def units_of(requests: DispatchRequests) -> tuple[Units, list[QueueKey], NDArray
 
 
 def _select(
-    units: Units,
+    units: NewUnits,
     keys: list[QueueKey],
     store_timestamp: NDArray[np.int64],
     only: Callable[[QueueKey], bool],
-) -> tuple[Units, list[QueueKey], NDArray[np.int64]]:
+) -> tuple[NewUnits, list[QueueKey], NDArray[np.int64]]:
     """Return what ``units_of`` does, of some queues only."""
     is_wanted = np.array([only(key) for key in keys], np.bool_)
     renumber = (np.cumsum(is_wanted) - 1).astype(np.int32)
     chosen = np.flatnonzero(is_wanted[units.queue])
-    selected = Units(
+    selected = NewUnits(
         queue=renumber[units.queue[chosen]],
         commit_log_offset=units.commit_log_offset[chosen],
         size=units.size[chosen],

@@ -1,6 +1,6 @@
 """A commit log file as rows, record by record, on past damage to the next valid record.
 
-What is a record is decided as everywhere: by ``store.log_reader`` for one, by the scan's kernels
+What is a record is decided as everywhere: by ``store.commit_log`` for one, by the scan's kernels
 to find the next one.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from store import layout
+from store.commit_log import decode_in_file
 from store.dump_row import NOTE, Meanings, Row, Sections, Source
 from store.errors import DamageError
-from store.log_reader import decode_in_file
 from store.mapped_file import MappedFile
 from store.record import Message
 

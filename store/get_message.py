@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from store import java
+from store.commit_log import CommitLog
+from store.consume_queue import UnitColumns
 from store.errors import ConfigError
 from store.layout import EXT_ADDRESS_MAX
-from store.log_reader import LogReader
 from store.owned_record import Said
-from store.queue_files import Units
 from store.queue_reader import QueueReader
 from store.record import Message
 from store.words import shown
@@ -85,7 +85,7 @@ def parse_tags(expression: str) -> TagFilter:
 
 
 def get_message(
-    queue: QueueReader, log: LogReader, offset: int, max_count: int, tag_filter: TagFilter
+    queue: QueueReader, log: CommitLog, offset: int, max_count: int, tag_filter: TagFilter
 ) -> GetMessageResult:
     """Read up to ``max_count`` messages from a queue offset on, by the limits of §11.1.
 
@@ -123,7 +123,7 @@ def get_message(
     return GetMessageResult(status, next_begin, span.min, span.max, messages, places)
 
 
-def _may_match(queue: QueueReader, units: Units, tag_filter: TagFilter) -> list[bool]:
+def _may_match(queue: QueueReader, units: UnitColumns, tag_filter: TagFilter) -> list[bool]:
     """Tell of each unit whether its message can have one of the tags."""
     if tag_filter.tags is None:
         return [True] * len(units.size)

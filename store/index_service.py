@@ -21,6 +21,7 @@ from store.config import StoreConfig
 from store.disk import Disk
 from store.dispatch_request import DispatchRequests
 from store.errors import DamageError, StoreIOError
+from store.index_file import list_index_files
 from store.kernels.index import (
     BEGIN_PHY,
     BEGIN_TIMESTAMP,
@@ -34,10 +35,8 @@ from store.kernels.index import (
     fill_slots,
     put_keys,
 )
-from store.listing import list_names
 from store.mapped_file import data_pieces, map_file
 from store.marks import INDEX_HEADER_FIELDS, IndexMark
-from store.state_names import is_index_file_name
 
 _NAME_FORMAT = "%Y%m%d%H%M%S%f"
 
@@ -78,7 +77,7 @@ class IndexService:
         self._disk = disk
         self._is_unread = is_unread
         self._file: _FileInWork | None = None
-        self._names = list_names(self.directory, is_index_file_name)
+        self._names = [path.name for path in list_index_files(self.directory)]
         if self._names:
             self._file = self._load(self.directory / self._names[-1])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from store.commit_log import CommitLog
 from store.config import (
     BROKER_CONF,
     BrokerVersion,
@@ -15,7 +16,6 @@ from store.config import (
 )
 from store.dispatched import Dispatched
 from store.errors import ConfigError, DamageError
-from store.log_reader import LogReader
 
 _OMIT_HINT = "leave the option out: the root knows its own settings"
 
@@ -43,7 +43,7 @@ def config_of(
     )
 
 
-def check_last_record(dispatched: Dispatched, log: LogReader, root: Path, output: Path) -> None:
+def check_last_record(dispatched: Dispatched, log: CommitLog, root: Path, output: Path) -> None:
     """Raise unless the log still holds the record that was dispatched last, if not expired."""
     last = dispatched.last_record
     if last is None or last.offset < log.min_offset():

@@ -49,7 +49,7 @@ class MappedFile:
     base: int
     length: int
     inode: int = 0
-    is_sparse: bool = False  # pages are fetched alone: those around them may be of a hole
+    is_sparse: bool = False  # without read-ahead, see ``MappedFileQueue``
     seen: int = field(default=-1, repr=False)  # the last refresh for which its length was checked
     _map: mmap.mmap | None = field(default=None, repr=False)
     _view: NDArray[np.uint8] | None = field(default=None, repr=False)
@@ -101,22 +101,10 @@ class MappedFile:
         except OSError as e:
             raise StoreIOError("read", self.path, e) from e
 
-    @contextlib.contextmanager
-    def reading_here_and_there(self) -> Iterator[None]:
-        """Let reads through the map fetch the pages they touch alone, not those around them.
-
-        Those of a hole are made of nothing, and fill the page cache all the same: a search in a
-        file of 6 MB leaves 5 MB there, and thousands of queues push out all else.
-        """
-        if self.length == 0:
-            yield
-            return
-        opened = self.map()
-        opened.madvise(mmap.MADV_RANDOM)
-        try:
-            yield
-        finally:
-            opened.madvise(mmap.MADV_RANDOM if self.is_sparse else mmap.MADV_NORMAL)
+    def read_ahead(self, end: int) -> None:
+        """Enable read-ahead below ``end``, which an ``is_sparse`` file has off."""
+        if end > 0:
+            self.map().madvise(mmap.MADV_NORMAL, 0, end)
 
     def drop(self) -> None:
         """Drop the map; it goes when nobody looks at it any more."""
@@ -211,7 +199,10 @@ class MappedFileQueue:
 
     For one thread at a time.
 
-    ``are_sparse``: see ``MappedFile.reading_here_and_there``, which holds for all reads then.
+    ``are_sparse``: files may end in holes, so reads fetch no pages but those that they touch. Read
+    ahead, the zero pages of holes would fill the page cache: a search in a file of 6 MB leaves 5 MB
+    there, and with thousands of queues that evicts everything else.
+
     ``follows_links``: files may be symbolic links, as those of STORE's log.
     """
 
@@ -236,12 +227,13 @@ class MappedFileQueue:
         self.refresh()
 
     def refresh_if_changed(self) -> bool:
-        """Do as ``refresh`` if the directories may have changed; tell whether.
+        """Do as ``refresh`` if the directories may have changed; return whether.
 
-        A file whose length alone has changed is not seen, but by ``map_at``.
+        A file of full size whose length alone has changed is noticed by ``checked`` only.
         """
         self._refreshes += 1
-        if not self._watch.may_have_changed():
+        may_have_changed = self._watch.may_have_changed()
+        if self._is_whole and not may_have_changed:
             return False
         self.refresh()
         if self._is_whole:  # else a file may grow, and its directory would not tell
@@ -255,6 +247,7 @@ class MappedFileQueue:
         multiple of the file size, StoreIOError if a directory cannot be read, or if an entry
         named as a mapped file is not a readable regular file.
         """
+        self._refreshes += 1
         known = {f.path: f for f in self.files}
         found = []
         for directory in self.directories:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from store import java
+from store.commit_log import CommitLog
 from store.compression import BODY_BYTES_MAX
 from store.config import StoreConfig, load_config
 from store.consistent_reads import ConsistentReads, of_generation, of_log
@@ -29,7 +30,6 @@ from store.get_message import (
 from store.given_path import given_path
 from store.index_file import IndexFiles
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
-from store.log_reader import LogReader
 from store.made_root import check_last_record, config_of
 from store.pull_request_hold import HeldRead, PullRequestHoldService
 from store.queries import KEY_TYPE, Query, QueryResult, query_message
@@ -60,7 +60,7 @@ class MessageStore(ConsistentReads):
         super().__init__(output)
         self.store_root = store_root
         self.config = config
-        self._log = LogReader(config.commit_log_paths(store_root), config)
+        self._log = CommitLog(config.commit_log_paths(store_root), config)
         self._queues: dict[tuple[str, int], QueueReader] = {}
         self._index = IndexFiles(output / INDEX_DIR, config)
         self._dispatch: Dispatch | None = None
@@ -115,7 +115,7 @@ class MessageStore(ConsistentReads):
         with self._guard:
             self._is_open = False
             self._queues.clear()
-            self._log = LogReader((), self.config)
+            self._log = CommitLog((), self.config)
             self._index = IndexFiles(self._index.directory, self.config)
 
     # --- the log ---------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class MessageStore(ConsistentReads):
     @of_log
     def min_phy_offset(self) -> int:
         """Return where the log begins, -1 for one without files."""
-        self._log.refresh()
+        self._log.refresh_if_changed()
         return self._log.min_offset()
 
     @of_log
@@ -140,7 +140,7 @@ class MessageStore(ConsistentReads):
     @of_log
     def look_message_by_offset(self, commit_log_offset: int) -> Message | None:
         """Return the message whose record begins at a physical offset, None if none does."""
-        self._log.refresh()
+        self._log.refresh_if_changed()
         found = self._log.look(commit_log_offset)
         if found is not None:
             limit_bodies((found,), self.max_body_bytes)
@@ -155,7 +155,7 @@ class MessageStore(ConsistentReads):
         A symbolic link below ``consumequeue`` raises StoreIOError; with ``links`` its error is
         appended there, perhaps repeatedly, and the others are listed.
         """
-        self._log.refresh()
+        self._log.refresh_if_changed()
         topics = list_topics(self._queue_root(), links)
         return sorted(topic for topic in topics if self._queue_ids(topic, links))
 
@@ -165,7 +165,7 @@ class MessageStore(ConsistentReads):
 
         ``links``: as of ``topics``.
         """
-        self._log.refresh()
+        self._log.refresh_if_changed()
         return self._queue_ids(topic, links)
 
     @of_generation
@@ -285,7 +285,7 @@ class MessageStore(ConsistentReads):
         5.4.0). Both times are inclusive store times. Raises ConfigError where the index is off,
         has no tags or has not been built: that is not "nothing found".
         """
-        self._log.refresh()
+        self._log.refresh_if_changed()
         query = Query(topic, key, begin_ms, end_ms, index_type)
         found = query_message(self._index, self._log, self._dispatched, query, max_count)
         return limited(found, self.max_body_bytes)
@@ -299,7 +299,7 @@ class MessageStore(ConsistentReads):
             return
         if dispatched is None:
             raise ConfigError(f"{self.output} changed: its progress is gone; open it again")
-        self._log.refresh()
+        self._log.refresh_if_changed()
         check_last_record(dispatched, self._log, self.store_root, self.output)
         if self._dispatched is None or self._dispatched.generation != dispatched.generation:
             self._queues.clear()
@@ -310,7 +310,7 @@ class MessageStore(ConsistentReads):
 
     def _queue(self, topic: str, queue_id: int) -> QueueReader | None:
         """Return a queue as it is now, None if it has no directory."""
-        self._log.refresh()
+        self._log.refresh_if_changed()
         return self._fresh_queue(topic, queue_id)
 
     def _fresh_queue(self, topic: str, queue_id: int) -> QueueReader | None:

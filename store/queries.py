@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.dispatched import Dispatched
 from store.errors import ConfigError, DamageError
 from store.index_file import IndexBound, IndexFile, IndexFiles, index_key_hash
 from store.layout import SYS_ROLLBACK, SYS_TRANSACTION
-from store.log_reader import LogReader
 from store.record import Message
 from store.words import shown
 
@@ -64,7 +64,7 @@ class QueryResult:
 
 
 def query_message(
-    index: IndexFiles, log: LogReader, dispatched: Dispatched | None, query: Query, max_count: int
+    index: IndexFiles, log: CommitLog, dispatched: Dispatched | None, query: Query, max_count: int
 ) -> QueryResult:
     """Look a key up in an index.
 
@@ -101,7 +101,7 @@ def query_message(
     )
 
 
-def open_index(index: IndexFiles, log: LogReader, dispatched: Dispatched | None) -> list[IndexFile]:
+def open_index(index: IndexFiles, log: CommitLog, dispatched: Dispatched | None) -> list[IndexFile]:
     """Return the index files that count, newest first.
 
     Raises ConfigError where the index is off or not there, which is not "nothing found".
@@ -142,7 +142,7 @@ def _check_type(query: Query, config: StoreConfig) -> None:
         )
 
 
-def _confirm(phy_offset: int, log: LogReader, *, is_sure: bool) -> Message | None:
+def _confirm(phy_offset: int, log: CommitLog, *, is_sure: bool) -> Message | None:
     """Return the message an index entry names, None if it has expired.
 
     On a broker's root (not ``is_sure``) also None for an entry that is ahead of its log: the index
@@ -170,7 +170,7 @@ def _keys(message: Message) -> list[str]:
     return list(filter(None, (message.uniq_key, *(message.keys or "").split(" "))))
 
 
-def _last_update(files: list[IndexFile], log: LogReader) -> tuple[int, int]:
+def _last_update(files: list[IndexFile], log: CommitLog) -> tuple[int, int]:
     """Return store time and physical offset of the last message indexed."""
     for file in files:
         bound = file.bound

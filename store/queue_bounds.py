@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from store.commit_log import CommitLog
+from store.consume_queue import ConsumeQueue, Unit
 from store.layout import PRE_BLANK_SIZE
-from store.log_reader import LogReader
-from store.queue_files import QueueFiles, Unit
 
 IsOfLog = Callable[[Unit], bool]
 
@@ -40,8 +40,8 @@ class QueueBounds:
     ``is_of_log`` tells whether a unit's record is there and one of this queue.
     """
 
-    def __init__(self, files: QueueFiles, log: LogReader, is_of_log: IsOfLog) -> None:
-        self._files = files
+    def __init__(self, queue: ConsumeQueue, log: CommitLog, is_of_log: IsOfLog) -> None:
+        self._queue = queue
         self._log = log
         self._is_of_log = is_of_log
         self._end: tuple[object, int] = (None, 0)
@@ -55,12 +55,14 @@ class QueueBounds:
 
     def _find_end(self, dispatch: Dispatch | None) -> int:
         """Return the queue offset behind the last unit that counts, 0 if none does."""
-        files = self._files
-        if files.begin == files.allocated:
+        queue = self._queue
+        if queue.begin == queue.allocated:
             return 0
         if dispatch is None:
-            limit = self._log.max_offset() if files.unit(files.begin).size > 0 else 0
-            return self._search_end(limit, None)
+            if queue.unit(queue.begin).size <= 0:
+                return self._search_end(0, None)
+            self._log.refresh()
+            return self._search_end(self._log.max_offset(), None)
         limit = dispatch.reput_from_offset
         known, end = self._end
         if known is None or known != self._around_end(limit, end):
@@ -69,26 +71,26 @@ class QueueBounds:
         return end
 
     def _around_end(self, limit: int, end: int) -> object:
-        raw = self._files.raw
-        return limit, self._files.listing, raw(end - 1), raw(end), raw(end + 1)
+        raw = self._queue.raw
+        return limit, self._queue.listing, raw(end - 1), raw(end), raw(end + 1)
 
     def _search_end(self, limit: int, dispatch: Dispatch | None) -> int:
-        files = self._files
-        low, high = files.begin, files.stored()
+        queue = self._queue
+        low, high = queue.begin, queue.stored()
         while low < high:
             middle = (low + high) // 2
-            if _counts(files.unit(middle), limit):
+            if _counts(queue.unit(middle), limit):
                 low = middle + 1
             else:
                 high = middle
         end = low
         if dispatch is None:
-            while end > files.begin and not self._is_current(files.unit(end - 1)):
+            while end > queue.begin and not self._is_current(queue.unit(end - 1)):
                 end -= 1
         self._check_end(end, limit, dispatch)
-        if end == files.begin or files.unit(end - 1).size == PRE_BLANK_SIZE:
+        if end == queue.begin or queue.unit(end - 1).size == PRE_BLANK_SIZE:
             return 0  # pre-fill counts with the unit behind it only
-        files.ordered_unit(end - 1, end)
+        queue.ordered_unit(end - 1, end)
         return end
 
     def _is_current(self, unit: Unit) -> bool:
@@ -101,18 +103,18 @@ class QueueBounds:
 
         The follower is read first: a broker at work writes it last.
         """
-        files = self._files
-        if end >= files.allocated:
+        queue = self._queue
+        if end >= queue.allocated:
             return
-        follower = files.unit(end + 1) if end + 1 < files.allocated else None
-        unit = files.unit(end)
+        follower = queue.unit(end + 1) if end + 1 < queue.allocated else None
+        unit = queue.unit(end)
         is_gap = follower is not None and _counts(follower, limit) and not _counts(unit, limit)
         if follower is not None and is_gap and self._is_of_log(follower):
-            raise files.damage(end, "a unit of the log follows on one that is none")
+            raise queue.damage(end, "a unit of the log follows on one that is none")
         if dispatch is None or not any(unit) or not dispatch.is_at_rest():
             return
         if not self._is_of_log(unit):
-            raise files.damage(end, "the unit names no record, and nobody is writing it")
+            raise queue.damage(end, "the unit names no record, and nobody is writing it")
 
     def _find_first(self, end: int) -> int:
         """Return the first queue offset whose message is still in the log; ``end`` if none is."""
@@ -124,23 +126,16 @@ class QueueBounds:
         return first
 
     def _around_first(self, min_offset: int, first: int) -> object:
-        raw = self._files.raw
-        return min_offset, self._files.listing, raw(first - 1), raw(first)
+        raw = self._queue.raw
+        return min_offset, self._queue.listing, raw(first - 1), raw(first)
 
     def _search_first(self, min_offset: int, end: int) -> int:
-        files = self._files
-        low, high = files.begin, end
-        while low < high:
-            middle = (low + high) // 2
-            unit = files.unit(middle)
-            if unit.size == PRE_BLANK_SIZE or unit.commit_log_offset < min_offset:
-                low = middle + 1
-            else:
-                high = middle
-        for offset in range(max(low - 1, files.begin), min(low + 1, end)):
-            if files.unit(offset).size != PRE_BLANK_SIZE:
-                files.ordered_unit(offset, end)
-        return low
+        queue = self._queue
+        first = queue.min_offset(min_offset, end)
+        for offset in range(max(first - 1, queue.begin), min(first + 1, end)):
+            if queue.unit(offset).size != PRE_BLANK_SIZE:
+                queue.ordered_unit(offset, end)
+        return first
 
 
 def _counts(unit: Unit, limit: int) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from store import java
+from store.commit_log import CommitLog
+from store.consume_queue import ConsumeQueue, Unit, UnitColumns
 from store.errors import DamageError
 from store.file_system import link_below
 from store.layout import (
@@ -19,11 +21,9 @@ from store.layout import (
     EXT_UNIT,
     EXT_UNIT_SIZE,
 )
-from store.log_reader import LogReader
 from store.mapped_file import MappedFileQueue
 from store.owned_record import Owner, Said
 from store.queue_bounds import Dispatch, QueueBounds, QueueSpan
-from store.queue_files import QueueFiles, Unit, Units
 from store.record import Message
 
 _MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names further queues
@@ -35,15 +35,16 @@ class QueueReader:
     For one thread at a time.
     """
 
-    def __init__(self, root: Path, queue: tuple[str, int], log: LogReader) -> None:
+    def __init__(self, root: Path, queue: tuple[str, int], log: CommitLog) -> None:
         self.directory = queue_directory(root / CONSUME_QUEUE_DIR, *queue)
         self.span = QueueSpan(0, 0)
         self._topic, self._queue_id = queue
         self._owner = Owner.of(*queue)
         self._log = log
         config = log.config
-        self._files = QueueFiles(self.directory, config.mapped_file_size_consume_queue)
-        self._bounds = QueueBounds(self._files, log, self.is_of_log)
+        self._queue = ConsumeQueue(self.directory, config.mapped_file_size_consume_queue)
+        self._queue.check()
+        self._bounds = QueueBounds(self._queue, log, self.is_of_log)
         self._ext_root = root / CONSUME_QUEUE_EXT_DIR
         self._ext_directory = queue_directory(self._ext_root, *queue)
         self._ext: MappedFileQueue | None = None
@@ -53,24 +54,24 @@ class QueueReader:
 
         ``dispatch`` is how far the root is, None on a broker's.
         """
-        listing = self._files.listing
-        self._files.refresh()
-        if self._files.listing != listing:
+        listing = self._queue.listing
+        self._queue.refresh()
+        if self._queue.listing != listing:
             self._ext = None  # the queue may have been replaced, its ext files with it
         self.span = self._bounds.find(dispatch)
 
-    def units(self, offset: int, count: int) -> Units:
+    def units(self, offset: int, count: int) -> UnitColumns:
         """Return up to ``count`` units from ``offset`` in the span on, to the end of that file.
 
         Raises DamageError for one that is not in the log's order.
         """
-        return self._files.ordered_units(offset, count, self.span.max)
+        return self._queue.ordered_units(offset, count, self.span.max)
 
     def message(self, offset: int) -> Message | None:
         """Return the message at a queue offset, None if there is none there."""
         if not self.span.min <= offset < self.span.max:
             return None
-        return self.message_of(Said(*self._files.ordered_unit(offset, self.span.max), offset))
+        return self.message_of(Said(*self._queue.ordered_unit(offset, self.span.max), offset))
 
     def message_of(self, said: Said) -> Message:
         """Return the message that a unit in the span names.
@@ -85,7 +86,7 @@ class QueueReader:
 
         Raises DamageError as ``message_of`` does, but does not look at the body.
         """
-        said = Said(*self._files.ordered_unit(offset, self.span.max), offset)
+        said = Said(*self._queue.ordered_unit(offset, self.span.max), offset)
         found = self._log.owned_store_timestamp(said, self._owner)
         return found if found is not None else self._judge(said).store_timestamp
 
@@ -137,7 +138,7 @@ class QueueReader:
         return self._topic in java.split(message.properties.get(_MULTI_DISPATCH, ""), ",")
 
     def _damage(self, said: Said, reason: str) -> DamageError:
-        return self._files.damage(said.queue_offset, reason)
+        return self._queue.damage(said.queue_offset, reason)
 
 
 def queue_directory(root: Path, topic: str, queue_id: int) -> Path:

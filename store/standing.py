@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.dispatched import PROGRESS, ProgressReader
 from store.errors import ConfigError, DamageError, LostDataError, StoreIOError
-from store.log_reader import LogReader
 from store.record import Message
 
 
@@ -48,18 +48,17 @@ def read_standing(store_root: Path, output: Path, config: StoreConfig) -> Standi
     dispatched = ProgressReader(output).read()
     if dispatched is None:
         raise ConfigError(f"{output} holds no dispatch: {path} does not exist")
-    log = LogReader(config.commit_log_paths(store_root), config)
+    log = CommitLog(config.commit_log_paths(store_root), config)
     waiting = _message_at(log, dispatched.reput_from_offset)
     since = None if waiting is None else waiting.store_timestamp
     return Standing(dispatched.reput_from_offset, written, since)
 
 
-def _message_at(log: LogReader, offset: int) -> Message | None:
+def _message_at(log: CommitLog, offset: int) -> Message | None:
     """Return the message that begins at an offset, or behind the blank that does.
 
     At the live end of the log there are zeros or half a record: neither is a message.
     """
-    log.refresh()
     for begin in (offset, log.roll_next_file(offset)):
         try:
             return log.message(begin)

@@ -19,7 +19,7 @@ NO_QUEUE_YET = -1  # the end of a queue that has no files
 _ACCEPTED, _KNOWN, _REPEATED, _GAP = range(4)
 
 
-class Units(NamedTuple):
+class NewUnits(NamedTuple):
     """Units to append, in log order, one element a unit."""
 
     queue: NDArray[np.int32]
@@ -57,7 +57,7 @@ def _write(out: NDArray[np.uint8], at: int, value: int, width: int) -> None:
 
 
 @kernel
-def _judge(u: int, units: Units, queues: Queues, file_size: int) -> int:
+def _judge(u: int, units: NewUnits, queues: Queues, file_size: int) -> int:
     """Decide about one unit and move its queue's state on (``putMessagePositionInfo``).
 
     Java parity: the file is asked for before the queue offset is looked at, so a unit that is
@@ -92,7 +92,7 @@ def _ext_address(number: int, file_size: int, per_file: int) -> int:
 
 
 @allocating_kernel
-def place(units: Units, queues: Queues, file_size: int, ext: tuple[int, int]) -> Placed:
+def place(units: NewUnits, queues: Queues, file_size: int, ext: tuple[int, int]) -> Placed:
     """Append units to their queues; ``ext`` = (ext file size, ext units a file), (0, 0): off.
 
     Java parity: an ext unit is put before the drop of a too low queue offset, so such a drop

@@ -1,6 +1,6 @@
 """Mirror without Spark, read back what Kafka holds, and say what it should hold.
 
-What is expected is decoded message by message with ``store.log_reader``; the mirror decodes whole
+What is expected is decoded message by message with ``store.commit_log``; the mirror decodes whole
 columns with kernels.
 """
 
@@ -19,7 +19,6 @@ from store.config import StoreConfig, config_from, load_config
 from store.dispatch_request import DispatchRequests
 from store.layout import SYS_COMMIT, SYS_TRANSACTION
 from store.log_plan import UNLIMITED, LogPlanner
-from store.log_reader import LogReader
 from store.message import Message
 from store.record import NewMessage, make_properties
 from store.scan import Scanner
@@ -170,15 +169,14 @@ def settled_ends(
 
 def messages_of(store: Path, config: StoreConfig) -> list[Message]:
     """Return all messages that are in a queue, in log order, each decoded alone."""
-    paths = config.commit_log_paths(store)
-    planner = LogPlanner(CommitLog(paths, config), lambda: True)
-    reader = LogReader(paths, config)
-    begin = max(reader.min_offset(), 0)
+    log = CommitLog(config.commit_log_paths(store), config)
+    planner = LogPlanner(log, lambda: True)
+    begin = max(log.min_offset(), 0)
     found = []
     for part in planner.plan(begin).ranges:
         for stretch in Scanner(config).read(part):
             assert isinstance(stretch, DispatchRequests)
-            found += [reader.message(o) for o in stretch.commit_log_offset.tolist()]
+            found += [log.message(o) for o in stretch.commit_log_offset.tolist()]
     return [m for m in found if m.sys_flag & SYS_TRANSACTION in (0, SYS_COMMIT)]
 
 

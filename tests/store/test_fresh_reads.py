@@ -70,6 +70,20 @@ def test_a_file_that_is_being_created_is_seen_when_it_has_its_size(tmp_path: Pat
     assert [file.length for file in queue.files] == [100]
 
 
+def test_a_truncated_file_that_is_extended_in_place_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / file_name(0)
+    path.write_bytes(bytes(100))
+    settle(tmp_path)
+    queue = MappedFileQueue([tmp_path], 100)
+    assert queue.refresh_if_changed()
+    os.truncate(path, 50)
+    queue.refresh()
+    os.truncate(path, 100)
+    assert queue.refresh_if_changed()
+    assert [file.length for file in queue.files] == [100]
+    assert not queue.refresh_if_changed()
+
+
 @pytest.mark.parametrize("is_newest", [True, False], ids=["newest", "older"])
 def test_an_index_file_that_is_being_created_holds_nothing_yet(
     tmp_path: Path, is_newest: bool

@@ -10,7 +10,6 @@ import pytest
 from store.commit_log import CommitLog
 from store.errors import StoreIOError
 from store.index_file import list_index_files
-from store.log_reader import LogReader
 from store.mapped_file import MappedFileQueue, file_name
 from streaming.cli import run
 from tests.logs import build_log, write_log
@@ -41,13 +40,13 @@ def log(tmp_path: Path) -> Path:
 def test_an_entry_of_the_log_is_never_passed_over(log: Path, kind: str, at: int) -> None:
     make_entry, reason = ENTRIES[kind]
     path = sorted(log.iterdir())[at]
-    readers = [CommitLog([log], CONFIG), LogReader([log], CONFIG)]
+    opened, unchanged = CommitLog([log], CONFIG), CommitLog([log], CONFIG)
     path.unlink()
     make_entry(path)
     for read in (
         lambda: CommitLog([log], CONFIG),
-        lambda: LogReader([log], CONFIG),
-        *(reader.refresh for reader in readers),
+        opened.refresh,
+        unchanged.refresh_if_changed,
     ):
         with pytest.raises(StoreIOError, match=reason) as raised:
             read()

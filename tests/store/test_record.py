@@ -334,7 +334,7 @@ def test_message_keeps_nothing_of_the_data() -> None:
 
 
 def test_decoding_loads_no_kernel() -> None:
-    code = "import store.record, sys; assert 'numba' not in sys.modules"
+    code = "import store.commit_log, sys; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 

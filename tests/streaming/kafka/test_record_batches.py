@@ -13,10 +13,10 @@ from kafka.partitioner.default import murmur2
 from kafka.record.memory_records import MemoryRecords
 from kafka.structs import TopicPartition
 
+from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.errors import ConfigError
 from store.log_range import LogRange
-from store.log_reader import LogReader
 from store.mapped_file import map_file
 from store.scan import Scanner
 from streaming.kafka import record_kernel as rk
@@ -209,7 +209,7 @@ def test_log_order_is_kept_in_each_partition_whatever_the_size_of_batches(tmp_pa
 def test_the_largest_message_is_known_by_its_offset(tmp_path: Path) -> None:
     messages = [Message(body=b"x" * size) for size in (10, 5000, 20)]
     (batch,) = encode(tmp_path, messages, {"TopicTest": Route("t", 1)})
-    log = LogReader([tmp_path], StoreConfig(mapped_file_size_commit_log=FILE_SIZE))
+    log = CommitLog([tmp_path], StoreConfig(mapped_file_size_commit_log=FILE_SIZE))
     largest = log.look(batch.largest_offset)
     assert largest is not None
     assert len(largest.body) == 5000
