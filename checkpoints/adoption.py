@@ -62,7 +62,7 @@ class Adoption:
 
     def _requests(self, begin: int, end: int) -> Iterator[DispatchRequests]:
         """Yield the log's requests up to damage, which a dispatch will meet again."""
-        replay = LogReplay(self._log, self._planner, [(begin, end)])
+        replay = LogReplay(self._log, self._planner, (begin, end))
         try:
             for batch in replay.batches():
                 self._report("comparing with the log", batch.end - begin, end - begin)

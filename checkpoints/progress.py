@@ -125,6 +125,7 @@ class BatchEnd:
     drops: Mapping[tuple[str, int], tuple[int, int]]  # repeated, gaps by queue, so far
     marks: Iterable[QueueMark] = ()  # of the queues that have drops
     lost: tuple[LostRange, ...] = ()
+    kept: frozenset[int] = frozenset()  # offsets of milestones that are not thinned out
 
 
 def queue_name(topic: str, queue_id: int) -> str:
@@ -138,20 +139,28 @@ def queue_key(name: str) -> tuple[str, int]:
     return topic, int(queue_id)
 
 
-def thin(milestones: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
-    """Keep few milestones: the farther back, the farther apart (about two for each doubling)."""
+def thin(
+    milestones: tuple[Milestone, ...], always: frozenset[int] = frozenset()
+) -> tuple[Milestone, ...]:
+    """Keep few milestones: the farther back, the farther apart (about two for each doubling).
+
+    Those at the offsets ``always`` are kept.
+    """
     kept: list[Milestone] = []
     marks = 0
     for milestone in reversed(milestones):
         distance = milestones[-1].number - milestone.number
         step = 1 << max(distance.bit_length() - 2, 0)
         marks += len(milestone.marks)
-        if milestone.number % step == 0 and (marks <= _MARKS_MAX or len(kept) <= 1):
+        is_kept = milestone.number % step == 0 and (marks <= _MARKS_MAX or len(kept) <= 1)
+        if is_kept or milestone.reput_from_offset in always:
             kept.append(milestone)
     return tuple(reversed(kept))
 
 
-def add_milestone(progress: Progress, marks: Iterable[QueueMark]) -> tuple[Milestone, ...]:
+def add_milestone(
+    progress: Progress, marks: Iterable[QueueMark], kept: frozenset[int] = frozenset()
+) -> tuple[Milestone, ...]:
     """Add the end of a batch to the milestones, and thin them."""
     last = progress.last_record
     if last is None:
@@ -168,7 +177,7 @@ def add_milestone(progress: Progress, marks: Iterable[QueueMark]) -> tuple[Miles
         marks=tuple(mark for key, mark in known.items() if key in dropped),
         index_msg_timestamp=progress.index_msg_timestamp,
     )
-    return thin((*progress.milestones, milestone))
+    return thin((*progress.milestones, milestone), kept)
 
 
 def advance(
@@ -194,7 +203,7 @@ def advance(
         drops=_add_drops(progress.drops, end.drops),
         milestones=milestones,
     )
-    return replace(progress, milestones=add_milestone(progress, end.marks))
+    return replace(progress, milestones=add_milestone(progress, end.marks, end.kept))
 
 
 def _add_drops(known: Drops, new: Mapping[tuple[str, int], tuple[int, int]]) -> Drops:

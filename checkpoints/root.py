@@ -113,13 +113,15 @@ class DispatchRoot:
         return root
 
     @classmethod
-    def unread(cls, root: DispatchRoot, path: Path) -> DispatchRoot:
-        """Open a root below one that is owned: of the same log, which begins where that one does.
+    def unread(
+        cls, root: DispatchRoot, path: Path, begin: int, config: StoreConfig
+    ) -> DispatchRoot:
+        """Open a root below one that is owned: of the same log, dispatched from ``begin`` on.
 
         It is recovered if need be, as by ``open``; its ``close`` gives nothing back.
         """
-        built, begin = cls(path, root.disk, None), root.progress.begin_offset
-        built._begin(Path(root.progress.store), root.log.config, begin, None)
+        built = cls(path, root.disk, None)
+        built._begin(Path(root.progress.store), config, begin, None)
         built.progress = replace(built.progress, log_was_clean=root.progress.log_was_clean)
         return built
 
@@ -136,12 +138,6 @@ class DispatchRoot:
             is_ours = before is not None and not self._find_other(before)
             log_was_clean = before.log_was_clean if before and is_ours else not has_abort
         self.progress = replace(new, log_was_clean=log_was_clean)
-
-    def begin_at_minimum(self) -> None:
-        """Let a root that is replaced begin at what is the log's minimum now."""
-        self.log.refresh()
-        begin = max(self.log.min_offset(), 0)
-        self.progress = replace(self.progress, begin_offset=begin, reput_from_offset=begin)
 
     def replaced(self, progress: Progress) -> None:
         """Own the root that has been put in the place of the one that was taken."""

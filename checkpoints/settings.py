@@ -6,6 +6,33 @@ from pathlib import Path
 
 from checkpoints.progress import read_progress
 from store.config import BROKER_CONF, StoreConfig, config_from_shape, load_config
+from store.errors import ConfigError
+from store.foreign import refuse_foreign_store, require_log_files
+
+
+def open_store_config(
+    store_root: Path,
+    output: Path | None,
+    broker_conf: Path | None,
+    broker_version: str | None,
+    *,
+    needs_log: bool,
+) -> StoreConfig:
+    """Return the settings for STORE, checked to be a directory of a kind that is read here.
+
+    They are those of ``resolve_config`` if there is an OUTPUT. ``needs_log``: refuse a commit log
+    without a file. Raises ConfigError, StoreIOError, UnsupportedFormatError.
+    """
+    if not store_root.is_dir():
+        raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
+    if output is None:
+        config = load_config(store_root, broker_conf, broker_version)
+    else:
+        config = resolve_config(store_root, output, broker_conf, broker_version)
+    refuse_foreign_store(store_root, config)
+    if needs_log:
+        require_log_files(store_root, config)
+    return config
 
 
 def resolve_config(

@@ -1,11 +1,12 @@
 """The swap of rebuilt queues for the old ones, whole or not at all wherever it is cut off.
 
-Rebuilt queues lie below ``OUTPUT/reput/rebuild/new``, as in a root. The record ``reput/swap`` is
-durable before the first of them is moved, and there until all are in their places: whoever opens
-the root finishes what it names. The old files go to ``reput/rebuild/old`` and are deleted last.
+A rebuild (``checkpoints.rebuild``) makes a new root, ``OUTPUT/reput/bulk/new``. Of a whole root all
+that a dispatch makes is swapped, and its progress. Where some queues were rebuilt, they are first
+moved to ``reput/rebuild/new``, and swapped from there one by one.
 
-A rebuild of a whole root (``checkpoints.rebuild``) swaps all that a dispatch makes, and its
-progress. Its new root is ``OUTPUT/reput/bulk/new``.
+The record ``reput/swap`` is durable before the first old file is moved, and there until all new
+ones are in their places: whoever opens the root finishes what it names. The old files go to
+``reput/bulk/old`` or ``reput/rebuild/old`` and are deleted last.
 
 A swap begins a new generation of the root's files (``store.dispatched``): the progress that says so
 is written when all are in their places, before the record is removed. So a reader that finds
@@ -108,7 +109,7 @@ def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress |
     if record is not None:
         if record.whole is not None and record.progress is not None:
             progress = _finish_whole(root, (record.whole, record.progress), progress, disk)
-            _forget_beginning(root, disk)  # durably, before the swap is over
+            forget_beginning(root, disk)  # durably, before the swap is over
         else:
             progress = _finish_queues(root, record, progress, disk)
         disk.remove(root / SWAP)
@@ -195,12 +196,12 @@ def _check_unnamed(root: Path, names: tuple[str, ...], target: Progress) -> None
 
 def forget(root: Path, disk: Disk) -> None:
     """Delete what a rebuild of the whole root has built, durably nothing that one resumes from."""
-    _forget_beginning(root, disk)
+    forget_beginning(root, disk)
     if (root / WHOLE_DIR).is_dir():
         disk.remove_tree(root / WHOLE_DIR)
 
 
-def _forget_beginning(root: Path, disk: Disk) -> None:
+def forget_beginning(root: Path, disk: Disk) -> None:
     """Delete, durably, what says that a rebuild can be resumed."""
     disk.remove(root / BOOT)
     disk.remove(root / PLAN)

@@ -140,7 +140,7 @@ class ConsumeQueueStore:
 
     def marks(self, requests: DispatchRequests) -> list[QueueMark]:
         """Return where the queues that these requests touch end now."""
-        keys = queues_of(requests)
+        keys = [key for key in queues_of(requests) if self._only is None or self._only(key)]
         for key in keys:
             self._number(key, requests)
         return self.marks_of(keys)

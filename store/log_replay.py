@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -31,35 +31,20 @@ Scanned = tuple[int, list[DispatchRequests | Damage]]  # the end, and the stretc
 
 
 class LogReplay:
-    """Replays the spans ``[begin, end)`` of a log in order; ``at`` is the offset reached.
+    """Replays the span ``[begin, end)`` of a log; ``at`` is the offset reached."""
 
-    ``reason``, if given, says why the log must reach the last span's end.
-    """
-
-    def __init__(
-        self,
-        log: CommitLog,
-        planner: LogPlanner,
-        spans: Sequence[tuple[int, int]],
-        reason: str = "",
-    ) -> None:
-        self.at = spans[0][0] if spans else 0
+    def __init__(self, log: CommitLog, planner: LogPlanner, span: tuple[int, int]) -> None:
+        self.at = span[0]
         self._log = log
         self._planner = planner
-        self._spans = spans
-        self._reason = reason
+        self._span = span
 
     def batches(self) -> Iterator[DispatchRequests]:
         """Yield the requests of all records before damage. Raises DamageError at the damage."""
-        for begin, end in self._spans:
-            self.at = begin
-            scan = scan_in_order(self._planner, self._log.config, (begin, end))
-            with closing(scan) as scanned:
-                for stop, stretches in scanned:
-                    yield from self._requests(stop, stretches)
-            if self.at < end:
-                self._check_end()
-                return
+        scan = scan_in_order(self._planner, self._log.config, self._span)
+        with closing(scan) as scanned:
+            for stop, stretches in scanned:
+                yield from self._requests(stop, stretches)
 
     def _requests(
         self, stop: int, stretches: list[DispatchRequests | Damage]
@@ -71,10 +56,6 @@ class LogReplay:
             yield concat(requests)
         if damage is not None:
             raise cannot_derive(damage)
-
-    def _check_end(self) -> None:
-        if self._reason:
-            raise log_too_short(self._log, self.at, self._reason)
 
 
 def cannot_derive(damage: Damage) -> DamageError:

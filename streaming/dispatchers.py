@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from checkpoints.progress import BatchEnd, LostRange, queue_key
+from checkpoints.queue_selection import QueueSelection
 from checkpoints.retention import Retention
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
@@ -89,12 +90,12 @@ class _Batch:
 
 
 class DispatchSink(BatchSink):
-    """Applies batches to one root."""
+    """Applies batches to one root; with a selection, to some of its queues and no others."""
 
     name = "dispatch"
     takes_parts = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - how a root is dispatched
         self,
         root: DispatchRoot,
         config: StoreConfig,
@@ -102,9 +103,11 @@ class DispatchSink(BatchSink):
         fail_on_data_loss: bool = True,
         keep_expired: bool = False,
         listeners: Sequence[ArrivalListener] = (),
+        selection: QueueSelection | None = None,
     ) -> None:
         super().__init__()
         self._root = root
+        self._selection = selection
         self._fail_on_data_loss = fail_on_data_loss
         self._listeners = tuple(listeners)
         if not root.is_unread:
@@ -118,7 +121,9 @@ class DispatchSink(BatchSink):
             reput_from_offset=root.progress.reput_from_offset,
             expired_files=self._retention.files,
         )
-        self._queues = ConsumeQueueStore(root.path, config, root.disk)
+        self._queues = ConsumeQueueStore(
+            root.path, config, root.disk, selection.includes if selection is not None else None
+        )
         self._index = (
             IndexService(root.path, config, root.disk, is_unread=root.is_unread)
             if config.message_index_enable
@@ -211,6 +216,8 @@ class DispatchSink(BatchSink):
             raise batch.damage.error()
 
     def _may_skip(self, offset: int) -> bool:
+        if self._selection is not None:
+            return self._selection.is_lost(offset)
         return not self._fail_on_data_loss and self._root.may_skip(offset)
 
     def _commit(self, requests: list[DispatchRequests], lost: list[Damage], end: int) -> None:
@@ -227,6 +234,7 @@ class DispatchSink(BatchSink):
                 drops=drops,
                 marks=self._queues.marks_of({*known, *drops}),
                 lost=tuple(LostRange(d.begin, d.end, d.path, d.reason) for d in lost),
+                kept=self._selection.milestones if self._selection is not None else frozenset(),
             )
         )
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from checkpoints.fingerprint import change_of
+from checkpoints.settings import open_store_config
 from store.broker_config_files import read_topic_configs
 from store.commit_log import CommitLog
 from store.compression import BODY_BYTES_MAX
-from store.config import StoreConfig, load_config
+from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, LostDataError, StoreIOError, UnknownTopicError
-from store.foreign import refuse_foreign_store, require_log_files
 from store.layout import ABORT_FILE, CONSUME_QUEUE_DIR
 from store.log_position import first_stored_at
 from store.log_range import LogRange
@@ -113,11 +113,10 @@ def export(
 @contextmanager
 def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[ExportJob]:
     """Plan an export and lock its directory while inside. Raises as ``export``, without Spark."""
+    given = options.broker_conf, options.broker_version
+    config = open_store_config(store_root, None, *given, needs_log=True)
     settings = make_settings(store_root, options)
     check_directory(to, append=options.append)
-    config = load_config(store_root, options.broker_conf, options.broker_version)
-    refuse_foreign_store(store_root, config)
-    require_log_files(store_root, config)
     for log in config.commit_log_paths(store_root):
         if to.resolve().is_relative_to(log.resolve()):
             raise ConfigError(f"--to {to} is inside the commit log {log}")
@@ -138,8 +137,6 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
 
 def make_settings(store_root: Path, options: ExportOptions) -> ExportSettings:
     """Return the settings of an export. Raises ConfigError naming the option that is wrong."""
-    if not store_root.is_dir():
-        raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
     kind, begin, end = options.file_format, options.from_time, options.to_time
     if kind not in COMPRESSIONS:
         known = ", ".join(COMPRESSIONS)

@@ -16,12 +16,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from checkpoints.settings import open_store_config
 from store.broker_config_files import read_topic_configs
 from store.commit_log import CommitLog
 from store.compression import BODY_BYTES_MAX
-from store.config import StoreConfig, load_config
+from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
-from store.foreign import refuse_foreign_store, require_log_files
 from store.layout import ABORT_FILE
 from store.log_plan import UNLIMITED
 from store.log_position import asked_offset, first_stored_after
@@ -150,15 +150,11 @@ def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
     if options.from_offset is not None and options.from_time is not None:
         raise ConfigError("give an offset or a time to begin at, not both")
     check_kafka_name(options.position_topic, "--position-topic")
-    if not store_root.is_dir():
-        raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
+    given = options.broker_conf, options.broker_version
+    config = open_store_config(store_root, None, *given, needs_log=options.available_now)
     client = client_options(options.bootstrap, options.properties, _DEFAULTS)
     codec = client.get("compression_type") or options.compression
     check_codec(codec)
-    config = load_config(store_root, options.broker_conf, options.broker_version)
-    refuse_foreign_store(store_root, config)
-    if options.available_now:
-        require_log_files(store_root, config)
     log = CommitLog(config.commit_log_paths(store_root), config)
     name = options.name or default_name(store_root, options.rules.prefix)
     cluster = Cluster(client)

@@ -12,11 +12,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.adoption import Report
 from checkpoints.root import DispatchRoot
-from checkpoints.settings import resolve_config
+from checkpoints.settings import open_store_config
 from store.commit_log import CommitLog
 from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
-from store.foreign import refuse_foreign_store, require_log_files
 from store.given_path import given_path
 from store.log_position import asked_offset
 from streaming.dispatchers import ArrivalListener, DispatchSink
@@ -143,12 +142,8 @@ def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -
     """Check everything that can be checked without Spark, and take the root."""
     spark_interval(options.trigger_interval)
     check_size("max_bytes_per_trigger", options.max_bytes_per_trigger)
-    if not store_root.is_dir():
-        raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
-    config = resolve_config(store_root, output, options.broker_conf, options.broker_version)
-    refuse_foreign_store(store_root, config)
-    if options.available_now:
-        require_log_files(store_root, config)
+    given = options.broker_conf, options.broker_version
+    config = open_store_config(store_root, output, *given, needs_log=options.available_now)
     replay_from = _replay_offset(store_root, config, options)
     root = DispatchRoot.open(
         output, store_root, config, from_offset=replay_from, report=options.on_recovery

@@ -97,6 +97,10 @@ class CrashingDisk(Disk):
         self._live()
         self._settle(path_of(fd))
 
+    def _syncfs(self, fd: int) -> None:
+        self._live()
+        self.changes.clear()
+
     def _settle(self, path: Path) -> None:
         for change in self.changes:
             change.awaits.discard(path)

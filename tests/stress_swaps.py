@@ -20,14 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from checkpoints.queue_rebuild import Rebuild
 from checkpoints.root import DispatchRoot
 from store import Boundary, MessageStore
 from store.disk import Disk
-from store.log_plan import LogPlanner
 from tests.checkpoints.test_retention import sent
 from tests.dispatching import dispatch_all
-from tests.rebuilding import rebuild_all
+from tests.rebuilding import rebuild_all, rebuild_topic
 from tests.verify_stores import VARIANTS, write_store
 
 CONFIG = VARIANTS["ext"]
@@ -43,9 +41,7 @@ def swap_whole(store: Path, output: Path) -> None:
 
 
 def swap_topic(store: Path, output: Path) -> None:
-    root = DispatchRoot.open(output, store, CONFIG)
-    Rebuild(root, LogPlanner(root.log, lambda: True), lambda key: key[0] == "T").run()
-    root.close(clean=True)
+    rebuild_topic((store, output), CONFIG, "T", disk=Disk())
 
 
 def roll_back(store: Path, output: Path) -> None:

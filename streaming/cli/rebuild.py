@@ -26,10 +26,9 @@ from streaming.cli.options import (
 from streaming.cli.show import drops_line, progress_bar
 
 if TYPE_CHECKING:
-    from checkpoints.queue_rebuild import RebuiltQueue
+    from checkpoints.root import DispatchRoot
     from store.config import StoreConfig
-    from streaming.cli.show import Report
-    from streaming.rebuild import Rebuilt
+    from streaming.rebuild import Rebuilt, RebuiltQueue
 
 
 def register(app: typer.Typer) -> None:
@@ -80,17 +79,19 @@ def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
             raise ConfigError("--queue needs --topic")
         _rebuild_all(store, output, broker_conf, broker_version, (master, as_json))
         return
-    from checkpoints.settings import resolve_config
+    from checkpoints.queue_selection import QueueSelection
+    from checkpoints.settings import open_store_config
+    from streaming.rebuild import rebuild_queues
 
     if master is not None:
         raise ConfigError("--master is for a rebuild of everything; --topic runs without Spark")
-    if not store.is_dir():
-        raise ConfigError(f"{store} is not a directory: give the broker's storePathRootDir")
-    config = resolve_config(store, output, broker_conf, broker_version)
+    config = open_store_config(store, output, broker_conf, broker_version, needs_log=False)
     if not as_json:
         say(describe_settings(config))
     with progress_bar("rebuilding", is_shown=sys.stderr.isatty() and not as_json) as report:
-        queues = _rebuild((store, output), config, (topic, queue), report)
+        root = _open_root(store, output, config)
+        selection = QueueSelection(topic, queue, root.progress)
+        queues = rebuild_queues(root, selection, report=report)
     for one in queues:
         if as_json:
             print_json(_json(one))
@@ -159,36 +160,20 @@ def _whole_json(result: Rebuilt) -> dict[str, Any]:
     }
 
 
-def _rebuild(
-    roots: tuple[Path, Path],
-    config: StoreConfig,
-    asked: tuple[str, int | None],
-    report: Report | None,
-) -> list[RebuiltQueue]:
-    """Own the root, which is recovered then, and rebuild in it."""
+def _open_root(store: Path, output: Path, config: StoreConfig) -> DispatchRoot:
+    """Own a root that a dispatch made; it is recovered then."""
     from checkpoints.progress import read_progress
-    from checkpoints.queue_rebuild import Rebuild
     from checkpoints.root import DispatchRoot
-    from store.foreign import refuse_foreign_store
-    from store.log_plan import LogPlanner
 
-    store, output = roots
     if read_progress(output) is None:
         raise ConfigError(
             f"no dispatch of ours made {output}: run reput dispatch STORE --output {output} first, "
             "which takes it over"
         )
-    refuse_foreign_store(store, config)
     root = DispatchRoot.open(output, store, config)
-    try:
-        for done in root.recovered:
-            say(f"recovered first: {done.why}; the root is at {done.to_offset} now")
-        planner = LogPlanner(root.log, lambda: root.is_log_clean(store))
-        topic, queue_id = asked
-        rebuild = Rebuild(root, planner, lambda q: q[0] == topic and queue_id in (None, q[1]))
-        return rebuild.run(report)
-    finally:
-        root.close(clean=not root.is_in_swap())
+    for done in root.recovered:
+        say(f"recovered first: {done.why}; the root is at {done.to_offset} now")
+    return root
 
 
 def _lines(queue: RebuiltQueue) -> Iterator[str]:

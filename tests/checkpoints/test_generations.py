@@ -16,7 +16,6 @@ import pytest
 
 import store.dispatched
 from checkpoints.progress import read_progress, write_progress
-from checkpoints.queue_rebuild import Rebuild
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import SwapRecord, write_swap
 from store import MessageStore, message_store
@@ -25,10 +24,9 @@ from store.dispatched import PROGRESS, SWAP, read_dispatched
 from store.errors import StoreIOError
 from store.get_message import get_message
 from store.layout import LOCK_CONTENT, LOCK_FILE
-from store.log_plan import LogPlanner
 from tests.checkpoints.test_retention import log_files, sent
 from tests.dispatching import HastyDisk, dispatch_all
-from tests.rebuilding import rebuild_all
+from tests.rebuilding import rebuild_all, rebuild_topic
 from tests.stress_reads import RenamingDisk
 from tests.verify_stores import CONFIG, forget_progress, write_store
 
@@ -59,9 +57,7 @@ def generation(output: Path) -> int:
 
 
 def swap_queues(store_root: Path, output: Path) -> None:
-    root = DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk())
-    Rebuild(root, LogPlanner(root.log, lambda: True), lambda key: key[0] == "T").run()
-    root.close(clean=True)
+    rebuild_topic((store_root, output), CONFIG, "T")
 
 
 def swap_whole(store_root: Path, output: Path) -> None:

@@ -4,15 +4,17 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+import checkpoints.rebuild
 import store.dispatched
-from checkpoints.queue_rebuild import Rebuild
+from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
-from checkpoints.swap import REBUILD_DIR, SwapRecord, write_swap
+from checkpoints.swap import BOOT, REBUILD_DIR, WHOLE_DIR, SwapRecord, write_swap
 from store import MessageStore
 from store.config import StoreConfig
 from store.disk import Disk
@@ -20,10 +22,13 @@ from store.dispatched import SWAP
 from store.errors import StoreIOError
 from store.log_plan import LogPlanner
 from store.mapped_file import MappedFileQueue
+from streaming.dispatchers import DispatchSink
+from streaming.feed import threads_feed
 from streaming.verification import verify
 from tests.checkpoints.test_retention import log_files, sent
 from tests.crashes import CrashingDisk, Killed
 from tests.dispatching import Content, HastyDisk, assert_same_content, dispatch_all, tree
+from tests.rebuilding import fail_after, rebuild_all, rebuild_topic
 from tests.verify_stores import VARIANTS, flip, messages, write_store
 
 TOPIC = "T"
@@ -44,17 +49,6 @@ def made(request: pytest.FixtureRequest, tmp_path: Path, config: StoreConfig) ->
         for path in log_files(roots[0])[:2]:
             path.unlink()
     return roots
-
-
-def rebuild(roots: tuple[Path, Path], config: StoreConfig, disk: Disk, topic: str = TOPIC) -> None:
-    store_root, output = roots
-    root = DispatchRoot.open(output, store_root, config, disk=disk)
-    try:
-        planner = LogPlanner(root.log, lambda: True)
-        Rebuild(root, planner, lambda key: key[0] == topic).run()
-        root.close(clean=True)
-    finally:
-        root._release()
 
 
 def queues(root: Path) -> dict[str, Content]:
@@ -84,22 +78,25 @@ def killed_roots(
     copy = output.with_name("copy")
     shutil.copytree(output, copy)
     noted = NotingDisk(MANY, output.with_name("graves"))
-    rebuild((store_root, copy), config, noted, topic)
+    rebuild_topic((store_root, copy), config, topic, disk=noted)
     total = MANY - noted.calls
     assert 40 < noted.swap_at < total - 20
-    for calls in [*range(0, noted.swap_at, 15), *range(noted.swap_at - 2, total)]:
+    for calls in [*range(0, noted.swap_at, 16), *range(noted.swap_at - 2, total)]:
         shutil.rmtree(copy)
         shutil.copytree(output, copy)
         disk = CrashingDisk(calls, output.with_name("graves"))
         with pytest.raises(Killed):
-            rebuild((store_root, copy), config, disk, topic)
+            rebuild_topic((store_root, copy), config, topic, disk=disk)
         if calls % 2:  # the power is lost later, when the next process is on its way
             following = CrashingDisk(calls // 2 % 40, output.with_name("graves"))
             following.follow(disk)
             with pytest.raises(Killed):
-                rebuild((store_root, copy), config, following, topic)
+                rebuild_topic((store_root, copy), config, topic, disk=following)
             disk = following
-        disk.lose(Random(calls), kept=calls % 3 / 2)
+        kept = calls % 3 / 2
+        disk.lose(Random(calls), kept)
+        if kept < 1 and (copy / BOOT).exists():
+            (copy / BOOT).write_bytes(b"another boot")
         yield copy
 
 
@@ -110,9 +107,10 @@ def test_killed_at_any_call_it_leaves_the_old_queue_or_the_new_one(
     flip(min((output / "consumequeue/T/0").iterdir()), 15)
     old = queues(output)
     shutil.copytree(output, tmp_path / "rebuilt")
-    rebuild((store_root, tmp_path / "rebuilt"), config, HastyDisk())
+    rebuild_topic((store_root, tmp_path / "rebuilt"), config, TOPIC)
     new = queues(tmp_path / "rebuilt")
     found = {"old": 0, "new": 0}
+    resumed = 0
     for root in killed_roots(made, config):
         had_begun = (root / SWAP).exists()
         dispatch_all(store_root, root, config, keep_expired=True)
@@ -124,7 +122,126 @@ def test_killed_at_any_call_it_leaves_the_old_queue_or_the_new_one(
         assert now == new or not had_begun
         assert not (root / REBUILD_DIR).exists()
         assert not (root / SWAP).exists()
+        assert (root / BOOT).exists() or not (root / WHOLE_DIR).exists()
+        if now != new:
+            begins: list[int] = []
+            rebuild_topic((store_root, root), config, TOPIC, before=begins.append)
+            resumed += not begins or begins[0] > int(log_files(store_root)[0].name)
+            assert_same_content(queues(root), new)
+            assert not (root / WHOLE_DIR).exists()
     assert min(found.values()) > 1
+    assert resumed > 1
+
+
+def interrupt(roots: tuple[Path, Path], config: StoreConfig, batches: int = 6) -> None:
+    before = queues(roots[1])
+    with pytest.raises(KeyboardInterrupt):
+        rebuild_topic(roots, config, TOPIC, before=fail_after(batches, KeyboardInterrupt()))
+    assert queues(roots[1]) == before
+    assert (roots[1] / BOOT).exists()
+
+
+def dispatched(output: Path) -> tuple[dict[str, Content], object, object]:
+    """Return a root's queues, and the milestones and drops of its progress."""
+    progress = read_progress(output)
+    assert progress is not None
+    return queues(output), progress.milestones, progress.drops
+
+
+def test_an_interrupted_rebuild_is_resumed(
+    made: tuple[Path, Path], config: StoreConfig, tmp_path: Path
+) -> None:
+    store_root, output = made
+    flip(max((output / "consumequeue/T/0").iterdir()), 15)
+    shutil.copytree(output, tmp_path / "undisturbed")
+    interrupt(made, config)
+    begins: list[int] = []
+    resumed = rebuild_topic(made, config, TOPIC, before=begins.append)
+    begin = int(log_files(store_root)[0].name)
+    assert begins[0] > begin + 1_000
+    undisturbed = store_root, tmp_path / "undisturbed"
+    assert resumed == rebuild_topic(undisturbed, config, TOPIC, before=begins.append)
+    assert begin in begins
+    assert dispatched(output) == dispatched(tmp_path / "undisturbed")
+    assert verify(store_root, output, config).differences == ()
+    assert not (output / WHOLE_DIR).exists()
+
+
+def test_a_resumed_rebuild_of_an_aged_queue_has_all_marks_of_what_was_dropped(
+    tmp_path: Path,
+) -> None:
+    config = VARIANTS["ext"]
+    repeated = [m for n in range(4, 60, 4) for m in (*messages(4, n), *messages(1, n))]
+    roots = write_store(tmp_path, repeated), tmp_path / "output"
+    dispatch_all(*roots, config, one_by_one=True)
+    log_files(roots[0])[0].unlink()
+    begin = int(log_files(roots[0])[0].name)
+    with pytest.raises(KeyboardInterrupt):
+        rebuild_topic(roots, config, "TopicTest", before=fail_after(14, KeyboardInterrupt()))
+    begins: list[int] = []
+    (queue,) = rebuild_topic(roots, config, "TopicTest", before=begins.append)
+    assert begins[0] > begin
+    progress = read_progress(roots[1])
+    assert progress is not None
+    assert progress.drops == {"TopicTest/0": {"repeated": queue.drops.repeated, "gaps": 0}}
+    noted = [m for m in progress.milestones if m.last_record.offset >= begin]
+    assert sum(m.reput_from_offset < begins[0] and m.marks != () for m in noted) > 3
+    for milestone in noted:  # as of a dispatch that ends there
+        root = DispatchRoot.open(tmp_path / "there", roots[0], config, disk=HastyDisk())
+        sink = DispatchSink(root, config)
+        planner = LogPlanner(root.log, lambda: True)
+        span = root.progress.reput_from_offset, milestone.reput_from_offset
+        threads_feed(planner, config)(span, True, sink)
+        sink.close()
+        there = root.progress.milestones[-1]
+        assert (milestone.marks, milestone.drops) == (there.marks, there.drops)
+
+
+@pytest.mark.parametrize("what", ["topic", "queue", "everything", "of everything", "boot"])
+def test_what_a_rebuild_of_other_queues_left_is_discarded(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = VARIANTS["plain"]
+    roots = write_store(tmp_path, sent(60)), tmp_path / "output"
+    dispatch_all(*roots, config)
+    right, begins = queues(roots[1]), list[int]()
+    if what == "of everything":
+        with pytest.raises(KeyboardInterrupt):
+            rebuild_all(*roots, config, before=fail_after(6, KeyboardInterrupt()))
+    else:
+        interrupt(roots, config)
+    if what == "everything":
+        rebuild_all(*roots, config, before=begins.append)
+    elif what == "topic":
+        rebuild_topic(roots, config, "Rare", before=begins.append)
+    elif what == "queue":
+        rebuild_topic(roots, config, TOPIC, queue_id=0, before=begins.append)
+    else:
+        if what == "boot":
+            monkeypatch.setattr(checkpoints.rebuild, "boot_id", lambda: b"another")
+        rebuild_topic(roots, config, TOPIC, before=begins.append)
+    assert begins[0] == 0
+    assert_same_content(queues(roots[1]), right)
+    assert not (roots[1] / WHOLE_DIR).exists()
+
+
+def test_a_rebuild_of_a_root_that_was_dispatched_again_since_starts_over(tmp_path: Path) -> None:
+    config = VARIANTS["plain"]
+    roots = write_store(tmp_path, messages(60)), tmp_path / "output"
+    dispatch_all(*roots, config, max_bytes=2000)
+    with pytest.raises(KeyboardInterrupt):
+        rebuild_topic(roots, config, "TopicTest", before=fail_after(14, KeyboardInterrupt()))
+    shutil.rmtree(roots[0])
+    write_store(tmp_path, messages(8))
+    dispatch_all(*roots, config)  # rolled back
+    shutil.rmtree(roots[0])
+    write_store(tmp_path, [*messages(8), *(replace(m, flag=7) for m in messages(50, 8))])
+    dispatch_all(*roots, config, max_bytes=900)
+    begins: list[int] = []
+    flip(min((roots[1] / "consumequeue/TopicTest/0").iterdir()), 15)
+    rebuild_topic(roots, config, "TopicTest", before=begins.append)
+    assert begins[0] == 0
+    assert verify(*roots, config).differences == ()
 
 
 def messages_of(reads: MessageStore) -> list[tuple[str, int, bytes]]:
@@ -180,7 +297,7 @@ def test_readers_go_on_while_queues_are_replaced(
             for thread in threads:
                 thread.start()
             for _ in range(10):
-                rebuild(made, config, Disk())
+                rebuild_topic(made, config, TOPIC, disk=Disk())
             stop.set()
             for thread in threads:
                 thread.join()
@@ -217,7 +334,7 @@ def test_a_queue_that_has_no_ext_units_any_more_has_no_ext_files(tmp_path: Path)
     shutil.copytree(roots[1] / "consumequeue_ext/TopicTest", roots[1] / "consumequeue_ext/Other")
     expected = queues(roots[1])
     shutil.copytree(roots[1] / "consumequeue_ext/TopicTest/0", tmp_path / "ext")
-    rebuild(roots, config, HastyDisk(), "TopicTest")
+    rebuild_topic(roots, config, "TopicTest")
     assert queues(roots[1]) == expected
 
 

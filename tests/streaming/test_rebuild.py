@@ -38,14 +38,6 @@ MANY = 1_000_000
 SWAP_CALLS = 150  # of the disk, at the end of a rebuild
 
 
-class SyncingDisk(CrashingDisk):
-    """One on which a sync of the file system is a call too, which leaves nothing to be lost."""
-
-    def _syncfs(self, fd: int) -> None:
-        self._live()
-        self.changes.clear()
-
-
 @pytest.fixture(params=list(VARIANTS))
 def config(request: pytest.FixtureRequest) -> StoreConfig:
     return VARIANTS[str(request.param)]
@@ -269,7 +261,7 @@ def test_killed_at_any_call_it_leaves_the_old_root_or_the_new_one(
     wrong = built_tree(begun)
     boots = itertools.count()
     shutil.copytree(begun, copy)
-    counted = SyncingDisk(MANY, tmp_path / "graves")
+    counted = CrashingDisk(MANY, tmp_path / "graves")
     rebuild_all(store_root, copy, config, disk=counted)
     assert built_tree(copy) == right
     found, total = {"old": 0, "new": 0}, MANY - counted.calls
@@ -277,7 +269,7 @@ def test_killed_at_any_call_it_leaves_the_old_root_or_the_new_one(
 
     def kill(calls: int, seed: int) -> None:
         """Rebuild until the process is killed; perhaps the power is lost with it."""
-        disk = SyncingDisk(calls, tmp_path / "graves")
+        disk = CrashingDisk(calls, tmp_path / "graves")
         with pytest.raises(Killed):
             rebuild_all(store_root, copy, config, disk=disk)
         kept = seed % 3 / 2
