@@ -6,14 +6,14 @@ import shutil
 import time
 from pathlib import Path
 
-from store.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.dispatch_request import DispatchRequests, concat
+from store.commitlog.planner import LogPlanner
+from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
-from store.consume_queue_store import ConsumeQueueStore
-from store.disk import Disk
-from store.dispatch_request import DispatchRequests, concat
-from store.index_service import IndexService
-from store.log_plan import LogPlanner
-from store.scan import Scanner
+from store.consumequeue.writer import ConsumeQueueStore
+from store.index.writer import IndexService
+from store.io.disk import Disk
 
 ROUNDS = 3
 

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 from bench.log import templates
-from store.commit_log_writer import CommitLogWriter, numbered
+from store.commitlog.writer import CommitLogWriter, numbered
 from store.config import StoreConfig
-from store.consume_queue import ConsumeQueue
-from streaming.query import DispatchOptions, begin_dispatch
-from streaming.session import build_session
+from store.consumequeue.files import ConsumeQueue
+from streaming.queries.dispatch import DispatchOptions, begin_dispatch
+from streaming.spark.session import build_session
 
 RATE = 100  # messages a second
 COLD_SECONDS, SECONDS = 10.0, 40.0

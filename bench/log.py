@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from store.commit_log_writer import CommitLogWriter
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
-from store.record import NewMessage, make_properties
 
 QUEUES = 8
 _BODY = b"order ######## " + b"x" * 185

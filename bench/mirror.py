@@ -15,15 +15,15 @@ from typing import Any
 from kafka import KafkaProducer
 
 from bench.log import QUEUES
-from store.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.planner import LogPlanner
+from store.commitlog.scanner import Scanner
 from store.config import load_config
-from store.log_plan import LogPlanner
-from store.scan import Scanner
 from streaming.kafka.routes import Creation
 from streaming.kafka.topic_rules import make_rules
-from streaming.mirror_query import COMPRESSION, MirrorOptions, prepare_mirror
-from streaming.query import query_error
-from streaming.session import build_session
+from streaming.queries.dispatch import query_error
+from streaming.queries.mirror import COMPRESSION, MirrorOptions, prepare_mirror
+from streaming.spark.session import build_session
 
 NO_KAFKA = "mirror: not run; --kafka-bootstrap names a Kafka to write to"
 _SENT = 100_000

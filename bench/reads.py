@@ -19,12 +19,12 @@ from bench.broker import Broker, BrokerFigure, Request
 from bench.log import templates
 from checkpoints.root import DispatchRoot
 from store import MessageStore
-from store.commit_log_writer import CommitLogWriter
+from store.commitlog.planner import LogPlanner
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.scanner import Scanner
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
-from store.log_plan import LogPlanner
-from store.record import NewMessage, make_properties
-from store.scan import Scanner
-from streaming.dispatchers import DispatchSink
+from streaming.sinks.dispatch import DispatchSink
 
 OPEN_QUEUES = 1000
 TIME_MESSAGES = 10_000_000

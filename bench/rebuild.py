@@ -27,7 +27,7 @@ from bench.log import templates
 from bench.memory import PeakMemory
 from bench.picture import Line, draw
 from bench.streaming_query import falls_behind_rate
-from store.commit_log_writer import CommitLogWriter
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from tests.integration.servers.maven import rocketmq_jars
 

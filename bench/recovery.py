@@ -15,18 +15,18 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from bench.reads import KEY_MESSAGES, KEYS_PER_MESSAGE, dispatch
-from checkpoints.recovery import Recovered
+from checkpoints.recovery.recovery import Recovered
 from checkpoints.root import DispatchRoot
 from store import layout
-from store.commit_log_writer import CommitLogWriter
+from store.commitlog.planner import LogPlanner
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.scanner import Scanner
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
-from store.disk import Disk
 from store.errors import StoreIOError
-from store.log_plan import LogPlanner
-from store.mapped_file import file_name
-from store.record import NewMessage, make_properties
-from store.scan import Scanner
-from streaming.dispatchers import DispatchSink
+from store.io.disk import Disk
+from store.io.mapped_file import file_name
+from streaming.sinks.dispatch import DispatchSink
 
 QUEUES = (100, 1_000, 10_000)
 MESSAGES_PER_QUEUE = 10

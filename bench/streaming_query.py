@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from bench.memory import PeakMemory
-from streaming.progress import DispatchProgress
-from streaming.query import DispatchOptions, begin_dispatch, query_error
-from streaming.session import build_session
+from streaming.queries.dispatch import DispatchOptions, begin_dispatch, query_error
+from streaming.queries.metrics import DispatchProgress
+from streaming.spark.session import build_session
 
 _BATCH_BYTES = 256 * 1024 * 1024  # of the log that is measured there are some batches then
 

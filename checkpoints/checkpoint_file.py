@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from store.disk import Disk
 from store.errors import DamageError
+from store.io.checked_json import read_state_file
+from store.io.disk import Disk
 from store.layout import CHECKPOINT, CHECKPOINT_FILE, CHECKPOINT_SIZE
-from store.state_codec import read_state_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from checkpoints.output_state import STATE_FILES, STATE_NAMES, find_foreign, lis
 from checkpoints.progress import REPUT_DIR
 from store import layout
 from store.errors import ConfigError
-from store.given_path import check_output_path
-from store.mapped_file import is_mapped_file_name
+from store.io.mapped_file import is_mapped_file_name
+from store.io.user_path import check_output_path
 
 NEW_OUTPUT_HINT = "give a new OUTPUT"
 _TEMPORARY = ".tmp"

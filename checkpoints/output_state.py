@@ -21,9 +21,9 @@ from checkpoints.swap import (
     REPLACED_DIR,
     WHOLE_DIR,
 )
-from store.dispatched import PROGRESS
 from store.errors import StoreError
-from store.state_codec import is_sealed, read_state_file
+from store.io.checked_json import is_sealed, read_state_file
+from store.root.progress import PROGRESS
 
 _REBUILDS = frozenset(str(p.relative_to(REPUT_DIR)) for p in (PLAN, NEW_ROOT_DIR / PROGRESS))
 STATE_FILES = frozenset({"progress", "batch", "swap"}) | _REBUILDS  # below ``reput/``

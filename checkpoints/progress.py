@@ -1,7 +1,7 @@
 """The progress record ``OUTPUT/reput/progress``: what has been dispatched and is durable.
 
 It is written after the data it names has been synced, never before, and replaced atomically. Its
-encoding: ``store.state_codec``.
+encoding: ``store.io.checked_json``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Annotated
 
 from store.config import Shape
-from store.disk import Disk
-from store.dispatched import PROGRESS, Fingerprint, check_index_fields, fields_of
-from store.index_service import IndexState
-from store.marks import QueueMark
-from store.state_codec import (
+from store.index.writer import IndexState
+from store.io.checked_json import (
     Checksum,
     Count,
     MismatchError,
@@ -28,6 +25,9 @@ from store.state_codec import (
     read_state_file,
     span,
 )
+from store.io.disk import Disk
+from store.root.ends import QueueMark
+from store.root.progress import PROGRESS, Fingerprint, check_index_fields, fields_of
 from store.state_names import Drops, IndexFileOrNone
 
 REPUT_DIR = PROGRESS.parent

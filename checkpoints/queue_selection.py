@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from checkpoints.progress import Milestone, Progress, queue_key
-from store.consume_queue_store import QueueKey
-from store.scan import Damage
+from store.commitlog.scanner import Damage
+from store.consumequeue.writer import QueueKey
 
 _End = TypeVar("_End", Progress, Milestone)
 

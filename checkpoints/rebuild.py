@@ -26,8 +26,8 @@ from checkpoints.entries import BUILT_DIRS
 from checkpoints.output import check_queue_directory, check_replaced
 from checkpoints.progress import read_progress
 from checkpoints.queue_selection import QueueSelection
+from checkpoints.recovery.foreign_writer import read_signs
 from checkpoints.root import DispatchRoot
-from checkpoints.signs import read_signs
 from checkpoints.swap import (
     BOOT,
     NEW_DIR,
@@ -39,11 +39,11 @@ from checkpoints.swap import (
     forget_beginning,
     write_swap,
 )
-from store.consume_queue_store import QueueKey
+from store.consumequeue.writer import QueueKey
 from store.errors import ConfigError, StoreError
-from store.file_system import read_small_file
+from store.io.file_system import read_small_file
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
-from store.marks import list_queues
+from store.root.ends import list_queues
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -1,6 +1,6 @@
 """Retention: OUTPUT follows the log; files whose messages have all expired go, as a broker's do.
 
-Which files: ``store.expiry``. A root may be cut off anywhere in this, on a disk that keeps any of
+Which files: ``store.root.expiry``. A root may be cut off anywhere in this, on a disk that keeps any of
 what was not synced:
 
 * of a queue's files the oldest is deleted and synced before the next one, so that what is left
@@ -18,10 +18,10 @@ from checkpoints.progress import progress_path
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from store.errors import DamageError
-from store.expiry import expired_index_files, expired_queue_files
-from store.index_file import list_index_files
-from store.index_service import IndexService
+from store.index.file import list_index_files
+from store.index.writer import IndexService
 from store.layout import INDEX_DIR
+from store.root.expiry import expired_index_files, expired_queue_files
 
 
 class Retention:

@@ -13,15 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from checkpoints.adoption import Report
-from checkpoints.batch import BatchRecord, read_batch, write_batch
+from checkpoints.batch_record import BatchRecord, read_batch, write_batch
 from checkpoints.checkpoint_file import (
     StoreCheckpoint,
     encode_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
-from checkpoints.fingerprint import check_unchanged, read_fingerprint
 from checkpoints.output import NEW_OUTPUT_HINT, check_output
 from checkpoints.output_state import is_sparks, numbered_epochs
 from checkpoints.progress import (
@@ -33,17 +31,19 @@ from checkpoints.progress import (
     read_progress,
     write_progress,
 )
-from checkpoints.recovery import Recovered, Recovery, finished_swap
-from checkpoints.signs import ANY_ABORT, checksum, find_broker, read_signs
+from checkpoints.recovery.adoption import Report
+from checkpoints.recovery.fingerprint import check_unchanged, read_fingerprint
+from checkpoints.recovery.foreign_writer import ANY_ABORT, checksum, find_broker, read_signs
+from checkpoints.recovery.recovery import Recovered, Recovery, finished_swap
 from checkpoints.swap import finish_swap
 from store import layout
-from store.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.planner import LogPlanner
 from store.config import StoreConfig, check_shape
-from store.disk import Disk
-from store.dispatched import SWAP
 from store.errors import ConfigError
-from store.log_plan import LogPlanner
-from store.marks import IndexMark, QueueMark
+from store.io.disk import Disk
+from store.root.ends import IndexMark, QueueMark
+from store.root.progress import SWAP
 
 _EPOCHS_DIR = "spark"
 _CHANGED_HINT = "the next start goes back to the last record that both have, and on from there"
@@ -223,7 +223,7 @@ class DispatchRoot:
             commit_log=",".join(map(str, config.commit_log_paths(store_root.resolve()))),
             shape=config.shape(),
             # One that leaves no milestone: the files of a root that begins anew are another
-            # generation (``store.dispatched``).
+            # generation (``store.root.progress``).
             batch=before.batch + 1 if before is not None else 0,
         )
 

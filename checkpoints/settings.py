@@ -7,7 +7,7 @@ from pathlib import Path
 from checkpoints.progress import read_progress
 from store.config import BROKER_CONF, StoreConfig, config_from_shape, load_config
 from store.errors import ConfigError
-from store.foreign import refuse_foreign_store, require_log_files
+from store.unsupported import refuse_foreign_store, require_log_files
 
 
 def open_store_config(

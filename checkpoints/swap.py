@@ -8,7 +8,7 @@ The record ``reput/swap`` is durable before the first old file is moved, and the
 ones are in their places: whoever opens the root finishes what it names. The old files go to
 ``reput/bulk/old`` or ``reput/rebuild/old`` and are deleted last.
 
-A swap begins a new generation of the root's files (``store.dispatched``): the progress that says so
+A swap begins a new generation of the root's files (``store.root.progress``): the progress that says so
 is written when all are in their places, before the record is removed. So a reader that finds
 neither the record nor a new generation after its read has seen the files of one generation.
 """
@@ -29,13 +29,9 @@ from checkpoints.progress import (
     read_progress,
     write_progress,
 )
-from checkpoints.signs import find_broker
-from store.disk import Disk
-from store.dispatched import SWAP, fields_of
+from checkpoints.recovery.foreign_writer import find_broker
 from store.errors import DamageError
-from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
-from store.links import refuse_link
-from store.state_codec import (
+from store.io.checked_json import (
     ADDED_LATER,
     MismatchError,
     decode_record,
@@ -43,6 +39,10 @@ from store.state_codec import (
     one_of,
     read_state_file,
 )
+from store.io.disk import Disk
+from store.io.links import refuse_link
+from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
+from store.root.progress import SWAP, fields_of
 from store.state_names import QueueId, Topic
 
 REBUILD_DIR = REPUT_DIR / "rebuild"

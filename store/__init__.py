@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from store.errors import StoreError
 
 if TYPE_CHECKING:
-    from store.message_store import MessageStore
-    from store.record import Message
-    from store.time_search import Boundary
+    from store.commitlog.record import Message
+    from store.consumequeue.time_search import Boundary
+    from store.reads.message_store import MessageStore
 
 __all__ = ["Boundary", "Message", "MessageStore", "StoreError"]
 
 _MODULES = {
-    "Boundary": "store.time_search",
-    "Message": "store.record",
-    "MessageStore": "store.message_store",
+    "Boundary": "store.consumequeue.time_search",
+    "Message": "store.commitlog.record",
+    "MessageStore": "store.reads.message_store",
 }
 
 

@@ -18,7 +18,8 @@ import javaproperties
 
 from store import java
 from store.errors import ConfigError, StoreIOError, UnsupportedFormatError
-from store.file_system import read_small_file
+from store.io.checked_json import Check
+from store.io.file_system import read_small_file
 from store.layout import (
     BLANK_SIZE,
     COMMIT_LOG_DIR,
@@ -29,7 +30,6 @@ from store.layout import (
     RECORD_MIN_SIZE,
     index_file_size,
 )
-from store.state_codec import Check
 from store.words import parse_fault, shown
 
 BROKER_CONF = "broker.conf"

@@ -12,7 +12,7 @@
     ├── UnknownTopicError         a topic that the store does not hold
     ├── UnsupportedFormatError    a format this project does not read
     ├── StoreIOError              the operating system refused: path, what was tried, errno
-    ├── IllegalMessageError       a message that no record can hold (in ``store.record``)
+    ├── IllegalMessageError       a message that no record can hold (in ``store.commitlog.record``)
     ├── KafkaIOError              a Kafka cluster was not reached, or did not do what was asked
     └── SparkError                Spark or Java did not start, or failed
 

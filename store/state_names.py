@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from store import java
+from store.consumequeue.names import can_name_directory
+from store.io.checked_json import Check, Count, Int32
 from store.layout import INDEX_FILE_NAME_DIGITS
-from store.queue_name import can_name_directory
-from store.state_codec import Check, Count, Int32
 
 
 def is_index_file_name(name: str) -> bool:

@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streaming.mirror_query import MirrorOptions, start_mirror
-    from streaming.query import query_error, start_dispatch
-    from streaming.session import build_session, register_source
-    from streaming.source import CommitLogDataSource
-    from streaming.stopping import stop_query
+    from streaming.queries.dispatch import query_error, start_dispatch
+    from streaming.queries.mirror import MirrorOptions, start_mirror
+    from streaming.sources.messages import CommitLogDataSource
+    from streaming.spark.session import build_session, register_source
+    from streaming.spark.stopping import stop_query
 
 __all__ = [
     "CommitLogDataSource",
@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "CommitLogDataSource": "source",
-    "MirrorOptions": "mirror_query",
-    "build_session": "session",
-    "query_error": "query",
-    "register_source": "session",
-    "start_dispatch": "query",
-    "start_mirror": "mirror_query",
-    "stop_query": "stopping",
+    "CommitLogDataSource": "sources.messages",
+    "MirrorOptions": "queries.mirror",
+    "build_session": "spark.session",
+    "query_error": "queries.dispatch",
+    "register_source": "spark.session",
+    "start_dispatch": "queries.dispatch",
+    "start_mirror": "queries.mirror",
+    "stop_query": "spark.stopping",
 }
 
 

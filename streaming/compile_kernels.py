@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 
 from checkpoints.root import DispatchRoot
 from store import MessageStore
-from store.commit_log_writer import CommitLogWriter, schedule
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.planner import LogPlanner
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.scanner import Scanner, load_kernels
+from store.commitlog.search import first_stored_at
+from store.commitlog.writer import CommitLogWriter, schedule
 from store.config import BROKER_CONF, StoreConfig, load_config
-from store.dispatch_request import DispatchRequests
-from store.dump import dump_file
+from store.dump.file import dump_file
+from store.io.mapped_file import file_name, map_file
 from store.layout import COMMIT_LOG_DIR
-from store.log_plan import LogPlanner
-from store.log_position import first_stored_at
-from store.mapped_file import file_name, map_file
-from store.message_columns import message_batches
-from store.message_schema import MESSAGE_FIELDS
-from store.record import NewMessage, make_properties
-from store.scan import Scanner, load_kernels
-from streaming.dispatchers import DispatchSink
+from store.reads.arrow import message_batches
+from store.reads.arrow_schema import MESSAGE_FIELDS
 from streaming.kafka.record_batches import Encoder, Route
-from streaming.verification import verify
+from streaming.queries.verify import verify
+from streaming.sinks.dispatch import DispatchSink
 
 _CONF = """\
 mappedFileSizeCommitLog=65536

@@ -1,6 +1,6 @@
 """What a topic's name says about its messages, as kernels: its kind, and whether it can be a queue.
 
-The plain twin of ``can_name_directory`` is in ``store.queue_name``.
+The plain twin of ``can_name_directory`` is in ``store.consumequeue.names``.
 """
 
 from __future__ import annotations

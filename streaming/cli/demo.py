@@ -19,7 +19,7 @@ from rich.text import Text
 from store import Boundary, MessageStore
 from store.config import BROKER_CONF, load_config
 from store.errors import ConfigError, StoreError
-from store.given_path import given_path
+from store.io.user_path import given_path
 from store.layout import COMMIT_LOG_DIR, SCHEDULE_TOPIC
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.dispatch import Reporter, run_dispatch
@@ -28,8 +28,8 @@ from streaming.cli.show import print_messages
 from streaming.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from store.commit_log import CommitLog
-    from streaming.query import Dispatch
+    from store.commitlog.commit_log import CommitLog
+    from streaming.queries.dispatch import Dispatch
 
 _POLL_SECONDS = 0.1
 _CATCH_UP_SECONDS = 300.0  # the first batch of an installation compiles the kernels
@@ -64,7 +64,7 @@ def demo(
     """
     root = directory if directory is not None else Path(tempfile.mkdtemp(prefix="reput-demo-"))
     store, output = root / "store", root / "output"
-    from streaming.demo_log import BROKER_CONF as DEMO_CONF
+    from streaming.cli.demo_log import BROKER_CONF as DEMO_CONF
 
     _check_directory(root, store / BROKER_CONF, DEMO_CONF)
     (store / COMMIT_LOG_DIR).mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def _check_directory(root: Path, conf: Path, demo_conf: str) -> None:
 
 def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: float) -> None:
     """Let a process append to the log while the streaming query dispatches it."""
-    from streaming.query import DispatchOptions, prepare_dispatch
+    from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
 
     console.rule("1. A broker's commit log grows, the streaming query dispatches it")
     _print(
@@ -104,9 +104,9 @@ def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: fl
 
 def _write(running: Dispatch, stop: threading.Event, store: Path, seconds: float) -> None:
     """Run the writer, then wait until all that it wrote has been dispatched."""
-    from store.commit_log import CommitLog
+    from store.commitlog.commit_log import CommitLog
 
-    command = [sys.executable, "-m", "streaming.demo_log", str(store), str(seconds)]
+    command = [sys.executable, "-m", "streaming.cli.demo_log", str(store), str(seconds)]
     with subprocess.Popen(command) as writer:
         try:
             while writer.poll() is None and running.query.isActive and not stop.is_set():
@@ -191,7 +191,7 @@ def _show_delayed(console: Console, reader: MessageStore) -> None:
 def _verify(console: Console, store: Path, output: Path) -> None:
     """Derive everything again from the log and compare."""
     from streaming.cli.verify import summary
-    from streaming.verification import verify
+    from streaming.queries.verify import verify
 
     console.rule("7. Are queues and index right?")
     _say_command(console, f"verify {store}", output)

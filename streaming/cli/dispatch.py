@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from store.errors import ConfigError, SparkError
-from store.given_path import given_output, given_path
+from store.io.user_path import given_output, given_path
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.long_running import (
     MEGA,
@@ -37,10 +37,10 @@ from streaming.cli.recover import recovered_json, recovered_words, recovery_prog
 from streaming.cli.show import drops_line
 
 if TYPE_CHECKING:
-    from streaming.dispatchers import ArrivalListener
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
-    from streaming.progress import DispatchProgress
-    from streaming.query import Dispatch, PreparedDispatch
+    from streaming.queries.dispatch import Dispatch, PreparedDispatch
+    from streaming.queries.metrics import DispatchProgress
+    from streaming.sinks.dispatch import ArrivalListener
 
 _log = logging.getLogger("reput.dispatch")
 
@@ -105,7 +105,7 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
 
     Runs until it is stopped (Ctrl-C or SIGTERM, both clean); starts again where it left off.
     """
-    from streaming.query import DispatchOptions, prepare_dispatch
+    from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
 
     reporter = Reporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
     options = DispatchOptions(

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from store.dump import Dump, FileKind, dump_file
-from store.dump_row import DAMAGE, END, Row, Sections
-from store.message_json import message_body_json
-from store.record import Message, limit_bodies
+from store.commitlog.record import Message, limit_bodies
+from store.dump.file import Dump, FileKind, dump_file
+from store.dump.rows import DAMAGE, END, Row, Sections
+from store.reads.message_json import message_body_json
 from streaming.cli import EXIT_DAMAGE
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import print_json, say, time_text

@@ -24,7 +24,7 @@ from streaming.cli.options import (
 from streaming.cli.show import progress_bar
 
 if TYPE_CHECKING:
-    from streaming.export import Exported, ExportJob, ExportOptions
+    from streaming.export.export import Exported, ExportJob, ExportOptions
 
 _NO_MESSAGE = "NO_MESSAGE"
 
@@ -99,7 +99,7 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
     Parquet has the columns of the data source rocketmq-commitlog, jsonl the fields of get --json.
     Exits with 1 if there is no message to export, unless with --append.
     """
-    from streaming.export import ExportOptions, open_export
+    from streaming.export.export import ExportOptions, open_export
 
     options = ExportOptions(
         file_format=file_format,
@@ -132,11 +132,11 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> Exported:
     """Run an export as a Spark job; without a range to export there is no need for one."""
-    from streaming.export_run import RunHere, SparkRun
+    from streaming.export.run import RunHere, SparkRun
 
     if not job.ranges:
         return job.run(RunHere())
-    from streaming.session import build_session
+    from streaming.spark.session import build_session
 
     spark = build_session("reput export", master)
     try:

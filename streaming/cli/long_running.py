@@ -22,7 +22,7 @@ from streaming.cli.lines import printable, seconds_text, size_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streaming.progress import DispatchProgress
+    from streaming.queries.metrics import DispatchProgress
 
 POLL_SECONDS = 0.2
 MEGA = 1e6
@@ -30,7 +30,7 @@ MEGA = 1e6
 
 def start_spark(name: str, master: str | None, stop: threading.Event) -> SparkSession:
     """Start Spark; its own SIGINT handler is replaced before a signal can reach it."""
-    from streaming.session import build_session
+    from streaming.spark.session import build_session
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

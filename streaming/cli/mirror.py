@@ -33,8 +33,8 @@ from streaming.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from streaming.mirror_query import Mirror, MirrorOptions, PreparedMirror
-    from streaming.progress import DispatchProgress
+    from streaming.queries.metrics import DispatchProgress
+    from streaming.queries.mirror import Mirror, MirrorOptions, PreparedMirror
 
 
 def register(app: typer.Typer) -> None:
@@ -150,7 +150,7 @@ def mirror(  # noqa: PLR0913 - one parameter an option
     from streaming.kafka.position import POSITION_TOPIC
     from streaming.kafka.routes import Creation
     from streaming.kafka.topic_rules import make_rules
-    from streaming.mirror_query import (
+    from streaming.queries.mirror import (
         TRANSACTION_BYTES,
         MirrorOptions,
         prepare_mirror,

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from store import MessageStore
-from store.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
+from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
-from store.foreign import require_log_files
-from store.given_path import given_output, given_path
+from store.io.user_path import given_output, given_path
+from store.unsupported import require_log_files
 from store.words import shown
 from streaming.cli.lines import say
-from streaming.options import parse_bytes, parse_time_ms, time_fault
+from streaming.sources.options import parse_bytes, parse_time_ms, time_fault
 
 if TYPE_CHECKING:
-    from streaming.feed import Feed
+    from streaming.queries.feed import Feed
 
 SECONDS_MAX = 366 * 24 * 3600  # of an option
 
@@ -166,8 +166,8 @@ def scan_feed(
     if master is None:
         yield None
         return
-    from streaming.session import build_session
-    from streaming.spark_feed import spark_feed
+    from streaming.queries.spark_feed import spark_feed
+    from streaming.spark.session import build_session
 
     spark = build_session(command, master)
     try:

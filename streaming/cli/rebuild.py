@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from store.errors import ConfigError
-from store.given_path import given_output
+from store.io.user_path import given_output
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import print_json, print_line, say
 from streaming.cli.options import (
@@ -28,7 +28,7 @@ from streaming.cli.show import drops_line, progress_bar
 if TYPE_CHECKING:
     from checkpoints.root import DispatchRoot
     from store.config import StoreConfig
-    from streaming.rebuild import Rebuilt, RebuiltQueue
+    from streaming.queries.rebuild import Rebuilt, RebuiltQueue
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +81,7 @@ def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
         return
     from checkpoints.queue_selection import QueueSelection
     from checkpoints.settings import open_store_config
-    from streaming.rebuild import rebuild_queues
+    from streaming.queries.rebuild import rebuild_queues
 
     if master is not None:
         raise ConfigError("--master is for a rebuild of everything; --topic runs without Spark")
@@ -112,7 +112,7 @@ def _rebuild_all(
     how: tuple[str | None, bool],
 ) -> None:
     """Rebuild everything; ``how`` = (master URL, as JSON)."""
-    from streaming.rebuild import rebuild_root, take_root
+    from streaming.queries.rebuild import rebuild_root, take_root
 
     master, as_json = how
     root = take_root(store, output, broker_conf, broker_version)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from store.errors import ConfigError
-from store.given_path import given_output
+from store.io.user_path import given_output
 from streaming.cli.lines import print_json, print_line, say
 from streaming.cli.options import BrokerConf, BrokerVersion, Json, Store, describe_settings
 
 if TYPE_CHECKING:
-    from checkpoints.adoption import Report
-    from checkpoints.recovery import Recovered
+    from checkpoints.recovery.adoption import Report
+    from checkpoints.recovery.recovery import Recovered
 
 
 def register(app: typer.Typer) -> None:
@@ -47,8 +47,8 @@ def recover(
     from checkpoints.output import is_empty
     from checkpoints.root import DispatchRoot
     from checkpoints.settings import resolve_config
-    from store.dispatched import read_dispatched
-    from store.foreign import refuse_foreign_store, require_log_files
+    from store.root.progress import read_dispatched
+    from store.unsupported import refuse_foreign_store, require_log_files
 
     if not output.is_dir() or is_empty(output):
         raise ConfigError(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from store.commitlog.record import Message
 from store.errors import BodyTooLargeError
-from store.message_json import body_text, message_json
-from store.record import Message
+from store.reads.message_json import body_text, message_json
 from streaming.cli.columns import CELL_MAX, Column, Fit, Moment
 from streaming.cli.lines import printable, time_text
 

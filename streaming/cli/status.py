@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from store.given_path import given_output
-from store.standing import Standing, read_standing
+from store.io.user_path import given_output
+from store.root.status import Standing, read_standing
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import duration_text, print_json, print_line
 from streaming.cli.options import Json, Store, check_seconds, opened_store

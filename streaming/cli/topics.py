@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from store.broker_config_files import ConfigFile
+from store.broker_files import ConfigFile
 from store.errors import StoreError
-from store.topics_overview import Lag, Overview, QueueState, TopicState, describe_topics
+from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
 from streaming.cli import exit_code
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import duration_text, print_json, print_line, say

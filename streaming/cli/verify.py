@@ -23,8 +23,8 @@ from streaming.cli.options import (
 from streaming.cli.show import progress_bar
 
 if TYPE_CHECKING:
-    from store.compare import Counts
-    from streaming.verification import Verification
+    from store.compare.store import Counts
+    from streaming.queries.verify import Verification
 
 _SHOWN_MAX = 20
 _COUNTED = {
@@ -69,7 +69,7 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
     (older, stale and doubled units and entries) is counted.
     """
     from checkpoints.settings import resolve_config
-    from streaming.verification import verify
+    from streaming.queries.verify import verify
 
     root = output if output is not None else store
     config = resolve_config(store, root, broker_conf, broker_version)

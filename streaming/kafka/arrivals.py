@@ -29,7 +29,7 @@ import numpy as np
 from kafka import KafkaProducer
 from numpy.typing import NDArray
 
-from store.dispatch_request import DispatchRequests
+from store.commitlog.dispatch_request import DispatchRequests
 from store.errors import StoreError
 from store.layout import SYS_COMMIT
 from streaming.kafka.client_errors import as_store_error, connect

@@ -32,7 +32,7 @@ import javaproperties
 from kafka import KafkaProducer
 
 from store.errors import ConfigError, StoreIOError
-from store.file_system import read_small_file
+from store.io.file_system import read_small_file
 from store.words import shown
 
 PREFIX = "kafka."

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 
 from kafka import errors
 
-from checkpoints.fingerprint import change_of, read_fingerprint
-from store.commit_log import CommitLog
-from store.dispatch_request import DispatchRequests
+from checkpoints.recovery.fingerprint import change_of, read_fingerprint
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.scanner import Damage
 from store.errors import (
     ConfigError,
     DamageError,
@@ -28,8 +29,6 @@ from store.errors import (
     MirrorInUseError,
     StoreError,
 )
-from store.scan import Damage
-from streaming.batch_sink import BatchSink, SinkCounts, StoppedError
 from streaming.kafka.position import Position, encode_position
 from streaming.kafka.producer import (
     BATCH_HEADER_SIZE,
@@ -39,7 +38,8 @@ from streaming.kafka.producer import (
 )
 from streaming.kafka.record_batches import Encoder, RecordBatch, Route
 from streaming.kafka.routes import Router
-from streaming.stretches import Stretch, take_following
+from streaming.sinks.ordered_sink import BatchSink, SinkCounts, StoppedError
+from streaming.sinks.stretches import Stretch, take_following
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ field               meaning
 ==================  ==============================================================================
 version             1
 commit_log_offset   physical offset up to which the log has been mirrored: where to go on
-last_record         fingerprint of the last record before it (``store.dispatched``), or null
+last_record         fingerprint of the last record before it (``store.root.progress``), or null
 lost_to             end of the last range of the log that was skipped as lost, 0 for none
 store               the STORE it was mirrored from, as it was called
 messages            how many messages have been mirrored under this name
@@ -27,8 +27,8 @@ from typing import Any
 from kafka import KafkaConsumer, errors
 from kafka.structs import TopicPartition
 
-from store.dispatched import Fingerprint, decode_fingerprint
 from store.errors import ConfigError, KafkaIOError
+from store.root.progress import Fingerprint, decode_fingerprint
 from streaming.kafka.client_errors import as_store_error, connect
 from streaming.kafka.client_options import ClientOptions
 from streaming.kafka.cluster import Cluster

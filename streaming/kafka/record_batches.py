@@ -15,11 +15,11 @@ import pyarrow as pa
 from kafka import codec
 from numpy.typing import NDArray
 
+from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
-from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError
 from store.layout import SYS_COMMIT
-from store.message_columns import BodyLimits, message_batches
+from store.reads.arrow import BodyLimits, message_batches
 from store.words import shown
 from streaming.kafka import record_kernel as rk
 from streaming.kafka.record_kernel import Batches, Messages

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from store.broker_config_files import TopicConfig
+from store.broker_files import TopicConfig
 from store.errors import ConfigError
 from streaming.kafka.cluster import Cluster
 from streaming.kafka.record_batches import Route

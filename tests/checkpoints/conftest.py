@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from checkpoints.root import DispatchRoot
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.planner import UNLIMITED, LogPlanner
+from store.commitlog.scanner import Damage, Scanner
 from store.config import StoreConfig
-from store.dispatch_request import DispatchRequests
-from store.log_plan import UNLIMITED, LogPlanner
-from store.scan import Damage, Scanner
-from tests.dispatching import HastyDisk
-from tests.logs import Message, build_log, encode, write_log
+from tests.logs.build import Message, build_log, encode, write_log
+from tests.support.dispatching import HastyDisk
 
 FILE_SIZE = 1024
 CONFIG = StoreConfig(

@@ -14,8 +14,8 @@ from checkpoints.checkpoint_file import (
     read_checkpoint,
     write_checkpoint,
 )
-from store.disk import Disk
 from store.errors import DamageError, StoreIOError
+from store.io.disk import Disk
 from tests.conftest import Golden
 
 LONGS = st.integers(-(2**63), 2**63 - 1)

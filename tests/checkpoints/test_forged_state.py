@@ -18,12 +18,12 @@ from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
 from store import MessageStore
 from store.errors import DamageError, StoreError
-from store.standing import read_standing
-from streaming.verification import verify
+from store.root.status import read_standing
+from streaming.queries.verify import verify
 from tests.checkpoints.conftest import CONFIG, FILES
-from tests.dispatching import HastyDisk, built_tree, dispatch_all
-from tests.logs import write_log
-from tests.rebuilding import fail_after, rebuild_all
+from tests.logs.build import write_log
+from tests.support.dispatching import HastyDisk, built_tree, dispatch_all
+from tests.support.rebuilding import fail_after, rebuild_all
 
 STATE_FILES = ("progress", "batch", "swap", "bulk/new/reput/progress", "bulk/new/reput/batch")
 NAMES = [
@@ -148,7 +148,7 @@ def check_uses(directory: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _waits_for_no_swap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.dispatched._SWAP_SECONDS", 0)
+    monkeypatch.setattr("store.root.progress._SWAP_SECONDS", 0)
 
 
 @pytest.mark.parametrize("name", STATE_FILES)

@@ -14,21 +14,22 @@ from typing import Any
 
 import pytest
 
-import store.dispatched
+import store.root.progress
 from checkpoints.progress import read_progress, write_progress
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import SwapRecord, write_swap
-from store import MessageStore, message_store
-from store.disk import Disk
-from store.dispatched import PROGRESS, SWAP, read_dispatched
+from store import MessageStore
 from store.errors import StoreIOError
-from store.get_message import get_message
+from store.io.disk import Disk
 from store.layout import LOCK_CONTENT, LOCK_FILE
+from store.reads import message_store
+from store.reads.get_message import get_message
+from store.root.progress import PROGRESS, SWAP, read_dispatched
 from tests.checkpoints.test_retention import log_files, sent
-from tests.dispatching import HastyDisk, dispatch_all
-from tests.rebuilding import rebuild_all, rebuild_topic
-from tests.stress_reads import RenamingDisk
-from tests.verify_stores import CONFIG, forget_progress, write_store
+from tests.stress.reads import RenamingDisk
+from tests.support.dispatching import HastyDisk, dispatch_all
+from tests.support.rebuilding import rebuild_all, rebuild_topic
+from tests.support.verify_stores import CONFIG, forget_progress, write_store
 
 FOREVER = 1e9
 CONF = """
@@ -227,7 +228,7 @@ READS: list[Callable[[MessageStore], object]] = [
 def test_a_read_after_an_interrupted_swap_or_recovery_says_at_once_what_to_run(
     roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.dispatched, "_SWAP_SECONDS", FOREVER)
+    monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", FOREVER)
     with MessageStore.open(*roots) as s:
         in_log = s.get_message("T", 0, 0).messages[0]
         record = begin(roots[1])
@@ -251,7 +252,7 @@ def test_a_read_after_an_interrupted_swap_or_recovery_says_at_once_what_to_run(
 def test_a_read_that_waits_in_vain_says_who_is_at_work_and_since_when(
     roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.dispatched, "_SWAP_SECONDS", 0.0)
+    monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", 0.0)
     lock, disk = roots[1] / LOCK_FILE, Disk()
     with MessageStore.open(*roots) as s:
         handle = disk.lock(lock, LOCK_CONTENT)
@@ -268,13 +269,13 @@ def test_a_read_that_waits_in_vain_says_who_is_at_work_and_since_when(
 def test_a_process_elsewhere_that_is_at_work_is_waited_for(
     roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.dispatched, "_SWAP_SECONDS", FOREVER)
+    monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", FOREVER)
     output = roots[1]
     with MessageStore.open(*roots) as s:
         right, found = answers(s), []
         begin_swap(output)
         code = (
-            "import sys; from pathlib import Path; from store.disk import Disk; "
+            "import sys; from pathlib import Path; from store.io.disk import Disk; "
             "handle = Disk().lock(Path(sys.argv[1]), b'lock'); print(flush=True); input(); "
             "Path(sys.argv[2]).unlink()"
         )
@@ -296,7 +297,7 @@ def test_a_process_elsewhere_that_is_at_work_is_waited_for(
 def test_a_read_of_a_root_that_is_never_at_rest_gives_up(
     roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.dispatched, "_SWAP_SECONDS", 0.5)
+    monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", 0.5)
     original = get_message
 
     def changing(*args: Any, **kwargs: Any) -> Any:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from checkpoints.root import DispatchRoot
-from store.disk import Disk
 from store.errors import StoreError, StoreIOError
+from store.io.disk import Disk
 from tests.checkpoints.conftest import CONFIG
-from tests.dispatching import dispatch_all, tree
-from tests.rebuilding import rebuild_all
+from tests.support.dispatching import dispatch_all, tree
+from tests.support.rebuilding import rebuild_all
 
 STATE_FILES = ["reput/progress", "reput/batch", "reput/swap", "checkpoint", "abort", "lock"]
 DIRECTORIES = [

@@ -16,8 +16,8 @@ from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
 from tests.checkpoints.conftest import CONFIG
-from tests.dispatching import HastyDisk, dispatch_all
-from tests.rebuilding import rebuild_all
+from tests.support.dispatching import HastyDisk, dispatch_all
+from tests.support.rebuilding import rebuild_all
 
 DIRECTORY, FILE = EntryKind.DIRECTORY, EntryKind.FILE
 Take = Callable[[Path, Path, StoreConfig], object]

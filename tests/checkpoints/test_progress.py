@@ -19,12 +19,12 @@ from checkpoints.progress import (
     write_progress,
 )
 from store.config import StoreConfig
-from store.disk import Disk
-from store.dispatched import Fingerprint
+from store.consumequeue.names import can_name_directory
 from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError
-from store.marks import QueueMark
-from store.queue_name import can_name_directory
-from store.state_codec import can_be_path
+from store.io.checked_json import can_be_path
+from store.io.disk import Disk
+from store.root.ends import QueueMark
+from store.root.progress import Fingerprint
 
 PATH = Path("root/reput/progress")
 SMALL = StoreConfig(max_hash_slot_num=7, max_index_num=10, enable_lmq=True)

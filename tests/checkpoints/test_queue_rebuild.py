@@ -11,25 +11,25 @@ from random import Random
 import pytest
 
 import checkpoints.rebuild
-import store.dispatched
+import store.root.progress
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import BOOT, REBUILD_DIR, WHOLE_DIR, SwapRecord, write_swap
 from store import MessageStore
+from store.commitlog.planner import LogPlanner
 from store.config import StoreConfig
-from store.disk import Disk
-from store.dispatched import SWAP
 from store.errors import StoreIOError
-from store.log_plan import LogPlanner
-from store.mapped_file import MappedFileQueue
-from streaming.dispatchers import DispatchSink
-from streaming.feed import threads_feed
-from streaming.verification import verify
+from store.io.disk import Disk
+from store.io.mapped_file import MappedFileQueue
+from store.root.progress import SWAP
+from streaming.queries.feed import threads_feed
+from streaming.queries.verify import verify
+from streaming.sinks.dispatch import DispatchSink
 from tests.checkpoints.test_retention import log_files, sent
-from tests.crashes import CrashingDisk, Killed
-from tests.dispatching import Content, HastyDisk, assert_same_content, dispatch_all, tree
-from tests.rebuilding import fail_after, rebuild_all, rebuild_topic
-from tests.verify_stores import VARIANTS, flip, messages, write_store
+from tests.support.crashes import CrashingDisk, Killed
+from tests.support.dispatching import Content, HastyDisk, assert_same_content, dispatch_all, tree
+from tests.support.rebuilding import fail_after, rebuild_all, rebuild_topic
+from tests.support.verify_stores import VARIANTS, flip, messages, write_store
 
 TOPIC = "T"
 MANY = 1_000_000
@@ -258,7 +258,7 @@ def messages_of(reads: MessageStore) -> list[tuple[str, int, bytes]]:
 def test_a_reader_of_a_killed_rebuild_is_right_or_told(
     made: tuple[Path, Path], config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.dispatched, "_SWAP_SECONDS", 0)
+    monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", 0)
     store_root, output = made
     with MessageStore.open(store_root, output) as reads:
         right = messages_of(reads)

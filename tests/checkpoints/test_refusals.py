@@ -11,7 +11,7 @@ from checkpoints.progress import progress_path
 from checkpoints.root import DispatchRoot
 from store.config import BrokerVersion, setting_name
 from store.errors import ConfigError, DamageError, StoreError, StoreIOError
-from streaming.dispatchers import DispatchSink
+from streaming.sinks.dispatch import DispatchSink
 from tests.checkpoints.conftest import (
     CONFIG,
     FILE_SIZE,
@@ -22,8 +22,8 @@ from tests.checkpoints.conftest import (
     opened,
     scanned,
 )
-from tests.dispatching import HastyDisk, assert_same_store, dispatch_all, tree
-from tests.logs import build_log, encode, write_log
+from tests.logs.build import build_log, encode, write_log
+from tests.support.dispatching import HastyDisk, assert_same_store, dispatch_all, tree
 
 OTHERS: dict[str, object] = {
     "version": BrokerVersion(5, 3, 2),

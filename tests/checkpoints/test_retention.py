@@ -12,14 +12,15 @@ import pytest
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store import MessageStore
-from store.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.planner import LogPlanner
+from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
-from store.log_plan import LogPlanner
-from store.scan import Scanner
-from streaming.dispatchers import DispatchSink
-from streaming.verification import verify
-from tests.crashes import Change, CrashingDisk, Killed
-from tests.dispatching import (
+from streaming.queries.verify import verify
+from streaming.sinks.dispatch import DispatchSink
+from tests.logs.build import Message, build_log, encode, write_log
+from tests.support.crashes import Change, CrashingDisk, Killed
+from tests.support.dispatching import (
     HastyDisk,
     assert_same_content,
     assert_same_store,
@@ -27,8 +28,7 @@ from tests.dispatching import (
     dispatch_all,
     tree,
 )
-from tests.logs import Message, build_log, encode, write_log
-from tests.verify_stores import CONFIG, EXT_CONFIG, VARIANTS, write_store
+from tests.support.verify_stores import CONFIG, EXT_CONFIG, VARIANTS, write_store
 
 COUNT = 90
 EXT_ADDRESS_BASE, EXT_ADDRESS_MAX = -(2**63), -2147483649

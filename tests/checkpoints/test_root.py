@@ -16,10 +16,10 @@ from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint, write_
 from checkpoints.progress import progress_path, read_progress
 from checkpoints.root import DispatchRoot
 from store.config import BrokerVersion
-from store.disk import Disk
-from store.dispatched import Fingerprint
 from store.errors import ConfigError, RootInUseError
-from streaming.dispatchers import DispatchSink
+from store.io.disk import Disk
+from store.root.progress import Fingerprint
+from streaming.sinks.dispatch import DispatchSink
 from tests.checkpoints.conftest import (
     CONFIG,
     FILE_SIZE,
@@ -30,8 +30,8 @@ from tests.checkpoints.conftest import (
     opened,
     scanned,
 )
-from tests.dispatching import HastyDisk, dispatch_all, tree
-from tests.logs import Message, build_log, encode, write_log
+from tests.logs.build import Message, build_log, encode, write_log
+from tests.support.dispatching import HastyDisk, dispatch_all, tree
 
 # --- The owner ---------------------------------------------------------------------------------
 

@@ -9,12 +9,12 @@ import pytest
 
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
-from store.disk import Disk
-from store.dispatch_request import DispatchRequests
+from store.commitlog.dispatch_request import DispatchRequests
 from store.errors import StoreError
-from streaming.dispatchers import DispatchSink
+from store.io.disk import Disk
+from streaming.sinks.dispatch import DispatchSink
 from tests.checkpoints.conftest import CONFIG, MESSAGES, opened, scanned
-from tests.dispatching import dispatch_all, tree
+from tests.support.dispatching import dispatch_all, tree
 
 
 class RecordingDisk(Disk):

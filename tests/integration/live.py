@@ -6,10 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store import layout
-from tests.dispatching import BUILT_DIRECTORIES, Content, assert_same_store, read_content, tree
 from tests.integration.servers.processes import POLL_SECONDS
 from tests.integration.servers.reput import Dispatcher, open_store
 from tests.integration.servers.rocketmq import RocketMq
+from tests.support.dispatching import (
+    BUILT_DIRECTORIES,
+    Content,
+    assert_same_store,
+    read_content,
+    tree,
+)
 
 # Small files, so that every kind rolls many times.
 SIZES = {

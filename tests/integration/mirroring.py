@@ -1,6 +1,6 @@
 """Mirror without Spark, read back what Kafka holds, and say what it should hold.
 
-What is expected is decoded message by message with ``store.commit_log``; the mirror decodes whole
+What is expected is decoded message by message with ``store.commitlog.commit_log``; the mirror decodes whole
 columns with kernels.
 """
 
@@ -13,18 +13,18 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-from store.commit_log import CommitLog
-from store.commit_log_writer import CommitLogWriter, numbered
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.message import Message
+from store.commitlog.planner import UNLIMITED, LogPlanner
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.scanner import Scanner
+from store.commitlog.writer import CommitLogWriter, numbered
 from store.config import StoreConfig, config_from, load_config
-from store.dispatch_request import DispatchRequests
 from store.layout import SYS_COMMIT, SYS_TRANSACTION
-from store.log_plan import UNLIMITED, LogPlanner
-from store.message import Message
-from store.record import NewMessage, make_properties
-from store.scan import Scanner
 from streaming.kafka.routes import Creation
 from streaming.kafka.topic_rules import make_rules
-from streaming.mirror_query import MirrorOptions, PreparedMirror, prepare_mirror
+from streaming.queries.mirror import MirrorOptions, PreparedMirror, prepare_mirror
 
 CONF = {
     "mappedFileSizeCommitLog": "262144",

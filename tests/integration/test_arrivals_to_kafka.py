@@ -11,16 +11,16 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from checkpoints.root import DispatchRoot
+from store.commitlog.planner import LogPlanner
+from store.commitlog.scanner import Scanner
 from store.config import load_config
-from store.log_plan import LogPlanner
-from store.scan import Scanner
-from streaming.dispatchers import DispatchSink
 from streaming.kafka.arrivals import KafkaArrivals
 from streaming.kafka.client_options import client_options
-from tests.dispatching import assert_same_store, dispatch_all
+from streaming.sinks.dispatch import DispatchSink
 from tests.integration.mirroring import append, held, make_store
 from tests.integration.servers.kafka import KafkaServer
 from tests.integration.servers.processes import wait_for
+from tests.support.dispatching import assert_same_store, dispatch_all
 
 
 class Dispatching:

@@ -11,12 +11,12 @@ import pytest
 
 from checkpoints.progress import read_progress
 from checkpoints.swap import NEW_ROOT_DIR
-from store.commit_log_writer import CommitLogWriter
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
-from store.record import NewMessage, make_properties
-from tests.dispatching import assert_same_store, dispatch_all
 from tests.integration.servers.processes import wait_for
 from tests.integration.servers.spark_cluster import SparkCluster, run_environment
+from tests.support.dispatching import assert_same_store, dispatch_all
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer
 
-from tests.dispatching import assert_same_store, built_tree
 from tests.integration.compose.dockerfile import build_image
 from tests.integration.compose.engine import NoEngineError, running_engine
 from tests.integration.compose.images import make_local_images, remove_local_images
@@ -32,6 +31,7 @@ from tests.integration.traffic import (
     max_offsets,
     produce,
 )
+from tests.support.dispatching import assert_same_store, built_tree
 
 TOPICS = ("ComposeOrders", "ComposePayments")
 KINDS = {

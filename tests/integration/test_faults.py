@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatching import assert_same_store
 from tests.integration.live import SIZES, wait_until_equal
 from tests.integration.servers import remoting
 from tests.integration.servers.processes import wait_for
 from tests.integration.servers.reput import Dispatcher, open_store, reput, rows
 from tests.integration.servers.rocketmq import RocketMq
 from tests.integration.traffic import Sent, produce, produce_until, wait_for_delivery
-from tests.volume import mount_tmpfs
+from tests.support.dispatching import assert_same_store
+from tests.support.volume import mount_tmpfs
 
 TOPICS = ["TopicA", "TopicB"]
 FIRST = 600

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from checkpoints.progress import Progress
-from store.message_store import MessageStore
-from tests.dispatching import BUILT_DIRECTORIES, assert_same_store
+from store.reads.message_store import MessageStore
 from tests.integration.live import SIZES, Stamp, stamps, units, wait_until_equal
 from tests.integration.servers.reput import Dispatcher, open_store, reput
 from tests.integration.servers.rocketmq import QUEUES, RocketMq
@@ -34,6 +33,7 @@ from tests.integration.traffic import (
     produce_until,
     wait_for_delivery,
 )
+from tests.support.dispatching import BUILT_DIRECTORIES, assert_same_store
 
 TOPICS = ["TopicA", "TopicB"]
 GROUP = "LiveGroup"

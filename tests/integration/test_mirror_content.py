@@ -10,7 +10,7 @@ from kafka.admin import KafkaAdminClient
 from store.config import load_config
 from streaming.kafka.routes import Creation
 from streaming.kafka.topic_rules import TopicRules, is_system_topic, make_rules
-from streaming.mirror_query import MirrorOptions
+from streaming.queries.mirror import MirrorOptions
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.integration.mirroring import (
     FOR_EVER,

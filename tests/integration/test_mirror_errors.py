@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from store.commit_log import CommitLog
-from store.commit_log_writer import CommitLogWriter
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.record import NewMessage
+from store.commitlog.writer import CommitLogWriter
 from store.config import load_config
 from store.errors import ConfigError, DamageError, KafkaIOError
-from store.record import NewMessage
 from streaming.cli import run
 from streaming.kafka.cluster import TopicLimits
-from streaming.mirror_query import MirrorOptions, prepare_mirror
+from streaming.queries.mirror import MirrorOptions, prepare_mirror
 from tests.integration.mirroring import (
     append,
     held,

@@ -18,7 +18,7 @@ import pytest
 from store.config import load_config
 from store.errors import MirrorInUseError
 from streaming.kafka.topic_rules import TopicRules
-from streaming.mirror_query import prepare_mirror
+from streaming.queries.mirror import prepare_mirror
 from tests.integration.mirroring import (
     append,
     expected,
@@ -38,7 +38,7 @@ PRODUCER = "streaming.kafka.producer"
 STEPS = {
     "before it is fenced in": ("kafka", "KafkaProducer.init_transactions", "before", 1),
     "fenced in": ("kafka", "KafkaProducer.init_transactions", "after", 1),
-    "position read": ("streaming.mirror_query", "read_position", "after", 1),
+    "position read": ("streaming.queries.mirror", "read_position", "after", 1),
     "begun": (PRODUCER, "TransactionalProducer.begin", "after", 2),
     "before messages": (PRODUCER, "TransactionalProducer.send", "before", 3),
     "messages on their way": (PRODUCER, "TransactionalProducer.send", "after", 3),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.message import Message
+from store.commitlog.message import Message
 from tests.integration.servers import remoting
 from tests.integration.servers.processes import wait_for
 from tests.integration.servers.rocketmq import BROKER_NAME, QUEUES, RocketMq

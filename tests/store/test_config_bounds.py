@@ -10,7 +10,7 @@ import pytest
 from store.config import load_config
 from store.errors import ConfigError
 from store.layout import INDEX_HEADER_SIZE
-from tests.logs import Message, build_log, write_log
+from tests.logs.build import Message, build_log, write_log
 
 LARGEST = 2**31 - 1
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.session import build_session
+from streaming.spark.session import build_session
 
 
 @pytest.fixture(scope="session")

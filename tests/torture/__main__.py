@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests import stress_swaps
+from tests.stress import swaps as stress_swaps
 from tests.torture import cycles, enumeration, faults, live, rebuild_kills, spark_kills
 from tests.torture.device import make_directory
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 
 from store.config import StoreConfig
-from tests.logs import BLANK_SIZE_MIN, MAGIC_BLANK, Batch, Message, encode, encode_properties
-from tests.logs_random import Generator, Mix
+from tests.logs.build import BLANK_SIZE_MIN, MAGIC_BLANK, Batch, Message, encode, encode_properties
+from tests.logs.random_logs import Generator, Mix
 
 FILE_SIZE = 8192  # takes each message or batch that is drawn
 

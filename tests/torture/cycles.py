@@ -19,12 +19,12 @@ from random import Random
 from checkpoints.checkpoint_file import read_checkpoint
 from checkpoints.progress import Progress, read_progress
 from checkpoints.root import DispatchRoot
+from store.commitlog.planner import UNLIMITED, LogPlanner
+from store.commitlog.scanner import Scanner
 from store.config import BrokerVersion, StoreConfig
 from store.errors import DamageError
-from store.log_plan import UNLIMITED, LogPlanner
-from store.scan import Scanner
-from streaming.dispatchers import DispatchSink
-from tests.dispatching import Batch, cut_stretches
+from streaming.sinks.dispatch import DispatchSink
+from tests.support.dispatching import Batch, cut_stretches
 from tests.torture.broker_log import FILE_SIZE, BrokerLog
 from tests.torture.choosers import MODES, chooser_for
 from tests.torture.device import Device

@@ -15,7 +15,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 
 from store.config import StoreConfig
-from tests.logs import Message
+from tests.logs.build import Message
 from tests.torture.choosers import EachInTurn
 from tests.torture.simulated_disk import Plan
 from tests.torture.stage import TINY, Stage

@@ -1,7 +1,7 @@
 """A live writer, a dispatcher killed every few seconds, and readers: no wrong answer, equal files.
 
 The writer appends to the log in a process of its own, the dispatcher dispatches in another, which
-is killed with SIGKILL and started again. Readers hammer meanwhile (``tests.stress_reads``). In the
+is killed with SIGKILL and started again. Readers hammer meanwhile (``tests.stress.reads``). In the
 end the root is dispatched to the log's end and compared with a clean dispatch.
 """
 
@@ -18,12 +18,12 @@ from pathlib import Path
 from random import Random
 
 from checkpoints.root import DispatchRoot
-from store.commit_log_writer import CommitLogWriter
-from store.log_plan import UNLIMITED, LogPlanner
-from store.scan import Scanner
-from streaming.dispatchers import DispatchSink
-from tests.dispatching import assert_same_store, dispatch_all
-from tests.stress_reads import CONF, CONFIG, COUNTS, Hammer, RenamingDisk, message
+from store.commitlog.planner import UNLIMITED, LogPlanner
+from store.commitlog.scanner import Scanner
+from store.commitlog.writer import CommitLogWriter
+from streaming.sinks.dispatch import DispatchSink
+from tests.stress.reads import CONF, CONFIG, COUNTS, Hammer, RenamingDisk, message
+from tests.support.dispatching import assert_same_store, dispatch_all
 
 _PROJECT = Path(__file__).parents[2]
 

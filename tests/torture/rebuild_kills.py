@@ -12,11 +12,11 @@ from typing import Any
 
 from checkpoints.progress import read_progress
 from checkpoints.swap import NEW_ROOT_DIR
-from store.commit_log_writer import CommitLogWriter
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
-from store.dispatched import SWAP
-from store.record import NewMessage, make_properties
-from tests.dispatching import assert_same_store, dispatch_all
+from store.root.progress import SWAP
+from tests.support.dispatching import assert_same_store, dispatch_all
 
 _REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
 _CONFIG = StoreConfig(mapped_file_size_commit_log=64 << 20, max_hash_slot_num=50_000)

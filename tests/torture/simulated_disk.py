@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import IO
 
-from store.disk import Disk
+from store.io.disk import Disk
 from tests.torture.device import Device
 
 

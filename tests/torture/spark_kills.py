@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from checkpoints.batch import read_batch
+from checkpoints.batch_record import read_batch
 from checkpoints.progress import read_progress
-from store.commit_log_writer import CommitLogWriter
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
-from store.record import NewMessage, make_properties
-from tests.dispatching import assert_same_store, dispatch_all
+from tests.support.dispatching import assert_same_store, dispatch_all
 
 _REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
 _SIZES = {

@@ -11,12 +11,12 @@ from random import Random
 
 from checkpoints.checkpoint_file import read_checkpoint
 from checkpoints.root import DispatchRoot
+from store.commitlog.planner import LogPlanner
+from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
-from store.log_plan import LogPlanner
-from store.scan import Scanner
-from streaming.dispatchers import DispatchSink
-from tests.dispatching import Batch, cut_stretches
-from tests.logs import Message
+from streaming.sinks.dispatch import DispatchSink
+from tests.logs.build import Message
+from tests.support.dispatching import Batch, cut_stretches
 from tests.torture.broker_log import FILE_SIZE, BrokerLog
 from tests.torture.device import Device
 from tests.torture.reference import Reference, assert_same_state

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from store.disk import Disk
 from store.errors import StoreIOError
+from store.io.disk import Disk
 from tests.torture.choosers import MODES, EachInTurn, chooser_for
 from tests.torture.device import SECTOR, Device
 from tests.torture.simulated_disk import Plan, PowerLost, SimulatedDisk, process

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints.progress import Progress, read_progress
-from store.message_store import MessageStore
+from store.reads.message_store import MessageStore
 from tests.integration.servers.processes import Server, wait_for
 from tests.integration.servers.rocketmq import RocketMq
 

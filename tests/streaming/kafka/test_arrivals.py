@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError
 
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.log_range import LogRange
+from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
-from store.dispatch_request import DispatchRequests
 from store.errors import ConfigError
-from store.log_range import LogRange
-from store.scan import Scanner
 from streaming.kafka.arrivals import Arrival, KafkaArrivals, arrivals_of
 from streaming.kafka.client_options import client_options
-from tests.logs import COMMIT, PREPARED, Message, build_log, encode, write_log
+from tests.logs.build import COMMIT, PREPARED, Message, build_log, encode, write_log
 
 FILE_SIZE = 1 << 20
 NOWHERE = client_options("127.0.0.1:1", {})

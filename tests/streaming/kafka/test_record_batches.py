@@ -13,17 +13,17 @@ from kafka.partitioner.default import murmur2
 from kafka.record.memory_records import MemoryRecords
 from kafka.structs import TopicPartition
 
-from store.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.log_range import LogRange
+from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
 from store.errors import ConfigError
-from store.log_range import LogRange
-from store.mapped_file import map_file
-from store.scan import Scanner
+from store.io.mapped_file import map_file
 from streaming.kafka import record_kernel as rk
 from streaming.kafka.producer import _Batch, check_inside
 from streaming.kafka.record_batches import CODECS, Encoder, RecordBatch, Route, check_codec
-from tests.logs import COMMIT, PREPARED, ROLLBACK, Message, build_log, write_log
-from tests.logs import encode as encode_record
+from tests.logs.build import COMMIT, PREPARED, ROLLBACK, Message, build_log, write_log
+from tests.logs.build import encode as encode_record
 
 FILE_SIZE = 1 << 20
 KEYS = [("KEYS", "k1 k2"), ("UNIQ_KEY", "U1"), ("TAGS", "T")]

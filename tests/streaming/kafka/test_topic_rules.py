@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from store.broker_config_files import TopicConfig
+from store.broker_files import TopicConfig
 from store.errors import ConfigError
 from streaming.kafka.cluster import MESSAGE_BYTES_MAX, TopicLimits
 from streaming.kafka.record_batches import Route

@@ -1,0 +1,1 @@
+"""What happens first after a crash: a root is brought back to what its log says."""

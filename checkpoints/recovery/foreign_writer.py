@@ -1,0 +1,56 @@
+"""Signs of a broker: whether one ran on a root since a dispatch of ours left it.
+
+A broker that starts writes ``abort`` and ``lock``, and one that stops, or runs for a while, writes
+``checkpoint``. A PID in ``abort`` proves nothing across containers, so times are compared.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+from checkpoints.progress import Signs
+from store.errors import StoreIOError
+from store.io.checked_json import read_state_file
+from store.layout import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE
+
+ANY_ABORT = -1  # ``abort`` is about to be written
+
+
+def checksum(data: bytes | None) -> str:
+    """Return what stands for a file's content, "" for no file."""
+    return "" if data is None else f"{zlib.crc32(data):08x}"
+
+
+def read_signs(root: Path, checkpoint_before: str = "") -> Signs:
+    """Return the signs as they are now."""
+    return Signs(
+        checkpoint=checksum(read_state_file(root / CHECKPOINT_FILE)),
+        checkpoint_before=checkpoint_before,
+        abort_ns=_written_ns(root / ABORT_FILE),
+        lock_ns=_written_ns(root / LOCK_FILE),
+    )
+
+
+def find_broker(root: Path, known: Signs) -> str:
+    """Say how it is seen that a broker ran on a root since, "" if nothing tells that."""
+    now = read_signs(root)
+    if now.checkpoint not in (known.checkpoint, known.checkpoint_before):
+        return f"{root / CHECKPOINT_FILE} is not as a dispatch left it"
+    if not now.abort_ns or known.abort_ns == ANY_ABORT:
+        return ""
+    if now.abort_ns != known.abort_ns:
+        return f"{root / ABORT_FILE} was written by something else than a dispatch"
+    if now.lock_ns != known.lock_ns:
+        return f"{root / LOCK_FILE} was written by something else than a dispatch"
+    return ""
+
+
+def _written_ns(path: Path) -> int:
+    """Return when a file was last written, 0 if it is not there. Raises StoreIOError."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e

@@ -1,0 +1,218 @@
+"""The broker's own JSON files below ``config/``: topics, consumer offsets, delay offsets.
+
+A broker rewrites each of them whole and keeps the text before as ``.bak``. Like a broker, a read
+takes the ``.bak`` where the file is missing or torn (empty, cut off), and says so: what it holds
+is then older.
+
+The text is fastjson's, which is JSON but for map keys that are integers: those have no quotes,
+as in ``{"MyTopic@CG":{0:50,1:48}}``. Such keys are quoted by one pass in linear time, then Python's
+own JSON reader parses: JSON5 has no such keys either, and lenient readers in Python are slow.
+
+==========================  ====================================================================
+file                        read of it
+==========================  ====================================================================
+topics.json                 topicConfigTable: topic -> readQueueNums, writeQueueNums, perm,
+                            attributes
+consumerOffset.json         offsetTable: ``topic@group`` -> queue id -> committed queue offset
+lmqConsumerOffset.json      in its place with enableLmq; also lmqOffsetTable: ``topic@group`` ->
+                            offset in queue 0
+delayOffset.json            offsetTable: delay level -> queue offset of the schedule topic's queue
+                            (level - 1) up to which messages were delivered
+==========================  ====================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from store import java
+from store.errors import StoreIOError
+from store.io.file_system import read_small_file
+from store.layout import CONFIG_DIR
+from store.words import parse_fault, shown
+
+BACKUP_SUFFIX = ".bak"
+
+_TOPICS = "topics.json"
+_CONSUMER_OFFSETS = "consumerOffset.json"
+_LMQ_CONSUMER_OFFSETS = "lmqConsumerOffset.json"
+_DELAY_OFFSETS = "delayOffset.json"
+_TOPIC_GROUP_SEPARATOR = "@"
+# A string, which is left as it is, or a key that is an integer. No part backtracks, and a string
+# without its end is matched as well: else every quote in it would begin another search for one.
+_STRING_OR_INTEGER_KEY = re.compile(
+    r'("(?:[^"\\]++|\\.)*+"?)|([{,]\s*+)(-?+\d++)(?=\s*+:)', re.DOTALL
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What a broker has configured for a topic; ``perm`` is its bits, None where not said."""
+
+    read_queue_nums: int | None
+    write_queue_nums: int | None
+    perm: int | None
+    attributes: Mapping[str, str]
+
+    @property
+    def perm_text(self) -> str:
+        """The permissions as a broker prints them: R, W and X (inherited), or dashes."""
+        if self.perm is None:
+            return ""
+        # Java parity: PermName.perm2String; 4 is read, 2 write, 1 inherit.
+        return "".join(c if self.perm & bit else "-" for c, bit in (("R", 4), ("W", 2), ("X", 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """The queue offset a consumer group goes on from in one queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile(Generic[T]):
+    """One file as it was read: ``content`` is None where neither it nor its backup could be.
+
+    ``read_from`` is the file the content is of; ``problem`` is what is to be told, "" if nothing.
+    """
+
+    path: Path
+    content: T | None
+    read_from: Path | None
+    problem: str
+
+
+def read_topic_configs(store_root: Path) -> ConfigFile[dict[str, TopicConfig]]:
+    """Read the topics a broker knows. Raises StoreIOError."""
+    return _read(store_root / CONFIG_DIR / _TOPICS, _decode_topics)
+
+
+def read_consumer_offsets(
+    store_root: Path, *, enable_lmq: bool = False
+) -> ConfigFile[list[CommittedOffset]]:
+    """Read the committed offsets of all groups, in order. Raises StoreIOError."""
+    name = _LMQ_CONSUMER_OFFSETS if enable_lmq else _CONSUMER_OFFSETS
+    return _read(store_root / CONFIG_DIR / name, _decode_consumer_offsets)
+
+
+def read_delay_offsets(store_root: Path) -> ConfigFile[dict[int, int]]:
+    """Read up to where each delay level has been delivered. Raises StoreIOError."""
+    return _read(store_root / CONFIG_DIR / _DELAY_OFFSETS, _decode_delay_offsets)
+
+
+def parse_fastjson(text: str) -> Any:
+    """Parse JSON in which integer keys may lack their quotes. Raises ValueError."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return json.loads(_STRING_OR_INTEGER_KEY.sub(_quote_key, text))
+
+
+def _quote_key(match: re.Match[str]) -> str:
+    return match[1] if match[1] is not None else f'{match[2]}"{match[3]}"'
+
+
+def _read(path: Path, decode: Callable[[Any], T]) -> ConfigFile[T]:
+    """Read a file, or its backup. Java parity: ``ConfigManager.load``."""
+    content, reason = _read_one(path, decode)
+    if content is not None:
+        return ConfigFile(path, content, path, "")
+    backup = path.with_name(path.name + BACKUP_SUFFIX)
+    content, backup_reason = _read_one(backup, decode)
+    if content is not None:
+        problem = f"{path} is {reason}; read from {backup.name} instead, which is older"
+        return ConfigFile(path, content, backup, problem)
+    return ConfigFile(path, None, None, f"{path} is {reason}, {backup.name} is {backup_reason}")
+
+
+def _read_one(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, str]:
+    """Return what a file holds, or None and what is wrong with it."""
+    try:
+        data = read_small_file(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None, "missing"
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
+    if not data.strip(b"\0 \t\r\n"):
+        return None, f"torn (its {len(data)} bytes are blank)" if data else "torn (empty)"
+    if data.startswith(BOM_UTF8):
+        return None, "torn (it begins with a byte order mark)"
+    try:
+        values = parse_fastjson(data.decode("utf-8"))
+    except (ValueError, RecursionError) as e:
+        return None, f"torn ({parse_fault(e)})"
+    try:
+        return decode(values), ""
+    except (ValueError, RecursionError) as e:
+        reason = "nested too deeply" if isinstance(e, RecursionError) else e
+        return None, f"not as a broker writes it ({reason})"
+
+
+def _decode_topics(values: Any) -> dict[str, TopicConfig]:
+    topics = {}
+    for name, raw in _member(values, "topicConfigTable").items():
+        topic = _object(raw, name)
+        numbers = (topic.get(key) for key in ("readQueueNums", "writeQueueNums", "perm"))
+        read, write, perm = (None if n is None else _integer(n, name) for n in numbers)
+        attributes = topic.get("attributes")
+        items = _object({} if attributes is None else attributes, name).items()
+        topics[name] = TopicConfig(read, write, perm, {key: str(value) for key, value in items})
+    return topics
+
+
+def _decode_consumer_offsets(values: Any) -> list[CommittedOffset]:
+    found = list(_committed(_member(values, "offsetTable")))
+    if values.get("lmqOffsetTable") is not None:
+        table = _member(values, "lmqOffsetTable")
+        found += _committed({name: {"0": offset} for name, offset in table.items()})
+    return sorted(found, key=lambda c: (c.group, c.topic, c.queue_id))
+
+
+def _committed(table: Mapping[str, Any]) -> Iterator[CommittedOffset]:
+    for name, offsets in table.items():
+        topic, _, group = name.partition(_TOPIC_GROUP_SEPARATOR)
+        for queue_id, offset in _object(offsets, name).items():
+            yield CommittedOffset(group, topic, _key(queue_id, name), _integer(offset, name))
+
+
+def _decode_delay_offsets(values: Any) -> dict[int, int]:
+    table = _member(values, "offsetTable")
+    return {
+        _key(level, "offsetTable"): _integer(offset, "offsetTable")
+        for level, offset in table.items()
+    }
+
+
+def _member(value: Any, name: str) -> dict[str, Any]:
+    return _object(_object(value, "it").get(name), name)
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is no object")
+    return value
+
+
+def _key(text: str, name: str) -> int:
+    key = java.parse_int(text)
+    if key is None:
+        raise ValueError(f"{name} has the key {shown(text)}, not a 32-bit integer")
+    return key
+
+
+def _integer(value: Any, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} holds {shown(str(value))}, not an integer")
+    return value

@@ -1,0 +1,287 @@
+"""The CommitLog, read-only: its files, its bounds and its messages (format notes §2.8).
+
+The log is a chain of records through files of one size. Its end is recorded nowhere: it is found
+by walking the chain through the last file that holds data. A message can be read without that walk
+if its record ends at or below ``known_end``, or if a later file holds data.
+
+The walk alone uses the kernels. They are imported on its first use, so that a process which reads
+a few messages does not load numba.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from store.commitlog.owned_record import Owner, Said, decode_owned, owned_store_timestamp
+from store.commitlog.record import Message, decode_message, encode_property_crc
+from store.config import StoreConfig
+from store.errors import DamageError, LostDataError, StoreIOError
+from store.io.mapped_file import MappedFile, MappedFileQueue
+from store.layout import BLANK_SIZE, PROPERTY_CRC, PROPERTY_CRC_SIZE
+
+if TYPE_CHECKING:
+    from store.kernels.log_walk import WalkEnd
+
+_LOG_HINT = "restore the file from a replica or a backup"
+_CONF_HINT = "pass the broker.conf this log was written with (--broker-conf)"
+_CRC_NAME = PROPERTY_CRC.encode()
+_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
+
+
+class CommitLog:
+    """The files of a commit log as of the last refresh, by physical offset; for one thread.
+
+    ``known_end`` is an offset up to which the log is known to consist of complete records.
+    """
+
+    def __init__(self, paths: Iterable[Path], config: StoreConfig) -> None:
+        self.config = config
+        self.file_size = config.mapped_file_size_commit_log
+        self.known_end = 0
+        self._splits_properties = config.splits_properties  # derived from the version
+        self._queue = MappedFileQueue(paths, self.file_size, follows_links=True)
+        self._end: tuple[MappedFile | None, int] = (None, 0)  # last file, position walked up to
+
+    # --- the files --------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """List the files again. Raises DamageError, StoreIOError."""
+        self._queue.refresh()
+
+    def refresh_if_changed(self) -> None:
+        """List the files again if a directory has changed. Raises DamageError, StoreIOError.
+
+        Much cheaper than ``refresh``, but does not notice a file whose length alone has changed.
+        Reads of single messages check the length themselves.
+        """
+        self._queue.refresh_if_changed()
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """The directories that hold the files."""
+        return self._queue.directories
+
+    @property
+    def files(self) -> list[MappedFile]:
+        """The files in offset order."""
+        return self._queue.files
+
+    def find(self, offset: int) -> MappedFile | None:
+        """Return the file that holds ``offset``, or None."""
+        return self._queue.find(offset)
+
+    def path_of(self, offset: int) -> Path:
+        """Return the path of the file that holds ``offset``, else the first directory."""
+        file = self.find(offset)
+        return file.path if file is not None else self.directories[0]
+
+    def next_base(self, offset: int) -> int | None:
+        """Return the base of the first file that begins after ``offset``, or None."""
+        return self._queue.next_base(offset)
+
+    def roll_next_file(self, offset: int) -> int:
+        """Return the base of the file after the one that holds ``offset``."""
+        return offset + self.file_size - offset % self.file_size
+
+    def last_file(self) -> MappedFile | None:
+        """Return the last file that holds data, else the first file; None without files.
+
+        A file of the wrong size counts: a broker never makes one, so it was not preallocated.
+        """
+        for file in reversed(self.files):
+            if file.length != self.file_size or _holds_data(file):
+                return file
+        return self.files[0] if self.files else None
+
+    def check_file(self, file: MappedFile) -> None:
+        """Raise DamageError if a file does not have the size of the log's files."""
+        if file.length != self.file_size:
+            raise DamageError(file.path, file.base, *wrong_size(file, self.file_size))
+
+    # --- the bounds -------------------------------------------------------------------------------
+
+    def is_empty(self) -> bool:
+        """Return whether the log has no record."""
+        return not any(_holds_data(file) for file in self.files[:1])
+
+    def min_offset(self) -> int:
+        """Return the base of the first file, -1 without files."""
+        return self.files[0].base if self.files else -1
+
+    def max_offset(self) -> int:
+        """Return the end of the last complete record, or the next file's base if a blank follows.
+
+        0 without files. Walks the last file that holds data, from where the last walk ended.
+        """
+        from store.kernels import record as rk  # noqa: PLC0415 - loads the kernels
+
+        last = self.last_file()
+        if last is None:
+            return 0
+        if self._end[0] is not last:
+            self._end = (last, 0)
+        end = self._walk(last, self._end[1], last.length, is_live=True)
+        if end.last >= 0:
+            self._end = (last, end.last)  # checked again next time: it may be cut off until then
+        return self.roll_next_file(last.base) if end.reason == rk.BLANK else last.base + end.at
+
+    def is_within(self, end: int) -> bool:
+        """Return whether a record that ends at ``end`` is completely in the log.
+
+        Where that takes a walk, the files are listed again.
+        """
+        if end <= self.known_end:
+            return True
+        for file in reversed(self.files):
+            if file.base < end:
+                break
+            if _holds_data(file):
+                return True
+        self.refresh()
+        return end <= self.max_offset()
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def message(self, offset: int, size: int | None = None) -> Message:
+        """Return the message whose record begins at ``offset`` and has ``size`` bytes, if given.
+
+        For a record that a unit, an index entry or progress refers to. Raises DamageError if the
+        record is not as expected, LostDataError if no file holds it.
+        """
+        message = decode_in_file(self._file_of(offset), offset, self.config)
+        if size is not None and message.size != size:
+            reason = f"the record has {message.size} bytes, its consume queue says {size}"
+            raise DamageError(message.path, offset, reason)
+        return message
+
+    def owned_message(self, said: Said, owner: Owner) -> Message | None:
+        """Return the message that a unit refers to if its record matches the unit.
+
+        None means inconclusive: ``message`` raises what is wrong, if anything is.
+        """
+        file = self._queue.checked(said.offset - said.offset % self.file_size)
+        if file is None or file.length != self.file_size:
+            return None
+        at = said.offset - file.base
+        record = file.map()[at : at + said.size]
+        message = decode_owned(record, said, owner, (file.path, self._splits_properties))
+        if message is not None and self.config.enabled_append_prop_crc:
+            _check_property_crc(record, said.offset, file.path)
+        return message
+
+    def owned_store_timestamp(self, said: Said, owner: Owner) -> int | None:
+        """Return the store time of such a message without reading its body; None as above."""
+        at = said.offset % self.file_size
+        data = self._queue.map_at(said.offset - at)
+        if data is None or len(data) != self.file_size:
+            return None
+        return owned_store_timestamp(data, at, said, owner)
+
+    def look(self, offset: int) -> Message | None:
+        """Return the message whose record begins at ``offset``, None if no record begins there.
+
+        Raises DamageError for a damaged record. To distinguish one from an offset inside a record,
+        the chain of its file is walked.
+        """
+        if not 0 <= self.min_offset() <= offset:
+            return None
+        if self.find(offset) is None and not self.is_within(offset + 1):
+            return None
+        file = self._file_of(offset)
+        try:
+            message = decode_in_file(file, offset, self.config)
+        except DamageError:
+            if self._begins_record(file, offset):
+                raise
+            return None
+        return message if self.is_within(offset + message.size) else None
+
+    def _file_of(self, offset: int) -> MappedFile:
+        begin = offset - offset % self.file_size
+        file = self._queue.checked(begin)
+        if file is None:
+            raise LostDataError(
+                self.directories[0],
+                begin,
+                begin + self.file_size,
+                reason="no file holds this part of the log",
+                hint=_LOG_HINT,
+            )
+        if file.length != self.file_size:
+            reason, _ = wrong_size(file, self.file_size)
+            raise DamageError(file.path, file.base, reason, f"{_LOG_HINT}, or {_CONF_HINT}")
+        return file
+
+    def _begins_record(self, file: MappedFile, offset: int) -> bool:
+        """Return whether a record that cannot be decoded, and no blank, begins at ``offset``.
+
+        Raises DamageError if the chain of records breaks before it.
+        """
+        from store.kernels import record as rk  # noqa: PLC0415 - loads the kernels
+
+        if not self.is_within(offset + 1):
+            return False
+        at = offset - file.base
+        end = self._walk(file, 0, at + 1, is_live=False)
+        if end.reason in (rk.OK, rk.BLANK):
+            return bool(end.last == at)
+        if end.at < at:
+            raise DamageError(file.path, file.base + end.at, rk.REASONS[end.reason], _LOG_HINT)
+        return True
+
+    def _walk(self, file: MappedFile, begin: int, end: int, *, is_live: bool) -> WalkEnd:
+        """Walk the records of a file without their CRCs; check property CRCs at the live end."""
+        from store.commitlog.scanner import scan_rules  # noqa: PLC0415 - the same
+        from store.kernels.log_walk import walk  # noqa: PLC0415 - loads the kernels
+
+        rules = scan_rules(self.config)
+        checks_property_crc = is_live and rules.check_property_crc
+        rules = rules._replace(check_crc=False, check_property_crc=checks_property_crc)
+        walked: WalkEnd = walk(file.view(), (file.base, begin, end), rules, is_live, _NO_CUTS)
+        return walked
+
+
+def wrong_size(file: MappedFile, file_size: int) -> tuple[str, str]:
+    """Return the reason and the hint for a file that does not have the size of the log's files."""
+    return (
+        f"the file has {file.length} bytes, the log's files have {file_size}",
+        f"restore the file, or {_CONF_HINT}",
+    )
+
+
+def decode_in_file(file: MappedFile, offset: int, config: StoreConfig) -> Message:
+    """Decode the record at a physical offset of a file. Raises DamageError if it is invalid."""
+    message, _ = decode_message(
+        file.view().data,
+        offset - file.base,
+        offset=offset,
+        path=file.path,
+        splits_properties=config.splits_properties,
+    )
+    if config.enabled_append_prop_crc:
+        _check_property_crc(message.record, offset, file.path)
+    return message
+
+
+def _check_property_crc(record: bytes, offset: int, path: Path) -> None:
+    crc = record[-PROPERTY_CRC_SIZE:]
+    if crc.startswith(_CRC_NAME) and crc != encode_property_crc(record[:-PROPERTY_CRC_SIZE]):
+        raise DamageError(path, offset, "the record does not match its property CRC")
+
+
+def _holds_data(file: MappedFile) -> bool:
+    """Return whether a file begins with anything but zeros.
+
+    False for one deleted since it was listed: a broker deletes the file that it preallocated.
+    """
+    try:
+        return file.length > 0 and any(file.map()[:BLANK_SIZE])
+    except StoreIOError as e:
+        if e.errno == errno.ENOENT:
+            return False
+        raise

@@ -1,0 +1,241 @@
+"""Planning what to read next: ranges of the log that end at record boundaries.
+
+The planner walks the chain of records. In files before the last it trusts the chain (whoever
+reads the range checks each record); in the last file that holds anything, whose end is the live
+end, it applies the whole acceptance rule itself, so that nothing half-written is ever planned.
+
+Ranges tile the log: each begins where the one before ended, and one that reaches a file's blank
+ends at the next file's base.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from store import layout
+from store.commitlog.commit_log import CommitLog, wrong_size
+from store.commitlog.log_range import LogRange
+from store.commitlog.scanner import scan_rules
+from store.errors import StoreIOError
+from store.io.file_system import data_extents
+from store.io.mapped_file import MappedFile
+from store.kernels import record as rk
+from store.kernels.log_walk import WalkEnd, find_record, walk
+
+UNLIMITED = 1 << 62
+_CUTS_MAX = 4096
+_TAIL_BYTES = 8 * 1024 * 1024  # before the live end, which is always walked
+_STALLED_SECONDS = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to read from ``begin`` on; ``end`` is the end of the last range (or ``begin``)."""
+
+    begin: int
+    ranges: tuple[LogRange, ...]
+
+    @property
+    def end(self) -> int:
+        """Where the plan ends: always a record boundary."""
+        return self.ranges[-1].end if self.ranges else self.begin
+
+
+class LogPlanner:
+    """Plans ranges of one commit log.
+
+    ``is_clean`` tells whether the log was closed cleanly (no ``abort`` beside it): then a record
+    that fails before others in the last file is damage, else it is the end of the log, which is
+    what a broker cuts off at its next start.
+    """
+
+    def __init__(
+        self, commit_log: CommitLog, is_clean: Callable[[], bool], *, range_bytes: int = UNLIMITED
+    ) -> None:
+        self._log = commit_log
+        self._is_clean = is_clean
+        self._range_bytes = range_bytes
+        self._rules = scan_rules(commit_log.config)
+        self._fast_rules = self._rules._replace(check_crc=False, check_property_crc=False)
+        self._marks = np.empty(_CUTS_MAX, np.int64)
+        self._stop = ((0, -1), 0.0)  # (file, offset) of the last failed record, since when
+        self._searched = (0, -1, False)  # (file, offset) nothing more is looked for behind; clean
+
+    def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
+        """Plan from ``begin``: about ``max_bytes`` (one record more at most), never past ``until``.
+
+        Damage ends a plan: the rest of its file, up to ``until``, is in the plan, and whoever
+        reads it finds the record. An empty plan means that there is nothing new.
+        """
+        try:
+            return self._plan(begin, min(begin + max_bytes, until), until)
+        except StoreIOError as e:
+            if e.errno != errno.ENOENT:
+                raise
+        return self._plan(begin, min(begin + max_bytes, until), until)  # a listed file was deleted
+
+    def _plan(self, begin: int, stop: int, until: int) -> Plan:
+        self._log.refresh()
+        ranges: list[LogRange] = []
+        at = begin
+        while at < stop:
+            more, goes_on = self._plan_file(at, stop, until)
+            ranges += more
+            if not more or not goes_on:
+                break
+            at = more[-1].end
+        return Plan(begin, tuple(ranges))
+
+    def cut(self, begin: int, until: int, cut_bytes: int) -> Iterator[LogRange]:
+        """Yield ranges of ``cut_bytes`` from ``begin`` on, without a walk: in order, not tiling.
+
+        Only the first range of a file begins at a record. A body may hold a copy of a record, and
+        a range damage, so whoever takes them checks that each begins where the one before ended.
+        They end before the live end, where a plan is needed, and where a file is not as it must be.
+        """
+        log = self._log
+        log.refresh()
+        until = min(until, log.max_offset() - min(cut_bytes, _TAIL_BYTES))
+        while begin < until:
+            file = log.find(begin)
+            if file is None or file.length != log.file_size:
+                return
+            end = file.base + file.length
+            for at in range(begin, min(end, until), cut_bytes):
+                stop = min(at + cut_bytes, end, until)
+                yield LogRange(at, stop, str(file.path), file.base, at_record=at == begin)
+            begin = end
+
+    def end(self) -> int:
+        """Return where the log ends now, by the chain of its last file (no CRCs).
+
+        In a log that was closed cleanly, what lies behind damage counts.
+        """
+        self._log.refresh()
+        end, last = self._log.max_offset(), self._log.last_file()
+        if last is None or last.length != self._log.file_size or not self._is_clean():
+            return end
+        while end < last.base + last.length:
+            stopped = self._walk(last, end, UNLIMITED, live=True)
+            found = self._record_after(last, stopped) if stopped.reason != rk.BLANK else -1
+            if found < 0:
+                return last.base + stopped.at
+            end = last.base + found
+        return end
+
+    def _plan_file(self, at: int, stop: int, until: int) -> tuple[list[LogRange], bool]:
+        """Plan within the file of ``at``; tell whether the log may go on behind.
+
+        No record boundary is known in what cannot be read, so ``until`` alone cuts it.
+        """
+        log = self._log
+        file, last = log.find(at), log.last_file()
+        if file is None or last is None:
+            base = log.next_base(at)
+            if base is None or last is None or base > last.base:
+                return [], False
+            reason = "no file holds this part of the log"
+            if at < log.min_offset():
+                reason = "this part of the log has expired"
+            end = min(base, until)
+            return [LogRange(at, end, str(log.directories[0]), base, reason, is_lost=True)], True
+        if file.length != log.file_size:
+            reason = "; ".join(wrong_size(file, log.file_size))
+            end = min(file.base + log.file_size, until)
+            return [LogRange(at, end, str(file.path), file.base, reason)], False
+        if file.base < last.base:
+            return self._plan_closed(file, at, stop, until)
+        if file.base == last.base:
+            return self._plan_last(file, at, stop, until)
+        return [], False
+
+    def _plan_closed(
+        self, file: MappedFile, at: int, stop: int, until: int
+    ) -> tuple[list[LogRange], bool]:
+        end = self._walk(file, at, stop, live=False)
+        if end.reason == rk.OK:
+            return self._cut(file, at, file.base + end.at, end), True
+        next_base = file.base + self._log.file_size
+        if end.reason == rk.BLANK:
+            return self._cut(file, at, next_base, end), True
+        return self._cut(file, at, min(next_base, until), end), False
+
+    def _plan_last(
+        self, file: MappedFile, at: int, stop: int, until: int
+    ) -> tuple[list[LogRange], bool]:
+        """Plan in the file with the live end; here every record is checked wholly."""
+        end = self._walk(file, at, stop, live=True)
+        ranges = self._cut(file, at, file.base + end.at, end)
+        if end.reason not in (rk.OK, rk.BLANK):
+            valid_after = self._record_after(file, end)
+            if valid_after >= 0:
+                beyond = self._walk(file, file.base + valid_after, stop, live=True)
+                reached = min(file.base + max(beyond.at, valid_after), until)
+                ranges += self._cut(file, file.base + end.at, reached, beyond)
+        return ranges, False
+
+    def _walk(self, file: MappedFile, at: int, stop: int, *, live: bool) -> WalkEnd:
+        span = (file.base, at - file.base, min(stop - file.base, file.length))
+        rules = self._rules if live else self._fast_rules
+        end: WalkEnd = walk(file.view(), span, rules, live, (self._marks, self._range_bytes))
+        return end
+
+    def _cut(self, file: MappedFile, begin: int, end: int, walked: WalkEnd) -> list[LogRange]:
+        """Cut ``[begin, end)`` at the record boundaries that the walk noted."""
+        marks = [file.base + int(m) for m in self._marks[: walked.cuts]]
+        bounds = [begin, *[m for m in marks if begin < m < end], end]
+        path = str(file.path)
+        return [LogRange(a, b, path, file.base) for a, b in pairwise(bounds) if a < b]
+
+    def _find_record(self, file: MappedFile, at: int) -> int:
+        """Find the first valid record from ``at`` on, -1 if there is none. Holes are not read."""
+        for data_begin, data_end in _data_ranges(file, at):
+            # A record that begins at a range's edge may have its first bytes in the hole before
+            # it, which are zeros, and its last in the next.
+            begin, end = data_begin - layout.BLANK_SIZE, data_end + layout.RECORD_MIN_SIZE
+            span = (file.base, max(begin, at), min(end, file.length))
+            found = int(find_record(file.view(), span, self._rules))
+            if found >= 0:
+                return found
+        return -1
+
+    def _record_after(self, file: MappedFile, end: WalkEnd) -> int:
+        """Find a valid record after the failed one at ``end.at``; -1 if the log ends there.
+
+        Looked for at once where the log was closed cleanly, else when the walk has been standing
+        there for a while, and then only to warn.
+        """
+        offset, now = file.base + end.at, time.monotonic()
+        if self._stop[0] != (file.inode, offset):
+            self._stop = ((file.inode, offset), now)
+        is_clean = self._is_clean()
+        if self._searched == (file.inode, offset, is_clean):
+            return -1
+        if not is_clean and now - self._stop[1] < _STALLED_SECONDS:
+            return -1
+        found = self._find_record(file, end.at + 1)
+        if found < 0 or not is_clean:
+            self._searched = (file.inode, offset, is_clean)
+        if found >= 0 and not is_clean:
+            _log.warning(
+                "%s: the log ends at offset %d (%s); valid records follow from %d on: a broker "
+                "cuts them off at its next start, they are not dispatched",
+                file.path, offset, rk.REASONS.get(end.reason, "?"), file.base + found,
+            )  # fmt: skip
+            return -1
+        return found
+
+
+def _data_ranges(file: MappedFile, at: int) -> Iterator[tuple[int, int]]:
+    """Yield the pieces of a file from position ``at`` on that are not holes."""
+    with file.path.open("rb") as f:
+        yield from data_extents(f.fileno(), at, file.length)

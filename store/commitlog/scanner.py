@@ -1,0 +1,306 @@
+"""Scanning a commit log file into dispatch requests, chunk by chunk."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.log_range import LogRange
+from store.config import StoreConfig
+from store.errors import DamageError, LostDataError, StoreIOError, UnsupportedFormatError
+from store.io.mapped_file import map_file
+from store.java import decode
+from store.kernels import record as rk
+from store.kernels import scan as sk
+from store.kernels import topic as tk
+from store.kernels.log_walk import find_record
+from store.kernels.properties import NAME_ENDS
+from store.kernels.record import Rules
+from store.kernels.scan import Columns, QueueTable, ScanEnd
+from store.layout import RECORD_MIN_SIZE
+
+CHUNK_BYTES = 4 * 1024 * 1024
+_SETTLE_SECONDS = 0.05  # a failed record is read once more after this
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """``[begin, end)`` of the log cannot be read: where, and why.
+
+    ``is_lost``: the log has no bytes for it. Otherwise they are damaged.
+    """
+
+    begin: int
+    end: int
+    path: str
+    reason: str
+    is_lost: bool = False
+
+    def error(self) -> DamageError:
+        """Return this as the error that names file, offset, reason and what can be done."""
+        if self.is_lost:
+            hint = (
+                "everything before it has been kept; restore the files from a replica or a backup, "
+                "or skip the range with --fail-on-data-loss false (reput dispatch, mirror, export) "
+                "or failOnDataLoss=false"
+            )
+            return LostDataError(self.path, self.begin, self.end, reason=self.reason, hint=hint)
+        return DamageError(
+            self.path,
+            self.begin,
+            self.reason,
+            "everything before it has been kept; restore the file from a replica or a backup, or "
+            "continue past it with --fail-on-data-loss false (reput dispatch, mirror, export) or "
+            "failOnDataLoss=false; "
+            f"that loses some or all of the offsets {self.begin} to {self.end}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a range that was cut by bytes holds: stretches that tile from a record on.
+
+    ``is_whole``: a record begins where the last of them ends, or the log goes on in the next file.
+    """
+
+    requests: list[DispatchRequests]
+    is_whole: bool = False
+
+    @property
+    def begin(self) -> int:
+        """Where the first record begins, -1 without one."""
+        return self.requests[0].begin if self.requests else -1
+
+
+def scan_rules(config: StoreConfig) -> Rules:
+    """Return what a scan of this store checks and reads."""
+    return Rules(
+        accepts_v2=config.accepts_v2,
+        check_crc=True,
+        check_property_crc=config.enabled_append_prop_crc,
+        splits_properties=config.splits_properties,
+        checks_inner_batch=config.checks_inner_batch,
+        indexes_keys=config.message_index_enable,
+        indexes_tags=config.indexes_tags,
+        multi_dispatch=_multi_dispatch(config),
+        multi_skips_slash=config.multi_dispatch_skips_slash,
+        lmq=config.enable_lmq,
+    )
+
+
+def inner_batch_error(path: str, offset: int) -> UnsupportedFormatError:
+    """Return the error of a record that is an inner batch."""
+    return UnsupportedFormatError(
+        f"{path} at offset {offset}: an inner batch (a BatchCQ topic); "
+        "batch consume queues are not read here"
+    )
+
+
+def _multi_dispatch(config: StoreConfig) -> int:
+    if not config.dispatches_multi:
+        return tk.MULTI_OFF
+    excluded = config.multi_dispatch_excludes
+    if not excluded:
+        return tk.MULTI_ALL
+    if "SCHEDULE_TOPIC_XXXX" not in excluded:
+        return tk.MULTI_WITHOUT_RETRY
+    return tk.MULTI_WITHOUT_SYSTEM if "rmq_sys_*" in excluded else tk.MULTI_WITHOUT_TIMER
+
+
+def _map(part: LogRange) -> NDArray[np.uint8] | None:
+    """Map a range's file; None if it has been deleted since the range was planned."""
+    try:
+        return map_file(Path(part.path))
+    except StoreIOError as e:
+        if e.errno == errno.ENOENT:
+            return None
+        raise
+
+
+class Scanner:
+    """Scans stretches of commit log files; holds the buffers, so use one a thread."""
+
+    def __init__(self, config: StoreConfig, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.rules = scan_rules(config)
+        self._delays = np.array(config.delay_levels_ms(), np.int64)
+        self._chunk_bytes = chunk_bytes
+        self._found = np.empty((len(NAME_ENDS), 2), np.int64)
+        self._rows = 0
+        self._columns: Columns
+        self._table: QueueTable
+
+    def read(
+        self, part: LogRange, *, skip_damage: bool = False
+    ) -> Iterator[DispatchRequests | Damage]:
+        """Yield the requests of a range, in stretches that tile it.
+
+        A record that fails, also when read once more, ends the range with a Damage that spans
+        the rest; with ``skip_damage`` it spans to the next valid record and reading goes on.
+        Raises UnsupportedFormatError for an inner batch.
+        """
+        if part.gap:
+            yield Damage(part.begin, part.end, part.path, part.gap, part.is_lost)
+            return
+        view = _map(part)
+        if view is None:
+            why = "the file has been deleted (expired?)"
+            yield Damage(part.begin, part.end, part.path, why, is_lost=True)
+            return
+        at, end = part.begin - part.base, min(part.end - part.base, len(view))
+        retried = -1
+        while part.base + at < part.end:
+            requests, reason = None, rk.OK
+            for requests, reason in self.chunks(view, part.base, at, end):
+                if reason == rk.BLANK:
+                    yield replace(requests, end=part.end)
+                    return
+                yield requests
+                at = requests.end - part.base
+            if reason == rk.OK:
+                return
+            if retried != at:
+                retried = at
+                time.sleep(_SETTLE_SECONDS)
+                continue
+            if reason == rk.INNER_BATCH:
+                raise inner_batch_error(part.path, part.base + at)
+            valid = -1
+            if skip_damage:
+                valid = int(find_record(view, (part.base, at + 1, end), self.rules))
+            stop = part.base + valid if valid >= 0 else part.end
+            yield Damage(part.base + at, stop, part.path, rk.REASONS[reason])
+            if valid < 0:
+                return
+            at = valid
+
+    def read_all(self, ranges: Iterable[LogRange]) -> list[DispatchRequests | Damage]:
+        """Return the stretches of ranges that follow on from one another, up to damage."""
+        stretches: list[DispatchRequests | Damage] = []
+        for part in ranges:
+            stretches += self.read(part)
+            if isinstance(stretches[-1], Damage):
+                break
+        return stretches
+
+    def read_cut(self, cut: LogRange) -> Cut:
+        """Return what a range holds that was cut by bytes, from the first record found in it.
+
+        Its last record may end behind it.
+        """
+        requests: list[DispatchRequests] = []
+        view = _map(cut)
+        if view is None:
+            return Cut(requests)
+        begin, end = cut.begin - cut.base, cut.end - cut.base
+        if not cut.at_record:
+            begin = int(find_record(view, (cut.base, begin, len(view)), self.rules))
+        if not 0 <= begin < end:
+            return Cut(requests)
+        for stretch, reason in self.chunks(view, cut.base, begin, end):
+            requests.append(stretch)
+            if reason == rk.BLANK:
+                requests[-1] = replace(stretch, end=cut.base + len(view))
+        return Cut(requests, is_whole=reason in (rk.OK, rk.BLANK))
+
+    def chunks(
+        self, view: NDArray[np.uint8], base: int, begin: int, end: int
+    ) -> Iterator[tuple[DispatchRequests, int]]:
+        """Scan positions ``begin`` to ``end`` of the file at ``base``; yield (requests, reason).
+
+        The reason is OK until the last chunk, which tells why the scan stopped: OK at ``end``
+        (where a record ends), else BLANK or what the record at the chunk's end failed on.
+        """
+        at = begin
+        while True:
+            stop = min(at + self._chunk_bytes, end)
+            requests, reason, at = self._scan(view, (base, at, stop))
+            if reason == rk.FULL:
+                reason = rk.OK
+            yield requests, reason
+            if reason != rk.OK or at >= end:
+                return
+
+    def _scan(
+        self, view: NDArray[np.uint8], span: tuple[int, int, int]
+    ) -> tuple[DispatchRequests, int, int]:
+        self._make_room(span[2] - span[1])
+        self._table.slots[:] = 0
+        self._table.used[0] = 0
+        state = (self._table, self._columns, self._found)
+        end: ScanEnd = sk.scan(view, span, self.rules, self._delays, state)
+        return self._requests(view, span[0] + span[1], span[0] + end.at, end), end.reason, end.at
+
+    def _make_room(self, size: int) -> None:
+        rows = size // RECORD_MIN_SIZE + 1
+        if rows <= self._rows:
+            return
+        self._rows = rows
+        # The last record may reach beyond the chunk by its own size: its keys are bounded by
+        # the 32767 bytes its properties can have.
+        parts = size // 2 + 32768
+        multis = parts if self.rules.multi_dispatch != tk.MULTI_OFF else 0
+        self._columns = Columns(
+            commit_log_offset=np.empty(rows, np.int64),
+            size=np.empty(rows, np.int32),
+            queue=np.empty(rows, np.int32),
+            queue_offset=np.empty(rows, np.int64),
+            tags_code=np.empty(rows, np.int64),
+            store_timestamp=np.empty(rows, np.int64),
+            transaction=np.empty(rows, np.uint8),
+            key_end=np.empty(rows, np.int32),
+            key_hash=np.empty(parts, np.int32),
+            multi_row=np.empty(multis, np.int32),
+            multi_queue=np.empty(multis, np.int32),
+            multi_offset=np.empty(multis, np.int64),
+        )
+        queues = rows + multis
+        self._table = QueueTable(
+            slots=np.zeros(1 << (2 * queues).bit_length(), np.int32),
+            rows=np.empty((queues, sk.QUEUE_FIELDS), np.int64),
+            used=np.zeros(1, np.int64),
+        )
+
+    def _requests(
+        self, view: NDArray[np.uint8], begin: int, stop: int, end: ScanEnd
+    ) -> DispatchRequests:
+        out, table = self._columns, self._table
+        n, queues = end.rows, table.rows[: int(table.used[0])]
+        names = queues[:, [sk.TOPIC_AT, sk.TOPIC_END]].tolist()
+        topics = [decode(view[a:b].tobytes()) for a, b in names]
+        return DispatchRequests(
+            begin=begin,
+            end=stop,
+            topics=topics,
+            queue_ids=queues[:, sk.QUEUE_ID].astype(np.int32),
+            commit_log_offset=out.commit_log_offset[:n].copy(),
+            size=out.size[:n].copy(),
+            queue=out.queue[:n].copy(),
+            queue_offset=out.queue_offset[:n].copy(),
+            tags_code=out.tags_code[:n].copy(),
+            store_timestamp=out.store_timestamp[:n].copy(),
+            transaction=out.transaction[:n].copy(),
+            key_end=out.key_end[:n].copy(),
+            key_hash=out.key_hash[: end.keys].copy(),
+            multi_row=out.multi_row[: end.multis].copy(),
+            multi_queue=out.multi_queue[: end.multis].copy(),
+            multi_offset=out.multi_offset[: end.multis].copy(),
+        )
+
+
+def load_kernels() -> None:
+    """Call the kernels of a scan, on nothing: numba loads a kernel when it is first called.
+
+    For a process whose children scan. Numba must find the argument types that they will have.
+    """
+    log = np.frombuffer(bytes(RECORD_MIN_SIZE), np.uint8)  # read-only, as a mapped file is
+    scanner = Scanner(StoreConfig(), len(log))
+    for _ in scanner.chunks(log, 0, 0, len(log)):
+        pass
+    find_record(log, (0, 0, len(log)), scanner.rules)

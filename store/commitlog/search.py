@@ -1,0 +1,113 @@
+"""Finding positions in the log: record boundaries, and the first record stored at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.scanner import scan_rules
+from store.errors import ConfigError
+from store.io.mapped_file import MappedFile
+from store.kernels import record as rk
+from store.kernels.log_walk import first_stored, walk
+from store.kernels.record import Rules, check_record, read_i64
+
+_TIME_MAX = (1 << 63) - 1
+_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
+
+
+def check_boundary(log: CommitLog, offset: int) -> None:
+    """Raise ConfigError, naming the two nearest boundaries, if ``offset`` is inside a record.
+
+    The end of the log is a boundary; so is anything below its minimum, where nothing can be
+    looked at. Walks one file's chain at most.
+    """
+    file = log.find(offset)
+    if file is None or offset == file.base or offset == log.max_offset():
+        if file is None and offset > log.max_offset():
+            raise ConfigError(f"offset {offset} lies beyond the log's end {log.max_offset()}")
+        return
+    end = walk(file.view(), (file.base, 0, offset - file.base), _fast_rules(log), True, _NO_CUTS)
+    if end.reason == rk.OK and file.base + end.at == offset:
+        return
+    if end.reason == rk.OK:
+        before, after = file.base + end.last, file.base + end.at
+    else:
+        before = file.base + end.at
+        after = log.roll_next_file(offset) if end.reason == rk.BLANK else before
+    if before == offset:
+        return
+    raise ConfigError(
+        f"offset {offset} is not where a record begins; the nearest boundaries are {before} "
+        f"and {after}"
+    )
+
+
+def is_boundary(log: CommitLog, offset: int) -> bool:
+    """Tell whether a record begins or the log ends at ``offset``, by the chain of its file."""
+    try:
+        check_boundary(log, offset)
+    except ConfigError:
+        return False
+    return True
+
+
+def first_stored_at(log: CommitLog, timestamp_ms: int) -> int:
+    """Return the offset of the first record stored at or after a time; the log's end if none.
+
+    The file is found by binary search over the files' first store times, the record by walking
+    it. Where the clock stepped back across files the answer is a crossing point: the record
+    before it in its file was stored earlier, this one was not.
+    """
+    last = log.last_file()
+    if last is None:
+        return 0
+    files = [f for f in log.files if f.base <= last.base]
+    low, high = 0, len(files)
+    while low < high:  # the first file that begins at or after the time
+        middle = (low + high) // 2
+        if _first_timestamp(files[middle], log) >= timestamp_ms:
+            high = middle
+        else:
+            low = middle + 1
+    for file in files[max(low - 1, 0) :]:
+        at = int(first_stored(file.view(), file.base, timestamp_ms, _fast_rules(log)))
+        if at >= 0:
+            return file.base + at
+    return log.max_offset()
+
+
+def first_stored_after(log: CommitLog, timestamp_ms: int) -> int:
+    """Return the offset of the first record stored later than a time; the log's end if none."""
+    if timestamp_ms >= _TIME_MAX:
+        return log.max_offset()
+    return first_stored_at(log, timestamp_ms + 1)
+
+
+def asked_offset(log: CommitLog, offset: int | None, timestamp_ms: int | None) -> int | None:
+    """Return the offset to begin at that was asked for, by itself or by time; None if none was.
+
+    Raises ConfigError for an offset that is not in the log or inside a record.
+    """
+    if timestamp_ms is not None:
+        return first_stored_at(log, timestamp_ms)
+    if offset is None:
+        return None
+    if not max(log.min_offset(), 0) <= offset <= log.max_offset():
+        raise ConfigError(
+            f"offset {offset} is not in the log, which holds "
+            f"{log.min_offset()} to {log.max_offset()}"
+        )
+    check_boundary(log, offset)
+    return offset
+
+
+def _fast_rules(log: CommitLog) -> Rules:
+    return scan_rules(log.config)._replace(check_crc=False, check_property_crc=False)
+
+
+def _first_timestamp(file: MappedFile, log: CommitLog) -> int:
+    """Return the store time of a file's first record, -1 if it has none."""
+    view = file.view()
+    parts = check_record(view, 0, file.base, _fast_rules(log))
+    return int(read_i64(view, parts.store_timestamp_at)) if parts.reason == rk.OK else -1

@@ -1,0 +1,400 @@
+"""Writing a commit log as a broker does: for demonstrations, tests and measurements.
+
+Records follow one another through files of full size. One that would not leave 8 bytes free goes
+to the next file, behind a blank record; its rest stays zero, as since 4.9.1. When a file is
+needed the one after it is made too, and while the writer is open ``abort`` lies in the store
+root, so a log that is being written looks like a live broker's. Format notes §1, §2.
+
+Every append can be read at once, and is durable after ``sync`` or ``close``. One thread, and
+nothing guards against a second writer on the same store.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import layout
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.planner import LogPlanner
+from store.commitlog.record import (
+    IllegalMessageError,
+    NewMessage,
+    appends_property_crc,
+    decode_message,
+    encode_record,
+    record_crc,
+)
+from store.commitlog.scanner import Damage, Scanner
+from store.config import StoreConfig
+from store.errors import DamageError
+from store.io.disk import Disk
+from store.io.mapped_file import file_name
+from store.kernels.record import BLANK, find_parts
+from store.layout import ABORT_FILE, BLANK_SIZE, MAGIC_BLANK, struct_of
+
+_BLANK = struct_of(layout.BLANK_RECORD)
+_OFFSET, _CRC = layout.RECORD_HEAD["physical_offset"], layout.RECORD_HEAD["body_crc"]
+_BLOCK_BYTES = 1024 * 1024  # of what append_many makes and writes at once: fits a core's cache
+_NUMBER = re.compile(rb"#{2,18}")  # 18 digits always fit an i64
+_ADVANCING = (0, layout.SYS_COMMIT)
+_DELAY = layout.PROPERTY_DELAY
+_DEFAULTS = StoreConfig()
+
+
+def now_ms() -> int:
+    """Return the time in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class CommitLogWriter:
+    """Appends to the commit log of ``store_root``, going on at its end if there is one.
+
+    ``clock`` gives store timestamps (milliseconds), asked once an append. As a context manager it
+    closes; left by an exception it leaves what a killed broker leaves. Opening raises DamageError
+    if the log is damaged before its end.
+    """
+
+    def __init__(
+        self,
+        store_root: Path | str,
+        config: StoreConfig,
+        *,
+        disk: Disk | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self.config = config
+        self.end = 0  # where the next record begins, if it fits
+        self._root = Path(store_root)
+        self._paths = config.commit_log_paths(self._root)
+        self._file_size = config.mapped_file_size_commit_log
+        self._clock = clock
+        self._disk = disk or Disk()
+        self._owns_disk = disk is None
+        self._next: Counter[tuple[str, int]] = Counter()
+        self._is_open = True
+        self._base = -1  # of the file in work
+        self._ahead: Path | None = None  # the file made ahead and not used yet
+        self._recover()
+        pid = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
+        self._disk.replace(self._root / ABORT_FILE, pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close() if kind is None else self.kill()
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the queue's next message gets."""
+        return self._next[topic, queue_id]
+
+    def append(self, message: NewMessage) -> int:
+        """Append a message; return its commit log offset. Raises IllegalMessageError."""
+        return self._put([message])[0]
+
+    def append_batch(self, messages: Sequence[NewMessage]) -> list[int]:
+        """Append a client batch: in one file, stored at one time; return the offsets.
+
+        Raises IllegalMessageError unless all are plain messages for one queue.
+        """
+        queues = {(m.topic, m.queue_id) for m in messages}
+        is_plain = not any(m.sys_flag & layout.SYS_TRANSACTION for m in messages)
+        if len(queues) != 1 or not is_plain or any(_DELAY in m.properties for m in messages):
+            raise IllegalMessageError("a batch is for one queue, without transaction or delay")
+        return self._put([replace(m, prepared_transaction_offset=0) for m in messages])
+
+    def append_many(self, templates: Sequence[NewMessage], count: int, *, first: int = 0) -> None:
+        """Append messages ``first`` … ``first + count - 1``, fast; each as ``append`` would.
+
+        Message n is ``numbered(templates[n % len(templates)], n)``. Raises IllegalMessageError.
+        """
+        cycle = _make_cycle(templates, self.config)
+        n, stop = first, first + count
+        while n < stop:
+            cycles = 0
+            if n % len(templates) == 0:
+                room = (self._remaining() - BLANK_SIZE) // len(cycle.row)
+                block = max(_BLOCK_BYTES // len(cycle.row), 1)
+                cycles = min((stop - n) // len(templates), room, block)
+            if cycles > 0:
+                self._put_cycles(cycle, n, cycles)
+                n += cycles * len(templates)
+            else:
+                self.append(numbered(templates[n % len(templates)], n))
+                n += 1
+
+    def sync(self) -> None:
+        """Make everything appended so far durable."""
+        self._disk.sync()
+
+    def close(self) -> None:
+        """Stop as a broker that is shut down: sync, remove the unused file and ``abort``."""
+        self._disk.sync()
+        if self._ahead is not None:
+            self._disk.remove(self._ahead)
+        self._disk.remove(self._root / ABORT_FILE)
+        self._disk.sync()
+        self.kill()
+
+    def kill(self) -> None:
+        """Stop as a broker that is killed: ``abort`` and the unused file stay; syncs nothing."""
+        self._is_open = False
+        if self._owns_disk:
+            self._disk.close()
+
+    def _put(self, messages: list[NewMessage]) -> list[int]:
+        """Append messages that must lie in one file, stored at one time."""
+        stamp = self._clock()
+        records = self._encode(messages, stamp)
+        size = sum(map(len, records))
+        if size + BLANK_SIZE > self._file_size:
+            raise IllegalMessageError(
+                f"{size} bytes do not fit a commit log file of {self._file_size} bytes"
+            )
+        left = self._remaining()
+        if size + BLANK_SIZE > left:
+            self._write(_BLANK.pack(left, MAGIC_BLANK))
+            self.end += left - BLANK_SIZE
+            records = self._encode(messages, stamp)
+        begins = list(accumulate(map(len, records), initial=self.end))
+        self._write(b"".join(records))
+        self._next.update((m.topic, m.queue_id) for m in messages if _advances(m))
+        return begins[:-1]
+
+    def _encode(self, messages: list[NewMessage], stamp: int) -> list[bytes]:
+        records, config, at = [], self.config, self.end
+        for rank, message in enumerate(messages):
+            offset = self._next[message.topic, message.queue_id] + rank if _advances(message) else 0
+            record = encode_record(
+                message, config, queue_offset=offset, commit_log_offset=at, store_timestamp=stamp
+            )
+            records.append(record)
+            at += len(record)
+        return records
+
+    def _remaining(self) -> int:
+        return self._file_size - self.end % self._file_size
+
+    def _write(self, data: bytes | memoryview) -> None:
+        assert self._is_open
+        base = self.end - self.end % self._file_size
+        if base != self._base:
+            # Java parity: AllocateMappedFileService makes the file asked for and the next one.
+            self._make_file(base)
+            self._ahead = self._make_file(base + self._file_size)
+            self._base = base
+        self._disk.write(self._path(base), self.end - base, data)
+        self.end += len(data)
+
+    def _make_file(self, base: int) -> Path:
+        path = self._path(base)
+        if path.exists() and path.stat().st_size != self._file_size:
+            self._disk.remove(path)  # a crash came between its creation and its sizing
+        if not path.exists():
+            self._disk.create(path, self._file_size)
+        return path
+
+    def _path(self, base: int) -> Path:
+        # Java parity: MultiPathMappedFileQueue takes the paths in turn.
+        directory = self._paths[base // self._file_size % len(self._paths)]
+        return directory / file_name(base)
+
+    def _recover(self) -> None:
+        """Find the log's end and the queues' next offsets by scanning all of it.
+
+        Java parity: bytes behind the end are not erased, files behind it are deleted.
+        """
+        log = CommitLog(self._paths, self.config)
+        for file in log.files:
+            log.check_file(file)
+        if not log.files:
+            return
+        was_clean = not (self._root / ABORT_FILE).exists()
+        plan = LogPlanner(log, lambda: was_clean).plan(log.min_offset())
+        scanner = Scanner(self.config)
+        for part in plan.ranges:
+            for found in scanner.read(part):
+                if isinstance(found, Damage):
+                    raise DamageError(found.path, found.begin, found.reason)
+                self._count(found)
+        self.end = plan.end
+        last = log.find(self.end)
+        if last is not None:
+            view = last.view()
+            if find_parts(view, self.end - last.base, len(view)).reason == BLANK:
+                self.end = log.roll_next_file(last.base)
+        for file in log.files:
+            if file.base <= self.end < file.base + self._file_size:
+                self._base = file.base
+            elif file.base > self.end:
+                self._disk.remove(file.path)
+
+    def _count(self, requests: DispatchRequests) -> None:
+        """Take over where the queues stand after some records."""
+        rows = np.isin(requests.transaction, _ADVANCING)
+        following = np.full(len(requests.topics), -1, np.int64)
+        following[requests.queue[rows]] = requests.queue_offset[rows] + 1  # the last one stays
+        queues = zip(requests.topics, requests.queue_ids.tolist(), strict=True)
+        for queue, offset in zip(queues, following.tolist(), strict=True):
+            if offset >= 0:
+                self._next[queue] = offset
+
+    def _put_cycles(self, cycle: _Cycle, first: int, count: int) -> None:
+        """Append ``count`` rounds of all templates, which fit the file in work."""
+        block = np.tile(cycle.row, (count, 1))
+        rounds = np.arange(count)
+        stamps = [self._clock() for _ in range(count * len(cycle.parts))]
+        for i, part in enumerate(cycle.parts):
+            row = block[:, part.begin : part.end]
+            stamp = stamps[i :: len(cycle.parts)]
+            begins = self.end + part.begin + len(cycle.row) * rounds
+            _set(row, layout.PHYSICAL_OFFSET_AT, _OFFSET, begins)
+            _set(row, part.store_timestamp_at, layout.TIMESTAMP, stamp)
+            if part.is_born_when_stored:
+                _set(row, layout.BORN_TIMESTAMP_AT, layout.TIMESTAMP, stamp)
+            if part.advances:
+                offsets = self._next[part.queue] + part.rank + cycle.counts[part.queue] * rounds
+                _set(row, layout.QUEUE_OFFSET_AT, _OFFSET, offsets)
+            _set_numbers(row, part, first + i + len(cycle.parts) * rounds)
+            if cycle.has_property_crc:
+                _set_property_crc(row)
+        self._write(block.data.cast("B"))
+        for queue, each in cycle.counts.items():
+            self._next[queue] += each * count
+
+
+def schedule(message: NewMessage, level: int, config: StoreConfig = _DEFAULTS) -> NewMessage:
+    """Return a message as a broker stores it until its delay is over (format notes §3).
+
+    A level above the last one of ``messageDelayLevel`` is lowered to it. Raises
+    IllegalMessageError for a level below 1.
+    """
+    level = min(level, len(config.delay_levels_ms()))
+    if level < 1:
+        raise IllegalMessageError(f"delay level {level} is not positive")
+    properties = {
+        **message.properties,
+        _DELAY: str(level),
+        layout.PROPERTY_REAL_TOPIC: message.topic,
+        layout.PROPERTY_REAL_QUEUE_ID: str(message.queue_id),
+    }
+    return replace(message, topic=layout.SCHEDULE_TOPIC, queue_id=level - 1, properties=properties)
+
+
+def numbered(template: NewMessage, number: int) -> NewMessage:
+    """Return the message with a number in place of each run of ``#``, in body and properties.
+
+    A run of 2 to 18 is replaced by as many of the number's last decimal digits.
+    """
+    items = template.properties.items()
+    properties = {_fill_text(name, number): _fill_text(value, number) for name, value in items}
+    return replace(template, body=_fill(template.body, number), properties=properties)
+
+
+def _fill(data: bytes, number: int) -> bytes:
+    return _NUMBER.sub(lambda m: b"%0*d" % (len(m[0]), number % 10 ** len(m[0])), data)
+
+
+def _fill_text(text: str, number: int) -> str:
+    return _fill(text.encode("utf-8", "replace"), number).decode()
+
+
+def _advances(message: NewMessage) -> bool:
+    return message.sys_flag & layout.SYS_TRANSACTION in _ADVANCING
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One template's record in the row of all; positions but the first two are in the record."""
+
+    begin: int
+    end: int
+    queue: tuple[str, int]
+    advances: bool
+    rank: int  # among the records of its queue in the row
+    store_timestamp_at: int
+    is_born_when_stored: bool
+    numbers: tuple[tuple[int, int], ...]
+    body: tuple[int, int] | None  # if it holds a number
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """The records of all templates, one after another, and how many of them each queue gets."""
+
+    row: NDArray[np.uint8]
+    parts: tuple[_Part, ...]
+    counts: Counter[tuple[str, int]]
+    has_property_crc: bool
+
+
+def _make_cycle(templates: Sequence[NewMessage], config: StoreConfig) -> _Cycle:
+    rows, parts = b"", []
+    counts: Counter[tuple[str, int]] = Counter()
+    for template in templates:
+        record = encode_record(
+            template, config, queue_offset=0, commit_log_offset=0, store_timestamp=0
+        )
+        message, size = decode_message(record)
+        spans, queue = message.spans, (template.topic, template.queue_id)
+        in_body = [m.span() for m in _NUMBER.finditer(record, spans.body_at, spans.body_end)]
+        in_properties = [m.span() for m in _NUMBER.finditer(record, spans.properties_at)]
+        part = _Part(
+            begin=len(rows),
+            end=len(rows) + size,
+            queue=queue,
+            advances=_advances(template),
+            rank=counts[queue],
+            store_timestamp_at=layout.BORN_HOST_AT + len(message.raw_born_host),
+            is_born_when_stored=template.born_timestamp is None,
+            numbers=(*in_body, *in_properties),
+            body=(spans.body_at, spans.body_end) if in_body else None,
+        )
+        parts.append(part)
+        rows += record
+        counts[queue] += part.advances
+    row = np.frombuffer(rows, np.uint8)
+    return _Cycle(row, tuple(parts), counts, appends_property_crc(config))
+
+
+def _set(row: NDArray[np.uint8], at: int, kind: np.dtype[Any], values: Any) -> None:
+    row[:, at : at + kind.itemsize].view(kind)[:, 0] = values
+
+
+def _set_numbers(row: NDArray[np.uint8], part: _Part, numbers: NDArray[np.int64]) -> None:
+    """Write the digits of each row's number into its runs, and the CRC of a body with any."""
+    width = max((end - begin for begin, end in part.numbers), default=0)
+    digits = _digits(numbers, width)[:, ::-1]
+    for begin, end in part.numbers:
+        row[:, begin:end] = digits[:, width - (end - begin) :]
+    if part.body is not None:
+        bodies = row[:, slice(*part.body)]
+        _set(row, layout.BODY_CRC_AT, _CRC, [record_crc(body.data) for body in bodies])
+
+
+def _set_property_crc(row: NDArray[np.uint8]) -> None:
+    """Write the digits of the CRC that ends each record, the least significant one first."""
+    checked = row[:, : -layout.PROPERTY_CRC_SIZE]
+    crcs = np.array([record_crc(record.data) for record in checked], np.int64)
+    row[:, -layout.PROPERTY_CRC_DIGITS - 1 : -1] = _digits(crcs, layout.PROPERTY_CRC_DIGITS)
+
+
+def _digits(numbers: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
+    """Return the last decimal digits of each number as ASCII, the least significant one first."""
+    digits = np.empty((len(numbers), count), np.uint8)
+    for place in range(count):
+        numbers, rest = np.divmod(numbers, 10)
+        digits[:, place] = rest + ord("0")
+    return digits

@@ -1,0 +1,1 @@
+"""The comparison of a root with what its log says it must hold."""

@@ -1,0 +1,197 @@
+"""ConsumeQueueExt, compared: ext units at their places, or by what consume queue units refer to.
+
+A root dispatched from its beginning by one dispatch has every ext unit at its place, and is
+compared byte for byte. A restarted broker leaves orphans, which move all later ones; on an aged
+root older ones come first. There an ext unit is compared through the address in its consume queue
+unit, addresses must ascend, and every other ext unit must at least be well-formed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.compare.findings import (
+    NOTHING,
+    Difference,
+    Findings,
+    Terms,
+    Views,
+    ext_unit_words,
+    first_data,
+)
+from store.config import StoreConfig
+from store.io.mapped_file import file_name, written_prefix
+from store.layout import (
+    EXT_ADDRESS_BASE,
+    EXT_ADDRESS_MAX,
+    EXT_END_BLANK_SIZE,
+    EXT_END_MARK,
+    EXT_UNIT,
+    EXT_UNIT_SIZE,
+)
+
+_MARK = np.array(-1, EXT_END_MARK).tobytes()
+
+
+class ExtComparison:
+    """Compares the ext units of a root's queues. Directories are those of the root."""
+
+    def __init__(self, config: StoreConfig, terms: Terms, findings: Findings) -> None:
+        self.by_address = terms.is_aged or terms.by_broker
+        self.file_size = config.mapped_file_size_consume_queue_ext
+        self._per_file = (self.file_size - EXT_END_BLANK_SIZE) // EXT_UNIT_SIZE
+        self._terms = terms
+        self._findings = findings
+        self._views = Views(findings)
+        self._ends: dict[Path, int] = {}  # derived bytes by file
+        self._derived: Counter[Path] = Counter()  # units, by directory, as the next two
+        self._referred: Counter[Path] = Counter()  # compared by address
+        self._there: Counter[Path] = Counter()  # not compared in place
+        self._moved: set[Path] = set()  # directories whose units lie elsewhere than derived
+        self._in_place: dict[Path, list[Difference]] = defaultdict(list)  # by directory
+        self._last_address: dict[Path, int] = {}
+        self._pending: dict[Path, dict[int, bytes]] = {}  # derived units by address
+
+    def create(self, path: Path) -> None:
+        """Know that the derivation has this file."""
+        self._ends[path] = 0
+
+    def write(self, path: Path, offset: int, data: bytes) -> None:
+        """Compare derived ext units (or an end mark) with what lies at their place.
+
+        By address what differs counts only if all the queue's units turn out to be in place; the
+        derived units are kept until the consume queue units come that refer to them.
+        """
+        self._ends[path] = offset + len(data)
+        if self.by_address and data != _MARK:
+            address = int(path.name) + offset + EXT_ADDRESS_BASE
+            units = self._pending.setdefault(path.parent, {})
+            self._derived[path.parent] += len(data) // EXT_UNIT_SIZE
+            for at in range(0, len(data), EXT_UNIT_SIZE):
+                units[address + at] = data[at : at + EXT_UNIT_SIZE]
+        if self.by_address and (path.parent in self._moved or not path.is_file()):
+            return
+        view = self._views.get(path, self.file_size)
+        if view is None or view[offset : offset + len(data)].tobytes() == data:
+            return
+        expected = np.frombuffer(data, np.uint8)
+        at = int(np.flatnonzero(expected != view[offset : offset + len(data)])[0])
+        at -= at % EXT_UNIT_SIZE
+        words = _words(expected[at : at + EXT_UNIT_SIZE])
+        difference = _difference(path, offset + at, words, view)
+        if self.by_address:
+            self._in_place[path.parent].append(difference)
+        else:
+            self._findings.tell(difference)
+
+    def judge(
+        self, directory: Path, expected: NDArray[np.int64], actual: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Compare the ext units that derived and actual tags codes refer to; by address only.
+
+        Tells which actual tags codes fit. Where the address is the one to be expected, but not
+        what lies there, that is told as a difference of the ext unit.
+        """
+        units = self._pending.get(directory, {})
+        fits: NDArray[np.bool_] = expected == actual
+        for i in np.flatnonzero(expected <= EXT_ADDRESS_MAX):
+            if not fits[i]:
+                self._moved.add(directory)
+            address, last = int(actual[i]), self._last_address.get(directory)
+            if address > EXT_ADDRESS_MAX or (last is not None and address <= last):
+                fits[i] = False
+                continue
+            is_natural = fits[i] or (last is not None and address == self._after(last))
+            unit = units[int(expected[i])]
+            fits[i] = self._compare_at(directory, address, unit, is_natural=bool(is_natural))
+            if fits[i]:
+                self._last_address[directory] = address
+                self._referred[directory] += 1
+        return fits
+
+    def forget(self) -> None:
+        """Forget the derived units kept for a batch."""
+        self._pending.clear()
+
+    def finish_file(self, path: Path) -> None:
+        """Compare what no derived unit covers in an actual file; tell a file too many."""
+        view = self._views.get(path, self.file_size)
+        if view is None:
+            return
+        is_open = self.by_address or self._terms.may_be_ahead
+        begin = 0 if self.by_address else self._ends.get(path, 0)
+        count = self._count_well_formed(path, view, begin) if is_open else 0
+        if not count and path not in self._ends:
+            self._findings.tell_file(path, "no such file", f"{len(view)} bytes")
+            return
+        self._there[path.parent] += count
+        end = begin + count * EXT_UNIT_SIZE
+        is_full = is_open and end == self._per_file * EXT_UNIT_SIZE
+        if is_full and view[end : end + len(_MARK)].tobytes() == _MARK:
+            end += len(_MARK)  # the next file has begun
+        at = first_data(path, view, end)
+        if at >= 0:
+            self._findings.tell(_difference(path, at - at % EXT_UNIT_SIZE, NOTHING, view))
+
+    def finish(self) -> None:
+        """Tell derived files that are not there; settle the count of orphans."""
+        for directory, count in self._there.items():
+            compared = self._referred if directory in self._moved else self._derived
+            orphans = max(count - compared[directory], 0)
+            self._findings.counts.orphan_ext_units += orphans
+        for directory, differences in self._in_place.items():
+            for difference in differences if directory not in self._moved else ():
+                self._findings.tell(difference)
+        for path in self._ends:
+            if path.parent not in self._moved and not path.exists():
+                self._findings.tell_file(path, f"a file of {self.file_size} bytes", "no file")
+
+    def _after(self, address: int) -> int:
+        """Return the address of the unit that is put after the one at ``address``."""
+        at = address - EXT_ADDRESS_BASE + EXT_UNIT_SIZE
+        if at % self.file_size >= self._per_file * EXT_UNIT_SIZE:
+            at += self.file_size - at % self.file_size
+        return at + EXT_ADDRESS_BASE
+
+    def _compare_at(
+        self, directory: Path, address: int, expected: bytes, *, is_natural: bool
+    ) -> bool:
+        """Compare the ext unit at an address; tell whether the address can be right."""
+        at = address - EXT_ADDRESS_BASE
+        base = at - at % self.file_size
+        path = directory / file_name(base)
+        view = self._views.get(path, self.file_size) if path.is_file() or is_natural else None
+        if view is None:
+            return is_natural
+        actual = view[at - base : at - base + EXT_UNIT_SIZE]
+        if actual.tobytes() == expected:
+            return True
+        if is_natural:
+            words = _words(np.frombuffer(expected, np.uint8))
+            self._findings.tell(_difference(path, at - base, words, view))
+        return is_natural
+
+    def _count_well_formed(self, path: Path, view: NDArray[np.uint8], begin: int) -> int:
+        """Count the units written from ``begin`` on; tell the first that none of these can be."""
+        units = view[begin : self._per_file * EXT_UNIT_SIZE].view(EXT_UNIT)
+        count = written_prefix(units["size"])
+        is_odd = (units["size"][:count] != EXT_UNIT_SIZE) | (units["bitmap_length"][:count] != 0)
+        for i in np.flatnonzero(is_odd)[:1]:
+            at = begin + int(i) * EXT_UNIT_SIZE
+            self._findings.tell(_difference(path, at, "an ext unit without bitmap", view))
+        return count
+
+
+def _difference(path: Path, at: int, expected: str, view: NDArray[np.uint8]) -> Difference:
+    number, raw = at // EXT_UNIT_SIZE, view[at : at + EXT_UNIT_SIZE]
+    return Difference(path, "ext unit", number, None, expected, _words(raw))
+
+
+def _words(raw: NDArray[np.uint8]) -> str:
+    if len(raw) == EXT_UNIT_SIZE:
+        return ext_unit_words(raw)
+    return f"the bytes {raw.tobytes().hex()}" if raw.any() else NOTHING

@@ -1,0 +1,187 @@
+"""What a comparison finds: differences, told in words, and what is counted but not compared."""
+
+from __future__ import annotations
+
+import stat
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.io.mapped_file import data_pieces, map_file
+from store.layout import CQ_UNIT, EXT_UNIT, INDEX_ENTRY, PRE_BLANK_SIZE
+
+NOTHING = "nothing (zeros)"
+
+_MAPS_MAX = 128
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place where a file is not what the log says.
+
+    ``part`` is ``file``, ``unit``, ``ext unit``, ``header``, ``slot`` or ``entry``; ``index`` is
+    the number of that unit, slot or entry in its file; both values are told in words.
+    """
+
+    path: Path
+    part: str
+    index: int | None
+    queue_offset: int | None
+    expected: str
+    actual: str
+
+    def __str__(self) -> str:
+        where = "" if self.part == "file" else f" {self.part}"
+        if self.index is not None:
+            where += f" {self.index}"
+        if self.queue_offset is not None:
+            where += f" (queue offset {self.queue_offset})"
+        return f"{self.path}:{where} expected {self.expected}, found {self.actual}"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is compared, and what is only counted."""
+
+    begin: int  # the log is derived from this physical offset on
+    is_aged: bool = False  # the files were begun below `begin`: what is older is counted
+    may_be_ahead: bool = False  # what lies behind the derived end is counted
+    by_broker: bool = False  # a restart may have doubled index entries and orphaned ext units
+
+
+@dataclass(slots=True)
+class Counts:
+    """How much was compared, and what else was there, under its own name."""
+
+    units: int = 0  # compared
+    entries: int = 0  # compared
+    older_units: int = 0  # below the log's minimum
+    stale_units: int = 0  # behind their queue's real end
+    dropped_units: int = 0  # of messages whose places older ones had: a broker's rules drop them
+    displaced_queues: int = 0  # all units lower or higher than their queue offsets say
+    orphan_ext_units: int = 0  # no compared unit refers to them
+    older_entries: int = 0
+    doubled_entries: int = 0  # the last record before a restart, indexed again
+    stale_entries: int = 0  # of records at or behind the log's end
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects differences: the first of each part of each file."""
+
+    counts: Counts = field(default_factory=Counts)
+    _found: dict[tuple[Path, str], Difference] = field(default_factory=dict)
+
+    def tell(self, difference: Difference) -> None:
+        """Note a difference, if none before it in the same part of the file is known."""
+        key = (difference.path, difference.part)
+        known = self._found.get(key)
+        if known is None or (known.index or 0) > (difference.index or 0):
+            self._found[key] = difference
+
+    def tell_file(self, path: Path, expected: str, actual: str) -> None:
+        """Note what is wrong with a file as a whole."""
+        self.tell(Difference(path, "file", None, None, expected, actual))
+
+    def has_any(self) -> bool:
+        """Tell whether anything differs so far."""
+        return bool(self._found)
+
+    def differences(self) -> tuple[Difference, ...]:
+        """Return what was found, by file; in a file in the order of its parts."""
+        parts = ("file", "header", "slot", "entry", "unit", "ext unit")
+        found = self._found.values()
+        return tuple(sorted(found, key=lambda d: (d.path, parts.index(d.part))))
+
+
+class Views:
+    """Read-only maps of the files compared with, the last ones used kept open."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._known: OrderedDict[Path, NDArray[np.uint8] | None] = OrderedDict()
+
+    def get(self, path: Path, size: int) -> NDArray[np.uint8] | None:
+        """Map a file that should have ``size`` bytes; None, and the difference told, if not."""
+        if path in self._known:
+            self._known.move_to_end(path)
+            return self._known[path]
+        view = self._map(path, size)
+        self._known[path] = view
+        if len(self._known) > _MAPS_MAX:
+            self._known.popitem(last=False)
+        return view
+
+    def _map(self, path: Path, size: int) -> NDArray[np.uint8] | None:
+        if path.is_symlink() or not path.is_file():
+            self._findings.tell_file(path, f"a file of {size} bytes", file_words(path))
+            return None
+        view = map_file(path)
+        if len(view) != size:
+            self._findings.tell_file(path, f"a file of {size} bytes", f"{len(view)} bytes")
+            return None
+        return view
+
+
+def file_words(path: Path) -> str:
+    """Return what a report says of a file as a whole; a symbolic link is not followed."""
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "no file"
+    if stat.S_ISLNK(status.st_mode):
+        return "a symbolic link, which is not followed"
+    return f"{status.st_size} bytes" if stat.S_ISREG(status.st_mode) else "not a regular file"
+
+
+def first_difference(expected: NDArray[np.uint8], actual: NDArray[np.uint8]) -> int:
+    """Return the first position where two arrays of one length differ, -1 if none."""
+    for at in range(0, len(expected), _CHUNK):
+        a, b = expected[at : at + _CHUNK], actual[at : at + _CHUNK]
+        if not np.array_equal(a, b):
+            return at + int(np.flatnonzero(a != b)[0])
+    return -1
+
+
+def first_data(path: Path, view: NDArray[np.uint8], begin: int) -> int:
+    """Return the first position from ``begin`` on that is not zero, -1 if none; skips holes."""
+    for start, stop in data_pieces(path, begin, len(view)):
+        found = np.flatnonzero(view[start:stop])
+        if len(found):
+            return start + int(found[0])
+    return -1
+
+
+def unit_words(raw: NDArray[np.uint8]) -> str:
+    """Tell a consume queue unit's 20 bytes."""
+    unit = raw.view(CQ_UNIT)[0]
+    offset, size, tags_code = (int(v) for v in unit.tolist())
+    if (offset, size, tags_code) == (0, 0, 0):
+        return NOTHING
+    if (offset, size, tags_code) == (0, PRE_BLANK_SIZE, 0):
+        return "a pre-fill unit"
+    return f"commit log offset {offset}, size {size}, tags code {tags_code}"
+
+
+def ext_unit_words(raw: NDArray[np.uint8]) -> str:
+    """Tell an ext unit's 20 bytes."""
+    if not raw.any():
+        return NOTHING
+    size, tags_code, stamp, bitmap = (int(v) for v in raw.view(EXT_UNIT)[0].tolist())
+    text = f"size {size}, tags code {tags_code}, store timestamp {stamp}"
+    return f"{text}, bitmap length {bitmap}"
+
+
+def entry_words(raw: NDArray[np.uint8]) -> str:
+    """Tell an index entry's 20 bytes."""
+    if not raw.any():
+        return NOTHING
+    key_hash, offset, seconds, previous = (int(v) for v in raw.view(INDEX_ENTRY)[0].tolist())
+    return (
+        f"key hash {key_hash}, physical offset {offset}, time difference {seconds} s, "
+        f"previous entry {previous}"
+    )

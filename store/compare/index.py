@@ -1,0 +1,170 @@
+"""The index, compared: takes what ``IndexService`` would write and looks whether it is there.
+
+Entries are compared as they come; the slot table and the header when their file is finished, as
+they change until then. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import layout
+from store.compare.findings import (
+    NOTHING,
+    Difference,
+    Findings,
+    Terms,
+    Views,
+    entry_words,
+    file_words,
+    first_data,
+    first_difference,
+)
+from store.config import StoreConfig
+from store.index.writer import read_slots
+from store.io.disk import Bytes, Disk
+from store.io.listing import list_entries
+from store.state_names import is_index_file_name
+
+
+class IndexComparison(Disk):
+    """Compares what an IndexService puts, file by file in order, with a root's index files."""
+
+    def __init__(self, root: Path, config: StoreConfig, terms: Terms, findings: Findings) -> None:
+        super().__init__()
+        self._directory = root / layout.INDEX_DIR
+        # Not list_index_files: a link or a directory with such a name is a difference, no error.
+        self.files = [p for p in list_entries(self._directory) if is_index_file_name(p.name)]
+        self._config = config
+        self._terms = terms
+        self._findings = findings
+        self._views = Views(findings)
+        self._size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
+        self._entries_at = layout.index_entry_at(0, config.max_hash_slot_num)
+        self._number = -1  # of the file in work
+        self._header = np.zeros(layout.INDEX_HEADER_SIZE, np.uint8)
+        self._slots = np.zeros(self._entries_at - layout.INDEX_HEADER_SIZE, np.uint8)
+        self._end = 0  # bytes up to which the file in work has entries
+
+    def create(self, path: Path, size: int) -> None:
+        """Begin the next file."""
+        self._finish_file()
+        self._number += 1
+        self._slots = np.zeros(len(self._slots), np.uint8)  # zeros_like would touch all of it
+        self._end = layout.index_entry_at(1, self._config.max_hash_slot_num)
+        if self._number >= len(self.files):
+            where = self._directory / f"(file {self._number + 1} of the index)"
+            self._findings.tell_file(where, f"a file of {size} bytes", "no file")
+
+    def write(self, path: Path, offset: int, data: Bytes) -> None:
+        """Compare entries; keep slots and header until the file is finished."""
+        piece = np.frombuffer(data, np.uint8)
+        if offset == 0:
+            self._header = piece.copy()
+        elif offset < self._entries_at:
+            at = offset - layout.INDEX_HEADER_SIZE
+            self._slots[at : at + len(piece)] = piece
+        else:
+            self._end = offset + len(piece)
+            self._findings.counts.entries += len(piece) // layout.INDEX_ENTRY_SIZE
+            self._compare_entries(offset, piece)
+
+    @property
+    def number(self) -> int:
+        """Which of ``files`` is in work, -1 before the first."""
+        return self._number
+
+    def finish(self) -> None:
+        """Compare what is left: the file in work, files too many."""
+        if self._number < 0 and self._terms.is_aged and self.files:
+            self.create(self.files[0], self._size)  # it was begun for a message that has expired
+            header = np.zeros(1, layout.INDEX_HEADER)
+            header["index_count"] = self._config.writes_count_of_empty_index
+            self.write(self.files[0], 0, header.tobytes())
+        self._finish_file()
+        for path in self.files[self._number + 1 :]:
+            self._findings.tell_file(path, "no such file", file_words(path))
+        for path in sorted(set(list_entries(self._directory)) - set(self.files)):
+            self._findings.tell_file(path, "no such file", "one that is no index file")
+
+    def _view(self) -> NDArray[np.uint8] | None:
+        """Return the actual file in work, None without one or if it has another size."""
+        if not 0 <= self._number < len(self.files):
+            return None
+        return self._views.get(self.files[self._number], self._size)
+
+    def _compare_entries(self, offset: int, expected: NDArray[np.uint8]) -> None:
+        view = self._view()
+        if view is None:
+            return
+        actual = view[offset : offset + len(expected)]
+        if self._terms.is_aged and self._number == 0:
+            first = layout.index_entry_at(1, self._config.max_hash_slot_num)
+            if offset == first:
+                # The first entry's time difference counts from a file that has expired.
+                expected = expected.copy()
+                as_entries = [e.view(layout.INDEX_ENTRY) for e in (expected, actual)]
+                as_entries[0]["time_diff_seconds"][0] = as_entries[1]["time_diff_seconds"][0]
+        at = first_difference(expected, actual)
+        if at >= 0:
+            at -= at % layout.INDEX_ENTRY_SIZE
+            words = [entry_words(e[at : at + layout.INDEX_ENTRY_SIZE]) for e in (expected, actual)]
+            self._tell("entry", self._entry_number(offset + at), words[0], words[1])
+
+    def _finish_file(self) -> None:
+        """Compare header and slots of the file in work, and that nothing follows its entries."""
+        view = self._view()
+        if view is None:
+            return
+        self._compare_header(view[: layout.INDEX_HEADER_SIZE])
+        actual = read_slots(self.files[self._number], self._config).view(np.uint8)
+        at = first_difference(self._slots, actual)
+        if at >= 0:
+            slot = at // layout.INDEX_SLOT_SIZE
+            heads = (int(s.view(layout.INDEX_SLOT)[slot]) for s in (self._slots, actual))
+            words = [f"entry {head}" if head else "no entry" for head in heads]
+            self._tell("slot", slot, words[0], words[1])
+        unused = view[self._entries_at : layout.index_entry_at(1, self._config.max_hash_slot_num)]
+        if unused.any():
+            self._tell("entry", 0, NOTHING, entry_words(unused))
+        at = first_data(self.files[self._number], view, self._end)
+        if at >= 0:
+            number = self._entry_number(at)
+            begin = layout.index_entry_at(number, self._config.max_hash_slot_num)
+            raw = view[begin : begin + layout.INDEX_ENTRY_SIZE]
+            self._tell("entry", number, NOTHING, entry_words(raw))
+
+    def _compare_header(self, actual: NDArray[np.uint8]) -> None:
+        expected = self._header
+        if np.array_equal(expected, actual):
+            return
+        pairs = []
+        for name in layout.INDEX_HEADER.names or ():
+            values = [int(h.view(layout.INDEX_HEADER)[0][name]) for h in (expected, actual)]
+            if values[0] == values[1] or self._is_unwritten_count(name, values):
+                continue
+            if self._is_of_expired(name):
+                continue
+            pairs.append((f"{name} {values[0]}", f"{name} {values[1]}"))
+        if pairs:
+            self._tell("header", None, *(", ".join(side) for side in zip(*pairs, strict=True)))
+
+    def _is_unwritten_count(self, name: str, values: list[int]) -> bool:
+        """Tell whether a broker has not yet written the count of a file without entries (§8.2)."""
+        return self._terms.by_broker and name == "index_count" and set(values) == {0, 1}
+
+    def _is_of_expired(self, name: str) -> bool:
+        """Tell whether a field says where a file that has expired ended: the first is empty."""
+        is_empty = self._end == layout.index_entry_at(1, self._config.max_hash_slot_num)
+        is_first = self._terms.is_aged and self._number == 0
+        return is_first and is_empty and not name.endswith("_count")
+
+    def _entry_number(self, at: int) -> int:
+        return (at - self._entries_at) // layout.INDEX_ENTRY_SIZE
+
+    def _tell(self, part: str, index: int | None, expected: str, actual: str) -> None:
+        path = self.files[self._number]
+        self._findings.tell(Difference(path, part, index, None, expected, actual))

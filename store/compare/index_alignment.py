@@ -1,0 +1,249 @@
+"""What a root's index may hold beside the keys of the log: older, doubled and stale entries.
+
+A broker's index goes back further than a log whose oldest files have expired; its restart indexes
+the last record again, and what a crash took from the log stays indexed (format notes §8.3, §10).
+Such entries are put beside those of the log, in their places, so that all that follows from them
+(numbers, chains, slots, file ends) is compared byte for byte. They are counted. An entry that is
+none of these is left for the comparison to find.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import layout
+from store.commitlog.dispatch_request import DispatchRequests
+from store.compare.findings import Counts, Terms, Views
+from store.config import StoreConfig
+from store.index.writer import read_header
+from store.kernels.index import BEGIN_TIMESTAMP, END_TIMESTAMP, INDEX_COUNT
+
+_CHUNK = 1 << 16
+_MISMATCHES_MAX = 64  # then the index is another one: it is compared as it stands
+_SECOND_MS = 1000
+
+
+class Keys(NamedTuple):
+    """Index keys in log order: each one's hash, and its record's offset and store time."""
+
+    key_hash: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    stamp: NDArray[np.int64]
+
+    def part(self, begin: int, end: int) -> Keys:
+        """Return keys ``begin`` to ``end`` (exclusive)."""
+        return Keys(self.key_hash[begin:end], self.offset[begin:end], self.stamp[begin:end])
+
+
+class IndexAligner:
+    """Walks the entries of index files along with the log's dispatch requests."""
+
+    def __init__(
+        self, files: list[Path], config: StoreConfig, terms: Terms, counts: Counts, views: Views
+    ) -> None:
+        self._entries = _Entries(files, config, views)
+        self._terms = terms
+        self._counts = counts
+        self._at = 0  # entries taken so far
+        self._mismatches = 0
+        self._last = _no_keys()  # of the last record that had any
+
+    def older(self) -> Iterator[DispatchRequests]:
+        """Yield requests for the leading entries that lie below the log's minimum."""
+        while self._terms.is_aged:
+            found = self._entries.read(self._at, _CHUNK)
+            count = _leading(found.offset < self._terms.begin)
+            if count:
+                yield _requests_of(found.part(0, count))
+            self._at += count
+            self._counts.older_entries += count
+            if count < _CHUNK:
+                return
+
+    def align(self, requests: DispatchRequests) -> Iterator[DispatchRequests]:
+        """Yield the requests, and before a record what of the one before was doubled."""
+        keys, rows = _keys_of(requests)
+        at, fed = 0, 0
+        while at < len(rows) and self._mismatches < _MISMATCHES_MAX:
+            at += self._match(keys.part(at, len(rows)))
+            if at == len(rows) or not len(self._entries.read(self._at, 1).offset):
+                break
+            first = int(np.searchsorted(rows, rows[at]))
+            again = self._doubled(keys, rows, (first, at))
+            if len(again.offset):
+                row = int(rows[at])
+                if row > fed:
+                    yield requests.slice(fed, row)
+                fed, at = row, first
+                self._counts.doubled_entries += len(again.offset)
+                yield _requests_of(again)
+            else:
+                self._mismatches += 1
+                self._at += 1
+                at += 1
+        if len(rows):
+            self._last = keys.part(int(np.searchsorted(rows, rows[-1])), len(rows))
+        yield requests.slice(fed, len(requests)) if fed else requests
+
+    def rest(self, end: int) -> Iterator[DispatchRequests]:
+        """Yield requests for what follows the log's last entry: it again, or at or behind ``end``.
+
+        An entry behind the end is of a record that the log has lost, or not yet had.
+        """
+        while self._terms.by_broker and self._starts(self._last):
+            self._at += len(self._last.offset)
+            self._counts.doubled_entries += len(self._last.offset)
+            yield _requests_of(self._last)
+        while self._terms.may_be_ahead:
+            found = self._entries.read(self._at, _CHUNK)
+            count = _leading(found.offset >= end)
+            if count:
+                yield _requests_of(found.part(0, count))
+            self._at += count
+            self._counts.stale_entries += count
+            if count < _CHUNK:
+                return
+
+    def _match(self, keys: Keys) -> int:
+        """Take the entries that are these keys; return how many."""
+        taken = 0
+        while taken < len(keys.offset):
+            part = keys.part(taken, min(taken + _CHUNK, len(keys.offset)))
+            found = self._entries.read(self._at, len(part.offset))
+            count = _leading(_same(found, part.part(0, len(found.offset))))
+            self._at += count
+            taken += count
+            if count < len(part.offset):
+                break
+        return taken
+
+    def _doubled(self, keys: Keys, rows: NDArray[np.int64], span: tuple[int, int]) -> Keys:
+        """Return the keys that were put once more before entry ``_at``; none if it is no double.
+
+        ``span`` = (first key of the record in work, its key that is not there). Where keys of the
+        record were put already, the record begins again; else the one before was repeated.
+        """
+        first, at = span
+        if not self._terms.by_broker:
+            return _no_keys()
+        if at > first:
+            begins_again = self._starts(keys.part(first, at + 1))
+            return keys.part(first, at) if begins_again else _no_keys()
+        previous = self._last
+        if first:
+            begin = int(np.searchsorted(rows, rows[first - 1]))
+            previous = keys.part(begin, first)
+        count = len(previous.offset)
+        repeats = 0
+        while self._starts(previous, repeats * count):
+            repeats += 1
+        if not repeats or not self._starts(keys.part(at, at + 1), repeats * count):
+            return _no_keys()
+        self._at += count
+        return previous
+
+    def _starts(self, keys: Keys, skip: int = 0) -> bool:
+        """Tell whether these keys, not none, are the next entries after ``skip`` of them."""
+        count = len(keys.offset)
+        found = self._entries.read(self._at + skip, count)
+        return 0 < len(found.offset) == count and bool(_same(found, keys).all())
+
+
+class _Entries:
+    """The entries of index files as one sequence, as far as their headers count them."""
+
+    def __init__(self, files: list[Path], config: StoreConfig, views: Views) -> None:
+        self._files = files
+        self._config = config
+        self._views = views
+        self._size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
+        counts = [self._count(path) for path in files]
+        self._ends = list(accumulate(counts))
+
+    def read(self, begin: int, count: int) -> Keys:
+        """Return up to ``count`` entries from number ``begin`` on, across files."""
+        parts = []
+        number = bisect_right(self._ends, begin)
+        while count > 0 and number < len(self._files):
+            start = self._ends[number - 1] if number else 0
+            part = self._read_file(number, begin - start, min(count, self._ends[number] - begin))
+            parts.append(part)
+            begin, count = begin + len(part.offset), count - len(part.offset)
+            number += 1
+        return Keys(*map(np.concatenate, zip(*parts, strict=True))) if parts else _no_keys()
+
+    def _read_file(self, number: int, begin: int, count: int) -> Keys:
+        """Read entries of one file; their times are known to the second, the ends' exactly."""
+        view = self._views.get(self._files[number], self._size)
+        if view is None or count == 0:
+            return _no_keys()
+        at = layout.index_entry_at(1 + begin, self._config.max_hash_slot_num)
+        raw = view[at : at + count * layout.INDEX_ENTRY_SIZE].view(layout.INDEX_ENTRY)
+        header = read_header(view)
+        seconds = raw["time_diff_seconds"].astype(np.int64)
+        stamp = header[BEGIN_TIMESTAMP] + seconds * _SECOND_MS
+        if begin == 0:
+            stamp[0] = header[BEGIN_TIMESTAMP]
+        if begin + count == self._count(self._files[number]):
+            stamp[-1] = header[END_TIMESTAMP]
+        return Keys(raw["key_hash"].astype(np.int32), raw["phy_offset"].astype(np.int64), stamp)
+
+    def _count(self, path: Path) -> int:
+        view = self._views.get(path, self._size)
+        if view is None:
+            return 0
+        return int(np.clip(read_header(view)[INDEX_COUNT], 1, self._config.max_index_num)) - 1
+
+
+def _keys_of(requests: DispatchRequests) -> tuple[Keys, NDArray[np.int64]]:
+    """Return the keys that are put for requests, and each one's row."""
+    rows = np.repeat(np.arange(len(requests)), np.diff(requests.key_end, prepend=0))
+    kept = requests.transaction[rows] != layout.SYS_ROLLBACK
+    rows = rows[kept]
+    offset, stamp = requests.commit_log_offset[rows], requests.store_timestamp[rows]
+    return Keys(requests.key_hash[kept], offset, stamp), rows
+
+
+def _requests_of(keys: Keys) -> DispatchRequests:
+    """Return requests that put these keys, one a record; nothing else of them is meant."""
+    count = len(keys.offset)
+    zeros = np.zeros(count, np.int32)
+    return DispatchRequests(
+        begin=0,
+        end=0,
+        topics=[],
+        queue_ids=np.empty(0, np.int32),
+        commit_log_offset=keys.offset,
+        size=zeros,
+        queue=zeros,
+        queue_offset=np.zeros(count, np.int64),
+        tags_code=np.zeros(count, np.int64),
+        store_timestamp=keys.stamp,
+        transaction=np.zeros(count, np.uint8),
+        key_end=np.arange(1, count + 1, dtype=np.int32),
+        key_hash=keys.key_hash,
+        multi_row=np.empty(0, np.int32),
+        multi_queue=np.empty(0, np.int32),
+        multi_offset=np.empty(0, np.int64),
+    )
+
+
+def _same(a: Keys, b: Keys) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = (a.key_hash == b.key_hash) & (a.offset == b.offset)
+    return same
+
+
+def _leading(flags: NDArray[np.bool_]) -> int:
+    """Count the leading true values."""
+    return len(flags) if flags.all() else int(np.argmin(flags))
+
+
+def _no_keys() -> Keys:
+    return Keys(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))

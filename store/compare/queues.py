@@ -1,0 +1,391 @@
+"""Consume queues, compared: takes what ``ConsumeQueueStore`` would write and looks for it.
+
+Units are compared as they come; what no derived unit covers (older units, stale ones, space that
+must be empty, files too many) when all have come. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.compare.extension import ExtComparison
+from store.compare.findings import (
+    NOTHING,
+    Difference,
+    Findings,
+    Terms,
+    Views,
+    file_words,
+    first_data,
+    unit_words,
+)
+from store.config import StoreConfig
+from store.io.disk import Bytes, Disk
+from store.io.listing import list_entries
+from store.io.mapped_file import file_name, is_mapped_file_name
+from store.layout import (
+    CONSUME_QUEUE_DIR,
+    CONSUME_QUEUE_EXT_DIR,
+    CQ_UNIT,
+    CQ_UNIT_SIZE,
+    PRE_BLANK_SIZE,
+    RECORD_MIN_SIZE,
+)
+
+_STEP = 8  # units looked at first: behind them may be a hole, which is slow to map
+_QUEUE_DEPTH = 2  # consumequeue/<topic>/<queue>
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What is derived for one queue, in bytes; ``shift`` is where it really lies, less that."""
+
+    first_base: int
+    allocated: int
+    start: int = -1  # of its first unit, pre-fill not counted
+    end: int = -1
+    end_offset: int = 0  # of its last unit's message
+    shift: int = 0
+
+
+class QueueComparison(Disk):
+    """Compares what a ConsumeQueueStore on the root ``derived`` writes with the files of ``root``.
+
+    ``derived`` must not exist: nothing is read from it and nothing is made.
+    """
+
+    def __init__(
+        self, root: Path, derived: Path, config: StoreConfig, terms: Terms, findings: Findings
+    ) -> None:
+        super().__init__()
+        self._root = root
+        self._derived = derived
+        self._file_size = config.mapped_file_size_consume_queue
+        self._size_max = config.mapped_file_size_commit_log
+        self._has_ext = config.enable_consume_queue_ext
+        self._terms = terms
+        self._findings = findings
+        self._views = Views(findings)
+        self._ext = ExtComparison(config, terms, findings)
+        self._queues: dict[Path, _Queue] = {}
+
+    def create(self, path: Path, size: int) -> None:
+        """Know that the derivation has this file."""
+        actual = self._root / path.relative_to(self._derived)
+        if self._is_ext(path):
+            self._ext.create(actual)
+            return
+        base = int(path.name)
+        queue = self._queues.setdefault(actual.parent, _Queue(base, base))
+        queue.allocated = base + size
+
+    def write(self, path: Path, offset: int, data: Bytes) -> None:
+        """Compare derived units with what lies at their place."""
+        actual = self._root / path.relative_to(self._derived)
+        if self._is_ext(path):
+            self._ext.write(actual, offset, bytes(data))
+            return
+        queue, at = self._queues[actual.parent], int(path.name) + offset
+        units = np.frombuffer(data, CQ_UNIT)
+        if units["size"][0] == PRE_BLANK_SIZE:
+            if not self._terms.is_aged:  # else what is there instead is looked at in the end
+                self._compare(actual.parent, queue, at, units)
+            return
+        if queue.start < 0:
+            dropped = self._count_dropped(actual.parent, at, units)
+            self._findings.counts.dropped_units += dropped
+            units, at = units[dropped:], at + dropped * CQ_UNIT_SIZE
+            if not len(units):
+                return
+            if dropped:
+                queue.first_base = at - at % self._file_size
+            queue.start = at
+            queue.shift = self._find_shift(actual.parent, at, units[0])
+        queue.end = at + units.nbytes
+        queue.end_offset = int(units["commit_log_offset"][-1]) + int(units["size"][-1])
+        self._findings.counts.units += len(units)
+        self._compare(actual.parent, queue, at, units)
+
+    def end_batch(self) -> None:
+        """Forget what was kept while a batch was written."""
+        self._ext.forget()
+
+    def finish(self, end: int) -> None:
+        """Compare what is left; the log was derived up to ``end``."""
+        for _, files in self._queue_directories(CONSUME_QUEUE_EXT_DIR):
+            for path in files:
+                if self._has_ext:
+                    self._ext.finish_file(path)
+                else:
+                    self._tell_extra(path)
+        self._ext.finish()
+        for directory, files in self._queue_directories(CONSUME_QUEUE_DIR):
+            self._finish_queue(files, self._queues.get(directory), end)
+        for directory, queue in self._queues.items():
+            if queue.shift or queue.start < 0:
+                continue  # its files are not named as derived; those with units were looked for
+            for base in range(queue.first_base, queue.allocated, self._file_size):
+                path = directory / file_name(base)
+                if not path.is_file():
+                    self._findings.tell_file(path, f"a file of {self._file_size} bytes", "no file")
+
+    def end_of_older(self, directory: Path) -> tuple[int, int]:
+        """Return where a queue's units below the log's minimum end and their files do, in bytes.
+
+        Both are -1 if it has none.
+        """
+        span = (-1, -1)
+        for path in list_entries(directory):
+            if not is_mapped_file_name(path.name):
+                continue
+            view = self._views.get(path, self._file_size)
+            count = self._count_older(view.view(CQ_UNIT)) if view is not None else 0
+            if not count:
+                break
+            span = (int(path.name) + count * CQ_UNIT_SIZE, int(path.name) + self._file_size)
+            if span[0] < span[1]:
+                break
+        return span
+
+    def shift_of(self, directory: Path) -> int | None:
+        """Return how far a queue lies from where it was derived; None if no unit of it was."""
+        queue = self._queues.get(directory)
+        return None if queue is None or queue.start < 0 else queue.shift
+
+    # --- Units ------------------------------------------------------------------------------------
+
+    def _compare(self, directory: Path, queue: _Queue, at: int, units: NDArray[np.void]) -> None:
+        """Compare units that follow one another from byte ``at`` of the derived queue on."""
+        at += queue.shift
+        if at < 0:
+            return
+        while len(units):
+            in_file = at % self._file_size
+            part = units[: (self._file_size - in_file) // CQ_UNIT_SIZE]
+            path = directory / file_name(at - in_file)
+            view = self._views.get(path, self._file_size)
+            if view is not None:
+                actual = view[in_file : in_file + part.nbytes].view(CQ_UNIT)
+                differs = self._first_difference(directory, part, actual)
+                if differs >= 0:
+                    number = in_file // CQ_UNIT_SIZE + differs
+                    raw = np.frombuffer(part[differs].tobytes(), np.uint8)
+                    self._tell(path, number, unit_words(raw), view)
+            units, at = units[len(part) :], at + part.nbytes
+
+    def _first_difference(
+        self, directory: Path, expected: NDArray[np.void], actual: NDArray[np.void]
+    ) -> int:
+        if not (self._has_ext and self._ext.by_address):
+            differs = expected != actual
+        else:
+            tags = [units["tags_code"].astype(np.int64) for units in (expected, actual)]
+            ext_directory = (
+                self._root
+                / CONSUME_QUEUE_EXT_DIR
+                / directory.relative_to(self._root / CONSUME_QUEUE_DIR)
+            )
+            differs = ~self._ext.judge(ext_directory, *tags)
+            for name in ("commit_log_offset", "size"):
+                differs |= expected[name] != actual[name]
+        return int(np.argmax(differs)) if differs.any() else -1
+
+    def _count_dropped(self, directory: Path, at: int, units: NDArray[np.void]) -> int:
+        """Count the leading units of messages that are in no queue, by a broker's own rules.
+
+        A message is dropped if the queue has gone beyond its queue offset (format notes §5.3). On
+        an aged root that is seen by the older unit that lies there.
+        """
+        if not self._terms.is_aged:
+            return 0
+        count, units = 0, units[: self._count_absent(directory, units)]
+        while count < len(units):
+            in_file = (at + count * CQ_UNIT_SIZE) % self._file_size
+            path = directory / file_name(at + count * CQ_UNIT_SIZE - in_file)
+            view = self._views.get(path, self._file_size)
+            if view is None:
+                break
+            there = view[in_file:].view(CQ_UNIT)[: len(units) - count]
+            older = _count_leading(there, lambda some: self._is_old(some) & ~self._is_fill(some))
+            count += older
+            if older < len(there):
+                break
+        return count
+
+    def _count_absent(self, directory: Path, units: NDArray[np.void]) -> int:
+        """Count the leading units of messages that are nowhere in a queue."""
+        absent = np.ones(len(units), np.bool_)
+        for path in list_entries(directory):
+            view = self._views.get(path, self._file_size)
+            if is_mapped_file_name(path.name) and view is not None:
+                there = view.view(CQ_UNIT)["commit_log_offset"]
+                absent &= ~np.isin(units["commit_log_offset"], there)
+        return int(np.argmin(absent)) if not absent.all() else len(units)
+
+    def _find_shift(self, directory: Path, at: int, first: np.void) -> int:
+        """Return how far an aged queue's first unit lies from where its queue offset says.
+
+        Gaps below the log's minimum moved all that follows; nothing is left to derive them from.
+        """
+        if not self._terms.is_aged:
+            return 0
+        files = [p for p in list_entries(directory) if is_mapped_file_name(p.name)]
+        places = []
+        for path in files:
+            view = self._views.get(path, self._file_size)
+            if view is not None:
+                found = np.flatnonzero(_is_same_message(view.view(CQ_UNIT), first))
+                places += [int(path.name) + int(i) * CQ_UNIT_SIZE for i in found[:1]]
+        if not places or at in places:
+            return 0
+        self._findings.counts.displaced_queues += 1
+        return places[0] - at
+
+    # --- What no derived unit covers --------------------------------------------------------------
+
+    def _finish_queue(self, files: list[Path], queue: _Queue | None, end: int) -> None:
+        """Look at a queue's files where no derived unit lies; ``queue`` is None if none does."""
+        goes_on = True  # units fill the queue up to the file in hand
+        for path in files:
+            view = self._views.get(path, self._file_size)
+            if view is None:
+                continue
+            units, base = view.view(CQ_UNIT), int(path.name)
+            if queue is None or queue.start < 0:
+                head = covered = self._count_older(units)
+                # A file is begun also for a message that a broker's rules then drop.
+                is_begun = self._terms.is_aged and goes_on and path != files[0]
+                is_known, limit = head > 0 or is_begun, end
+            else:
+                start, stop = (max(at + queue.shift - base, 0) for at in (queue.start, queue.end))
+                head = min(start // CQ_UNIT_SIZE, len(units))
+                covered = max(min(stop // CQ_UNIT_SIZE, len(units)), head)
+                is_known = self._is_derived(queue, base)
+                limit = queue.end_offset if self._terms.by_broker else end
+            if self._terms.is_aged:
+                is_known |= head > 0
+                self._finish_head(path, view, head)
+            stale = self._count_stale(units[covered:], limit) if goes_on else 0
+            if not is_known and not stale:
+                self._tell_extra(path)
+                continue
+            goes_on = covered + stale == len(units)
+            self._finish_tail(path, view, covered + stale)
+
+    def _is_derived(self, queue: _Queue, base: int) -> bool:
+        """Tell whether the derived queue has a file there, or units if it is displaced."""
+        first, last = queue.first_base, queue.allocated
+        if queue.shift:
+            first, last = queue.start + queue.shift - self._file_size + 1, queue.end + queue.shift
+        return first <= base < last
+
+    def _is_old(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Tell which units can be of messages below the log's minimum."""
+        offset, size = units["commit_log_offset"], units["size"]
+        is_fill = self._is_fill(units)
+        is_unit = (offset >= 0) & (offset < self._terms.begin) & self._is_size(size)
+        old: NDArray[np.bool_] = is_fill | is_unit
+        return old
+
+    def _is_fill(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        fill = np.zeros(1, CQ_UNIT)
+        fill["size"] = PRE_BLANK_SIZE
+        is_fill: NDArray[np.bool_] = units == fill[0]
+        return is_fill
+
+    def _is_size(self, size: NDArray[np.int32]) -> NDArray[np.bool_]:
+        is_size: NDArray[np.bool_] = (size >= RECORD_MIN_SIZE) & (size <= self._size_max)
+        return is_size
+
+    def _count_older(self, units: NDArray[np.void]) -> int:
+        """Count the leading units of messages below the log's minimum, pre-fill included."""
+        return _count_leading(units, self._is_old) if self._terms.is_aged else 0
+
+    def _count_stale(self, units: NDArray[np.void], limit: int) -> int:
+        """Count the units that lie behind the queue's real end (format notes §5.6)."""
+        if not self._terms.may_be_ahead:
+            return 0
+
+        def is_stale(some: NDArray[np.void]) -> NDArray[np.bool_]:
+            stale: NDArray[np.bool_] = some["commit_log_offset"] >= limit
+            return stale & self._is_size(some["size"])
+
+        count = _count_leading(units, is_stale)
+        self._findings.counts.stale_units += count
+        return count
+
+    def _finish_head(self, path: Path, view: NDArray[np.uint8], head: int) -> None:
+        """Look at what lies before the first derived unit of an aged queue."""
+        units = view.view(CQ_UNIT)[:head]
+        is_old = self._is_old(units)
+        self._findings.counts.older_units += int((is_old & ~self._is_fill(units)).sum())
+        for i in np.flatnonzero(~is_old)[:1]:
+            expected = f"a unit below the log's minimum {self._terms.begin}, or pre-fill"
+            self._tell(path, int(i), expected, view)
+
+    def _finish_tail(self, path: Path, view: NDArray[np.uint8], tail: int) -> None:
+        """Look whether anything follows a queue's end."""
+        at = first_data(path, view, tail * CQ_UNIT_SIZE)
+        if at >= 0:
+            self._tell(path, at // CQ_UNIT_SIZE, NOTHING, view)
+
+    def _queue_directories(self, kind: str) -> Iterator[tuple[Path, list[Path]]]:
+        """Yield each queue's directory with its mapped files; whatever else is there is told.
+
+        A queue lies two levels down, or deeper: the names of old multi-dispatch queues may have
+        slashes. A link to a directory is told, not followed: it may lead into a loop.
+        """
+        pending = [(self._root / kind, 0)]
+        while pending:
+            directory, depth = pending.pop()
+            directories: list[Path] = []
+            files: list[Path] = []
+            for path in list_entries(directory):
+                (directories if path.is_dir() else files).append(path)
+            links = [p for p in directories if p.is_symlink()]
+            pending += [(p, depth + 1) for p in reversed(directories) if p not in links]
+            is_queue = depth >= _QUEUE_DEPTH
+            for path in links + files:
+                if path in links or not is_queue or not is_mapped_file_name(path.name):
+                    self._tell_extra(path)
+            if is_queue:
+                yield directory, [p for p in files if is_mapped_file_name(p.name)]
+
+    def _is_ext(self, path: Path) -> bool:
+        return path.relative_to(self._derived).parts[0] == CONSUME_QUEUE_EXT_DIR
+
+    def _tell_extra(self, path: Path) -> None:
+        self._findings.tell_file(path, "no such file", file_words(path))
+
+    def _tell(self, path: Path, number: int, expected: str, view: NDArray[np.uint8]) -> None:
+        """Tell that unit ``number`` of a file is not the expected one."""
+        raw = view[number * CQ_UNIT_SIZE : (number + 1) * CQ_UNIT_SIZE]
+        queue_offset = int(path.name) // CQ_UNIT_SIZE + number
+        self._findings.tell(
+            Difference(path, "unit", number, queue_offset, expected, unit_words(raw))
+        )
+
+
+def _count_leading(
+    units: NDArray[np.void], holds: Callable[[NDArray[np.void]], NDArray[np.bool_]]
+) -> int:
+    """Count the leading units for which ``holds``; what follows them may be a large hole."""
+    at, step = 0, _STEP
+    while at < len(units):
+        flags = holds(units[at : at + step])
+        if not flags.all():
+            return at + int(np.argmin(flags))
+        at, step = at + step, 4 * step
+    return len(units)
+
+
+def _is_same_message(units: NDArray[np.void], unit: np.void) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = (units["commit_log_offset"] == unit["commit_log_offset"]) & (
+        units["size"] == unit["size"]
+    )
+    return same

@@ -1,0 +1,1 @@
+"""Consume queues: their files and names, the writer, and reads by queue offset."""

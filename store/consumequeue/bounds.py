@@ -1,0 +1,142 @@
+"""Where a queue begins and ends: which of its units count (promise I8).
+
+On a root of ours units at or beyond the reput offset may be half-written: they do not count. On a
+broker's root stale units survive a truncation: the queue ends with the last unit whose record in
+the log is one of this queue. Below both ends units lie in log order, so both are searched for;
+what is found is held against the units beside it, and what cannot be there is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from store.commitlog.commit_log import CommitLog
+from store.consumequeue.files import ConsumeQueue, Unit
+from store.layout import PRE_BLANK_SIZE
+
+IsOfLog = Callable[[Unit], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpan:
+    """Queue offsets that have a message: ``min`` to ``max``, exclusive; both 0 without units."""
+
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """How far a root of ours is; ``is_at_rest`` tells whether nobody is at work on it now."""
+
+    reput_from_offset: int
+    is_at_rest: Callable[[], bool]
+
+
+class QueueBounds:
+    """Finds the span of one queue; what was found is kept while nothing around it changes.
+
+    ``is_of_log`` tells whether a unit's record is there and one of this queue.
+    """
+
+    def __init__(self, queue: ConsumeQueue, log: CommitLog, is_of_log: IsOfLog) -> None:
+        self._queue = queue
+        self._log = log
+        self._is_of_log = is_of_log
+        self._end: tuple[object, int] = (None, 0)
+        self._first: tuple[object, int] = (None, 0)
+
+    def find(self, dispatch: Dispatch | None) -> QueueSpan:
+        """Return the span as the files are now. Raises DamageError."""
+        end = self._find_end(dispatch)
+        first = self._find_first(end)
+        return QueueSpan(min(first, end), end)
+
+    def _find_end(self, dispatch: Dispatch | None) -> int:
+        """Return the queue offset behind the last unit that counts, 0 if none does."""
+        queue = self._queue
+        if queue.begin == queue.allocated:
+            return 0
+        if dispatch is None:
+            if queue.unit(queue.begin).size <= 0:
+                return self._search_end(0, None)
+            self._log.refresh()
+            return self._search_end(self._log.max_offset(), None)
+        limit = dispatch.reput_from_offset
+        known, end = self._end
+        if known is None or known != self._around_end(limit, end):
+            end = self._search_end(limit, dispatch)
+            self._end = self._around_end(limit, end), end
+        return end
+
+    def _around_end(self, limit: int, end: int) -> object:
+        raw = self._queue.raw
+        return limit, self._queue.listing, raw(end - 1), raw(end), raw(end + 1)
+
+    def _search_end(self, limit: int, dispatch: Dispatch | None) -> int:
+        queue = self._queue
+        low, high = queue.begin, queue.stored()
+        while low < high:
+            middle = (low + high) // 2
+            if _counts(queue.unit(middle), limit):
+                low = middle + 1
+            else:
+                high = middle
+        end = low
+        if dispatch is None:
+            while end > queue.begin and not self._is_current(queue.unit(end - 1)):
+                end -= 1
+        self._check_end(end, limit, dispatch)
+        if end == queue.begin or queue.unit(end - 1).size == PRE_BLANK_SIZE:
+            return 0  # pre-fill counts with the unit behind it only
+        queue.ordered_unit(end - 1, end)
+        return end
+
+    def _is_current(self, unit: Unit) -> bool:
+        """Tell whether a unit at the end of a broker's queue is not stale."""
+        is_gone = unit.commit_log_offset < self._log.min_offset()
+        return unit.size == PRE_BLANK_SIZE or is_gone or self._is_of_log(unit)
+
+    def _check_end(self, end: int, limit: int, dispatch: Dispatch | None) -> None:
+        """Raise DamageError if units behind the end tell that it is none.
+
+        The follower is read first: a broker at work writes it last.
+        """
+        queue = self._queue
+        if end >= queue.allocated:
+            return
+        follower = queue.unit(end + 1) if end + 1 < queue.allocated else None
+        unit = queue.unit(end)
+        is_gap = follower is not None and _counts(follower, limit) and not _counts(unit, limit)
+        if follower is not None and is_gap and self._is_of_log(follower):
+            raise queue.damage(end, "a unit of the log follows on one that is none")
+        if dispatch is None or not any(unit) or not dispatch.is_at_rest():
+            return
+        if not self._is_of_log(unit):
+            raise queue.damage(end, "the unit names no record, and nobody is writing it")
+
+    def _find_first(self, end: int) -> int:
+        """Return the first queue offset whose message is still in the log; ``end`` if none is."""
+        min_offset = max(self._log.min_offset(), 0)
+        known, first = self._first
+        if known is None or first > end or known != self._around_first(min_offset, first):
+            first = self._search_first(min_offset, end)
+            self._first = self._around_first(min_offset, first), first
+        return first
+
+    def _around_first(self, min_offset: int, first: int) -> object:
+        raw = self._queue.raw
+        return min_offset, self._queue.listing, raw(first - 1), raw(first)
+
+    def _search_first(self, min_offset: int, end: int) -> int:
+        queue = self._queue
+        first = queue.min_offset(min_offset, end)
+        for offset in range(max(first - 1, queue.begin), min(first + 1, end)):
+            if queue.unit(offset).size != PRE_BLANK_SIZE:
+                queue.ordered_unit(offset, end)
+        return first
+
+
+def _counts(unit: Unit, limit: int) -> bool:
+    return unit.size > 0 and 0 <= unit.commit_log_offset < limit

@@ -1,0 +1,122 @@
+"""ConsumeQueueExt: units beside a queue that hold tags code, store time and a filter bitmap.
+
+With ``enableConsumeQueueExt`` a queue's unit holds an ext address where its tags code was
+(format notes §6). No bitmap can be derived from a log, so every unit written here is 20 bytes and
+its place follows from its number.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.config import StoreConfig
+from store.io.disk import Disk
+from store.io.mapped_file import MappedFileQueue, file_name, written_prefix
+from store.kernels.consume_queue import NewUnits
+from store.layout import (
+    CONSUME_QUEUE_EXT_DIR,
+    EXT_ADDRESS_BASE,
+    EXT_END_BLANK_SIZE,
+    EXT_END_MARK,
+    EXT_UNIT,
+    EXT_UNIT_SIZE,
+)
+
+
+class ExtFiles:
+    """How ext units lie in the files of a queue, all of 20 bytes."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self.file_size = config.mapped_file_size_consume_queue_ext
+        self.per_file = (self.file_size - EXT_END_BLANK_SIZE) // EXT_UNIT_SIZE
+
+    def span(self, count: int) -> tuple[int, int]:
+        """Return where ``count`` units end and where their files do, in bytes; -1 for none."""
+        if not count:
+            return -1, -1
+        last = (count - 1) // self.per_file
+        end = last * self.file_size + (count - last * self.per_file) * EXT_UNIT_SIZE
+        return end, (last + 1) * self.file_size
+
+    def end_mark(self) -> bytes:
+        """Return what follows the last unit of a full file that another follows."""
+        mark = np.array(-1, EXT_END_MARK).tobytes()
+        return mark.ljust(self.file_size - self.per_file * EXT_UNIT_SIZE, b"\0")
+
+    def count_to(self, address: int) -> int:
+        """Count the units up to the one at an ext address, inclusive."""
+        at = address - EXT_ADDRESS_BASE
+        return at // self.file_size * self.per_file + at % self.file_size // EXT_UNIT_SIZE + 1
+
+
+class ConsumeQueueExtWriter:
+    """The ext files of all queues of a root, for appending."""
+
+    def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
+        self._directory = root / CONSUME_QUEUE_EXT_DIR
+        files = ExtFiles(config)
+        self._file_size, self._per_file = files.file_size, files.per_file
+        self._disk = disk
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """File size in bytes, and how many units a file takes."""
+        return self._file_size, self._per_file
+
+    def load(self, key: tuple[str, int]) -> int:
+        """Count the units a queue has."""
+        directory = self._queue_directory(key)
+        files = MappedFileQueue([directory], self._file_size, are_sparse=True).files
+        if not files:
+            return 0
+        last = files[-1]
+        stored = min(last.data_end() // EXT_UNIT_SIZE, self._per_file)
+        units = last.view()[: stored * EXT_UNIT_SIZE].view(EXT_UNIT)
+        count = written_prefix(units["size"])
+        return last.base // self._file_size * self._per_file + count
+
+    def put(
+        self,
+        keys: list[tuple[str, int]],
+        units: NewUnits,
+        number: NDArray[np.int64],
+        store_timestamp: NDArray[np.int64],
+    ) -> None:
+        """Write the ext units of ``units``; ``number`` is each one's place, -1 for none."""
+        chosen = np.flatnonzero(number >= 0)
+        if not len(chosen):  # all units are known already
+            return
+        order = chosen[np.argsort(units.queue[chosen], kind="stable")]
+        data = np.zeros(len(order), EXT_UNIT)
+        data["size"] = EXT_UNIT_SIZE
+        data["tags_code"] = units.tags_code[order]
+        data["store_timestamp"] = store_timestamp[order]
+        queues, starts = np.unique(units.queue[order], return_index=True)
+        ends = [*starts[1:], len(order)]
+        for q, start, end in zip(queues, starts, ends, strict=True):
+            self._write(self._queue_directory(keys[q]), int(number[order[start]]), data[start:end])
+
+    def _queue_directory(self, key: tuple[str, int]) -> Path:
+        return self._directory / key[0] / str(key[1])
+
+    def _write(self, directory: Path, number: int, data: NDArray[np.void]) -> None:
+        """Write consecutive units of one queue, file by file."""
+        while len(data):
+            in_file = number % self._per_file
+            base = number // self._per_file * self._file_size
+            path = directory / file_name(base)
+            if in_file == 0:
+                if base:
+                    self._mark_end(directory / file_name(base - self._file_size))
+                self._disk.create(path, self._file_size)
+            part = data[: self._per_file - in_file]
+            self._disk.write(path, in_file * EXT_UNIT_SIZE, part.tobytes())
+            data, number = data[len(part) :], number + len(part)
+
+    def _mark_end(self, path: Path) -> None:
+        """Write the end mark after a full file's last unit."""
+        mark = np.array(-1, EXT_END_MARK)
+        self._disk.write(path, self._per_file * EXT_UNIT_SIZE, mark.tobytes())

@@ -1,0 +1,260 @@
+"""One ConsumeQueue: its files, and their units by queue offset (format notes §5).
+
+A dispatch appends units in log order: each record begins at or after the end of the one before.
+Reads accept a unit only if it is in that order with its neighbours, which detects one that refers
+to another record of its queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from mmap import mmap
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.errors import DamageError
+from store.io.mapped_file import MappedFile, MappedFileQueue, written_prefix
+from store.layout import CQ_UNIT, CQ_UNIT_SIZE, PRE_BLANK_SIZE, struct_of
+
+_UNIT = struct_of(CQ_UNIT)
+_THREE = struct_of(CQ_UNIT, CQ_UNIT, CQ_UNIT)
+_CONF_HINT = "pass the broker.conf that these queues were made with (--broker-conf)"
+_REBUILD_HINT = "consume queues can be rebuilt from the log"
+_NO_UNIT = bytes(CQ_UNIT_SIZE)
+
+
+class Unit(NamedTuple):
+    """A unit, fields in on-disk order; the tags code may be an ext address."""
+
+    commit_log_offset: int
+    size: int
+    tags_code: int
+
+
+_ZEROS = Unit(0, 0, 0)
+
+
+class UnitColumns(NamedTuple):
+    """Consecutive units by column."""
+
+    commit_log_offset: list[int]
+    size: list[int]
+    tags_code: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTail:
+    """Where a queue's units and its files end, in bytes; where its last record ends in the log."""
+
+    end: int
+    allocated: int
+    max_physic_offset: int  # -1 if the last unit is pre-fill
+
+
+class ConsumeQueue:
+    """The files of one queue as of the last ``refresh``; for one thread at a time.
+
+    The files have room for the units from queue offset ``begin`` to ``allocated``. Reads of single
+    units require that ``check`` or ``refresh`` has found the files complete.
+    """
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self.begin = self.allocated = 0
+        self.listing = 0  # counts how often the files were listed
+        self._stored = 0  # units below are stored; a file may end in a hole
+        self._is_checked = False
+        self._queue = MappedFileQueue([directory], file_size, are_sparse=True)
+        self._note_listing()
+
+    # --- the files --------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> list[MappedFile]:
+        """The files in order."""
+        return self._queue.files
+
+    def refresh(self) -> None:
+        """List and check the files again if they may have changed.
+
+        Raises DamageError, StoreIOError.
+        """
+        if self._queue.refresh_if_changed():
+            self._note_listing()
+        if not self._is_checked:
+            self.check()
+
+    def check(self) -> None:
+        """Raise DamageError if a file has the wrong size or one is missing between others."""
+        for file in self.files:
+            if file.length != self.file_size:
+                reason = f"the file has {file.length} bytes, not {self.file_size}"
+                raise DamageError(file.path, file.base, reason, _CONF_HINT)
+        for file, follower in pairwise(self.files):
+            if follower.base != file.base + self.file_size:
+                reason = f"files from {file.base + self.file_size} on are missing"
+                raise DamageError(follower.path, follower.base, reason, _REBUILD_HINT)
+        self._is_checked = True
+
+    def damage(self, offset: int, reason: str) -> DamageError:
+        """Return the error for damage at a queue offset."""
+        at = offset * CQ_UNIT_SIZE
+        begins = [f for f in self.files if f.base <= at]
+        path = begins[-1].path if begins else self.directory
+        return DamageError(path, at, f"queue offset {offset}: {reason}", _REBUILD_HINT)
+
+    def _note_listing(self) -> None:
+        files = self.files
+        self.begin = files[0].base // CQ_UNIT_SIZE if files else 0
+        self.allocated = (files[-1].base + self.file_size) // CQ_UNIT_SIZE if files else 0
+        self.listing += 1
+        self._stored = 0
+        self._is_checked = False
+
+    # --- the bounds -------------------------------------------------------------------------------
+
+    def tail(self) -> QueueTail | None:
+        """Return the end of the queue, None if it holds no unit."""
+        for file in reversed(self.files):
+            units = written_units(file)
+            if len(units):
+                last = units[-1]
+                size = int(last["size"])
+                known = -1 if size == PRE_BLANK_SIZE else int(last["commit_log_offset"]) + size
+                allocated = self.files[-1].base + self.file_size
+                return QueueTail(file.base + len(units) * CQ_UNIT_SIZE, allocated, known)
+        return None
+
+    def max_offset(self) -> int:
+        """Return the queue offset that the next unit will have, 0 for an empty queue."""
+        tail = self.tail()
+        return tail.end // CQ_UNIT_SIZE if tail is not None else 0
+
+    def min_offset(self, min_phy_offset: int, end: int) -> int:
+        """Return the first queue offset whose record begins at or above ``min_phy_offset``.
+
+        ``end`` if no unit below it does; pre-fill units do not count
+        (``ConsumeQueue.correctMinOffset`` of 5.x).
+        """
+        low, high = self.begin, end
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit.size == PRE_BLANK_SIZE or unit.commit_log_offset < min_phy_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def stored(self) -> int:
+        """Return the queue offset up to which units are stored now; all after it are zeros.
+
+        Raises StoreIOError.
+        """
+        self._stored = self.begin
+        for file in reversed(self.files):
+            end = file.data_end()
+            if end > 0:
+                self._stored = (file.base + end) // CQ_UNIT_SIZE
+                break
+        return self._stored
+
+    # --- units ------------------------------------------------------------------------------------
+
+    def unit(self, offset: int) -> Unit:
+        """Return the unit at a queue offset from ``begin`` to ``allocated``."""
+        if not self._is_stored(offset):
+            return _ZEROS
+        data, at = self._find(offset)
+        return Unit(*_UNIT.unpack_from(data, at))
+
+    def raw(self, offset: int) -> bytes:
+        """Return a unit's bytes, zeros where the files have no room for it."""
+        if not self.begin <= offset < self.allocated or not self._is_stored(offset):
+            return _NO_UNIT
+        data, at = self._find(offset)
+        return data[at : at + CQ_UNIT_SIZE]
+
+    def ordered_unit(self, offset: int, end: int) -> tuple[int, int]:
+        """Return offset and size of a unit that is in log order with its neighbours below ``end``.
+
+        Raises DamageError if it is not, or refers to no record.
+        """
+        data, at = self._find(offset)
+        if CQ_UNIT_SIZE <= at <= self.file_size - 2 * CQ_UNIT_SIZE and offset + 1 < end:
+            three = _THREE.unpack_from(data, at - CQ_UNIT_SIZE)
+            before_begin, before_size, _, begin, size, _, after_begin, _, _ = three
+            if max(before_begin + before_size, 0) <= begin < begin + size <= after_begin:
+                return begin, size
+        return self._ordered_unit(offset, end)
+
+    def ordered_units(self, offset: int, count: int, end: int) -> UnitColumns:
+        """Return up to ``count`` such units from ``offset`` to the end of its file."""
+        data, at = self._find(offset)
+        count = min(count, end - offset, (self.file_size - at) // CQ_UNIT_SIZE)
+        units = np.frombuffer(data, CQ_UNIT, count, at)
+        begins = units["commit_log_offset"].astype(np.int64)
+        sizes = units["size"].astype(np.int64)
+        self.ordered_unit(offset, end)
+        if count > 1:
+            self.ordered_unit(offset + count - 1, end)
+            is_ordered = (begins[:-1] + sizes[:-1] <= begins[1:]) & (sizes[:-1] > 0)
+            if not is_ordered.all():
+                raise self._disorder(offset + int(is_ordered.argmin()))
+        return UnitColumns(begins.tolist(), sizes.tolist(), units["tags_code"])
+
+    def _ordered_unit(self, offset: int, end: int) -> tuple[int, int]:
+        unit = self.unit(offset)
+        if unit.size <= 0 or unit.size == PRE_BLANK_SIZE or unit.commit_log_offset < 0:
+            raise self.damage(offset, f"the unit names {unit.size} bytes")
+        if offset > self.begin:
+            before = self.unit(offset - 1)
+            has_record = before.size > 0 and before.size != PRE_BLANK_SIZE
+            if has_record and before.commit_log_offset + before.size > unit.commit_log_offset:
+                raise self._disorder(offset - 1)
+        if offset + 1 < end:
+            after = self.unit(offset + 1)
+            if after.size > 0 and unit.commit_log_offset + unit.size > after.commit_log_offset:
+                raise self._disorder(offset)
+        return unit.commit_log_offset, unit.size
+
+    def _disorder(self, offset: int) -> DamageError:
+        return self.damage(offset, "this unit and the next one are not in the log's order")
+
+    def _is_stored(self, offset: int) -> bool:
+        return offset < self._stored or offset < self.stored()
+
+    def _find(self, offset: int) -> tuple[mmap, int]:
+        """Return the map that holds a unit, and its position there."""
+        at = offset * CQ_UNIT_SIZE
+        base = at - at % self.file_size
+        data = self._queue.map_at(base)
+        if data is None:
+            raise IndexError(f"queue offset {offset} lies in no file of {self.directory}")
+        return data, at - base
+
+
+def queue_end(directory: Path, file_size: int) -> QueueTail | None:
+    """Return the end of the queue in ``directory``, None if it has no unit."""
+    if not directory.is_dir():
+        return None
+    return ConsumeQueue(directory, file_size).tail()
+
+
+def units_in(file: MappedFile) -> NDArray[np.void]:
+    """Return a file's bytes as units (whole ones)."""
+    view = file.view()
+    return view[: len(view) // CQ_UNIT_SIZE * CQ_UNIT_SIZE].view(CQ_UNIT)
+
+
+def written_units(file: MappedFile) -> NDArray[np.void]:
+    """Return the units written in a file, which may be read in bulk. Raises StoreIOError."""
+    units = units_in(file)[: file.data_end() // CQ_UNIT_SIZE]
+    units = units[: written_prefix(units["size"])]
+    file.read_ahead(units.nbytes)
+    return units

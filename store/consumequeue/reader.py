@@ -1,0 +1,146 @@
+"""One ConsumeQueue for reads: its units with their messages, by queue offset.
+
+Each answer is held against the log: a unit must lie in log order between its neighbours, and its
+record must be of the unit's size and of this queue. Which units count: ``store.consumequeue.bounds``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from store import java
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.owned_record import Owner, Said
+from store.commitlog.record import Message
+from store.consumequeue.bounds import Dispatch, QueueBounds, QueueSpan
+from store.consumequeue.files import ConsumeQueue, Unit, UnitColumns
+from store.errors import DamageError
+from store.io.file_system import link_below
+from store.io.mapped_file import MappedFileQueue
+from store.layout import (
+    CONSUME_QUEUE_DIR,
+    CONSUME_QUEUE_EXT_DIR,
+    EXT_ADDRESS_BASE,
+    EXT_ADDRESS_MAX,
+    EXT_UNIT,
+    EXT_UNIT_SIZE,
+)
+
+_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names further queues
+
+
+class QueueReader:
+    """A queue of a root, named by topic and id; its ``span`` is as of the last ``refresh``.
+
+    For one thread at a time.
+    """
+
+    def __init__(self, root: Path, queue: tuple[str, int], log: CommitLog) -> None:
+        self.directory = queue_directory(root / CONSUME_QUEUE_DIR, *queue)
+        self.span = QueueSpan(0, 0)
+        self._topic, self._queue_id = queue
+        self._owner = Owner.of(*queue)
+        self._log = log
+        config = log.config
+        self._queue = ConsumeQueue(self.directory, config.mapped_file_size_consume_queue)
+        self._queue.check()
+        self._bounds = QueueBounds(self._queue, log, self.is_of_log)
+        self._ext_root = root / CONSUME_QUEUE_EXT_DIR
+        self._ext_directory = queue_directory(self._ext_root, *queue)
+        self._ext: MappedFileQueue | None = None
+
+    def refresh(self, dispatch: Dispatch | None) -> None:
+        """See what was appended and deleted since. Raises DamageError, StoreIOError.
+
+        ``dispatch`` is how far the root is, None on a broker's.
+        """
+        listing = self._queue.listing
+        self._queue.refresh()
+        if self._queue.listing != listing:
+            self._ext = None  # the queue may have been replaced, its ext files with it
+        self.span = self._bounds.find(dispatch)
+
+    def units(self, offset: int, count: int) -> UnitColumns:
+        """Return up to ``count`` units from ``offset`` in the span on, to the end of that file.
+
+        Raises DamageError for one that is not in the log's order.
+        """
+        return self._queue.ordered_units(offset, count, self.span.max)
+
+    def message(self, offset: int) -> Message | None:
+        """Return the message at a queue offset, None if there is none there."""
+        if not self.span.min <= offset < self.span.max:
+            return None
+        return self.message_of(Said(*self._queue.ordered_unit(offset, self.span.max), offset))
+
+    def message_of(self, said: Said) -> Message:
+        """Return the message that a unit in the span names.
+
+        Raises DamageError unless its record is one of this queue.
+        """
+        message = self._log.owned_message(said, self._owner)
+        return message if message is not None else self._judge(said)
+
+    def store_time(self, offset: int) -> int:
+        """Return the store time of the message at a queue offset in the span, in ms.
+
+        Raises DamageError as ``message_of`` does, but does not look at the body.
+        """
+        said = Said(*self._queue.ordered_unit(offset, self.span.max), offset)
+        found = self._log.owned_store_timestamp(said, self._owner)
+        return found if found is not None else self._judge(said).store_timestamp
+
+    def tags_code(self, tags_code: int) -> int | None:
+        """Return what a tags code stands for, None for an ext address that leads nowhere (§6)."""
+        if tags_code > EXT_ADDRESS_MAX:
+            return tags_code
+        at = tags_code - EXT_ADDRESS_BASE
+        if self._ext is None or self._ext.find(at) is None:
+            link = link_below(self._ext_root, self._ext_directory)
+            if link is not None:
+                raise link
+            size = self._log.config.mapped_file_size_consume_queue_ext
+            self._ext = MappedFileQueue([self._ext_directory], size)
+        file = self._ext.find(at)
+        if file is None or at - file.base + EXT_UNIT_SIZE > file.length:
+            return None
+        view = file.view()[at - file.base : at - file.base + EXT_UNIT_SIZE]
+        size, found, *_ = view.view(EXT_UNIT)[0].tolist()
+        return int(found) if size > 0 else None
+
+    def _judge(self, said: Said) -> Message:
+        """Return the message of a unit that is not just what the unit says, or raise."""
+        if said.offset < self._log.min_offset():
+            reason = f"the unit names offset {said.offset}, the log begins behind it"
+            raise self._damage(said, reason)
+        message = self._log.message(said.offset, said.size)
+        if not self._owns(message):
+            owner = f"queue {message.queue_id} of topic {message.topic!r}"
+            raise self._damage(said, f"the unit's record is one of {owner}")
+        is_main = (message.topic, message.queue_id) == (self._topic, self._queue_id)
+        # A broker drops a message whose queue offset is below the queue's end, but not an offset 0.
+        if is_main and 0 < message.queue_offset < said.queue_offset:
+            reason = f"the unit's record has queue offset {message.queue_offset}"
+            raise self._damage(said, reason)
+        return message
+
+    def is_of_log(self, unit: Unit) -> bool:
+        """Tell whether a unit's record is there, wholly, and one of this queue."""
+        if unit.size <= 0 or not self._log.is_within(unit.commit_log_offset + unit.size):
+            return False
+        message = self._log.look(unit.commit_log_offset)
+        return message is not None and message.size == unit.size and self._owns(message)
+
+    def _owns(self, message: Message) -> bool:
+        """Tell whether a message is one of this queue, maybe by multi-dispatch (§5.4)."""
+        if message.topic == self._topic:
+            return message.queue_id == self._queue_id
+        return self._topic in java.split(message.properties.get(_MULTI_DISPATCH, ""), ",")
+
+    def _damage(self, said: Said, reason: str) -> DamageError:
+        return self._queue.damage(said.queue_offset, reason)
+
+
+def queue_directory(root: Path, topic: str, queue_id: int) -> Path:
+    """Return where the files of a queue lie below ``consumequeue/`` or ``consumequeue_ext/``."""
+    return root / topic / str(queue_id)

@@ -1,0 +1,295 @@
+"""ConsumeQueues, written: each message's place in the log, appended to its queue's files.
+
+The append follows a broker's ``ConsumeQueue.putMessagePositionInfo`` (format notes §5.3): what
+lies at or below a queue's ``max_physic_offset`` is known and skipped, so that dispatching again
+changes nothing. A queue's state is read from its files when it is first touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.commitlog.dispatch_request import DispatchRequests
+from store.config import StoreConfig
+from store.consumequeue.extension import ConsumeQueueExtWriter
+from store.consumequeue.files import QueueTail, queue_end
+from store.consumequeue.names import check_topic
+from store.errors import DamageError
+from store.io.disk import Disk
+from store.io.mapped_file import file_name
+from store.kernels.consume_queue import NO_QUEUE_YET, NewUnits, Placed, Queues, place
+from store.layout import (
+    CONSUME_QUEUE_DIR,
+    CQ_UNIT,
+    CQ_UNIT_SIZE,
+    PRE_BLANK_SIZE,
+    QUEUE_OFFSET_MAX,
+    SYS_COMMIT,
+)
+from store.root.ends import QueueMark
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class QueueDrops:
+    """What the broker's own rules did to a queue's messages, which no broker tells."""
+
+    repeated: int = 0  # dropped: the queue offset is below the queue's end
+    gaps: int = 0  # kept, but placed lower than the queue offset says
+
+    def add(self, repeated: int, gaps: int) -> None:
+        """Count on."""
+        self.repeated += repeated
+        self.gaps += gaps
+
+
+@dataclass(slots=True)
+class _State:
+    """All queues touched so far, as arrays that grow."""
+
+    numbers: dict[QueueKey, int] = field(default_factory=dict)
+    max_physic_offset: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
+    end: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
+    allocated: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
+    ext_count: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
+
+    def add(self, key: QueueKey, tail: QueueTail | None, ext_count: int) -> int:
+        number = len(self.numbers)
+        if number == len(self.end):
+            for name in ("max_physic_offset", "end", "allocated", "ext_count"):
+                setattr(self, name, np.resize(getattr(self, name), 2 * number))
+        self.numbers[key] = number
+        self.max_physic_offset[number] = tail.max_physic_offset if tail else -1
+        self.end[number] = tail.end if tail else NO_QUEUE_YET
+        self.allocated[number] = tail.allocated if tail else NO_QUEUE_YET
+        self.ext_count[number] = ext_count
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEnds:
+    """Where queues ended at some moment: ``keys`` and, in their order, what a QueueMark has."""
+
+    keys: list[QueueKey]
+    end: NDArray[np.int64]
+    allocated: NDArray[np.int64]
+    ext_count: NDArray[np.int64]
+
+
+class ConsumeQueueStore:
+    """The consume queues of one root, for appending; ``only`` tells which, None: all."""
+
+    def __init__(
+        self,
+        root: Path,
+        config: StoreConfig,
+        disk: Disk,
+        only: Callable[[QueueKey], bool] | None = None,
+    ) -> None:
+        self.directory = root / CONSUME_QUEUE_DIR
+        self.drops: dict[QueueKey, QueueDrops] = {}
+        self._file_size = config.mapped_file_size_consume_queue
+        self._disk = disk
+        self._only = only
+        self._state = _State()
+        self._ext = (
+            ConsumeQueueExtWriter(root, config, disk) if config.enable_consume_queue_ext else None
+        )
+
+    def put_message_position_info(self, requests: DispatchRequests) -> None:
+        """Append the units of these requests (only ordinary and committed messages have one).
+
+        Raises DamageError for a topic that cannot be a directory, StoreIOError.
+        """
+        units, keys, store_timestamp = units_of(requests)
+        if self._only is not None:
+            units, keys, store_timestamp = _select(units, keys, store_timestamp, self._only)
+        if not len(units.queue):
+            return
+        numbers = np.array([self._number(key, requests) for key in keys], np.int64)
+        state, ext, count = self._state, self._ext, len(keys)
+        queues = Queues(
+            max_physic_offset=state.max_physic_offset[numbers],
+            end=state.end[numbers],
+            allocated=state.allocated[numbers],
+            ext_count=state.ext_count[numbers],
+            repeated=np.zeros(count, np.int64),
+            gaps=np.zeros(count, np.int64),
+        )
+        self._check_offsets(units, keys)
+        placed = place(units, queues, self._file_size, ext.shape if ext is not None else (0, 0))
+        if ext is not None:
+            ext.put(keys, units, placed.ext_at, store_timestamp)
+        for q, key in enumerate(keys):
+            files = int(state.allocated[numbers[q]]), int(queues.allocated[q])
+            self._create_files(key, *files, first=int(placed.first[q]))
+            self._write_queue(key, q, placed)
+        for q in np.flatnonzero(queues.repeated + queues.gaps).tolist():
+            drops = self.drops.setdefault(keys[q], QueueDrops())
+            drops.add(int(queues.repeated[q]), int(queues.gaps[q]))
+        state.max_physic_offset[numbers] = queues.max_physic_offset
+        state.end[numbers] = queues.end
+        state.allocated[numbers] = queues.allocated
+        state.ext_count[numbers] = queues.ext_count
+
+    def marks(self, requests: DispatchRequests) -> list[QueueMark]:
+        """Return where the queues that these requests touch end now."""
+        keys = [key for key in queues_of(requests) if self._only is None or self._only(key)]
+        for key in keys:
+            self._number(key, requests)
+        return self.marks_of(keys)
+
+    def marks_of(self, keys: Iterable[QueueKey]) -> list[QueueMark]:
+        """Return where those of some queues end now that have been touched since the start."""
+        numbers, state = self._state.numbers, self._state
+        known = [(key, numbers[key]) for key in keys if key in numbers]
+        return [
+            QueueMark(*key, int(state.end[n]), int(state.allocated[n]), int(state.ext_count[n]))
+            for key, n in known
+        ]
+
+    def ends(self) -> QueueEnds:
+        """Return where all queues touched since the start end now."""
+        state, count = self._state, len(self._state.numbers)
+        arrays = (state.end, state.allocated, state.ext_count)
+        return QueueEnds(list(state.numbers), *(array[:count].copy() for array in arrays))
+
+    def take_drops(self) -> dict[QueueKey, QueueDrops]:
+        """Return what the broker's rules dropped or misplaced since the last call."""
+        drops, self.drops = self.drops, {}
+        return drops
+
+    def _number(self, key: QueueKey, requests: DispatchRequests) -> int:
+        number = self._state.numbers.get(key)
+        if number is None:
+            check_topic(key[0], self.directory, requests.begin)
+            tail = queue_end(self._queue_directory(key), self._file_size)
+            ext_count = self._ext.load(key) if self._ext is not None else 0
+            number = self._state.add(key, tail, ext_count)
+        return number
+
+    def _check_offsets(self, units: NewUnits, keys: list[QueueKey]) -> None:
+        """Refuse a queue offset at which no file can lie (the scan refuses it before)."""
+        is_bad = (units.queue_offset < 0) | (units.queue_offset > QUEUE_OFFSET_MAX)
+        for u in np.flatnonzero(is_bad)[:1]:
+            raise DamageError(
+                self._queue_directory(keys[units.queue[u]]),
+                int(units.commit_log_offset[u]),
+                f"the message's queue offset {units.queue_offset[u]} fits no queue",
+            )
+
+    def _queue_directory(self, key: QueueKey) -> Path:
+        return self.directory / key[0] / str(key[1])
+
+    def _create_files(self, key: QueueKey, begin: int, end: int, *, first: int) -> None:
+        """Create the queue's files for bytes ``begin`` to ``end``; ``first``: its first unit.
+
+        A new queue (``begin`` is NO_QUEUE_YET) starts with the file that holds its first unit,
+        filled up to there.
+        """
+        directory = self._queue_directory(key)
+        is_new = begin == NO_QUEUE_YET
+        if is_new:
+            begin = first - first % self._file_size
+        for base in range(begin, end, self._file_size):
+            self._disk.create(directory / file_name(base), self._file_size)
+        if is_new:
+            count = (first - begin) // CQ_UNIT_SIZE
+            self._write_pre_fill(directory / file_name(begin), count)
+
+    def _write_queue(self, key: QueueKey, q: int, placed: Placed) -> None:
+        """Write one queue's stretch of accepted units, file by file."""
+        begin = int(placed.group_end[q - 1]) * CQ_UNIT_SIZE if q else 0
+        data = memoryview(placed.data.data)[begin : int(placed.group_end[q]) * CQ_UNIT_SIZE]
+        directory = self._queue_directory(key)
+        at = int(placed.first[q])
+        while data:
+            in_file = at % self._file_size
+            part = data[: self._file_size - in_file]
+            self._disk.write(directory / file_name(at - in_file), in_file, part)
+            data, at = data[len(part) :], at + len(part)
+
+    def _write_pre_fill(self, path: Path, count: int) -> None:
+        """Fill the start of a new queue's first file (``ConsumeQueue.fillPreBlank``)."""
+        if count:
+            self._disk.write(path, 0, pre_fill(count))
+
+
+def pre_fill(count: int) -> bytes:
+    """Return so many of the units that a queue's first file has before its first unit."""
+    fill = np.zeros(count, CQ_UNIT)
+    fill["size"] = PRE_BLANK_SIZE
+    return fill.tobytes()
+
+
+def queues_of(requests: DispatchRequests) -> list[QueueKey]:
+    """Return the queues that requests put units into, or drop them from."""
+    is_used = np.zeros(len(requests.topics), np.bool_)
+    is_queued = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
+    is_used[requests.queue[is_queued]] = True
+    is_used[requests.multi_queue] = True
+    used = np.flatnonzero(is_used)
+    return list(dict.fromkeys((requests.topics[n], int(requests.queue_ids[n])) for n in used))
+
+
+def units_of(requests: DispatchRequests) -> tuple[NewUnits, list[QueueKey], NDArray[np.int64]]:
+    """Return the units that requests put into queues, the queues, and each unit's store time.
+
+    Units are in log order; a message's own unit comes before its multi-dispatch units.
+    """
+    is_queued = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
+    rows = np.flatnonzero(is_queued)
+    is_main = np.ones(len(rows), np.uint8)
+    queue, queue_offset = requests.queue[rows], requests.queue_offset[rows]
+    if len(requests.multi_row):
+        order = np.argsort(np.concatenate([rows, requests.multi_row]), kind="stable")
+        is_main = np.concatenate([is_main, np.zeros(len(requests.multi_row), np.uint8)])[order]
+        queue = np.concatenate([queue, requests.multi_queue])[order]
+        queue_offset = np.concatenate([queue_offset, requests.multi_offset])[order]
+        rows = np.concatenate([rows, requests.multi_row])[order]
+    used, numbers = np.unique(queue, return_inverse=True)
+    keys: dict[QueueKey, int] = {}
+    renumber = np.array(
+        [
+            keys.setdefault((requests.topics[n], int(requests.queue_ids[n])), len(keys))
+            for n in used
+        ],
+        np.int32,
+    )
+    units = NewUnits(
+        queue=renumber[numbers] if len(used) else np.empty(0, np.int32),
+        commit_log_offset=requests.commit_log_offset[rows],
+        size=requests.size[rows],
+        tags_code=requests.tags_code[rows],
+        queue_offset=queue_offset,
+        is_main=is_main,
+    )
+    return units, list(keys), requests.store_timestamp[rows]
+
+
+def _select(
+    units: NewUnits,
+    keys: list[QueueKey],
+    store_timestamp: NDArray[np.int64],
+    only: Callable[[QueueKey], bool],
+) -> tuple[NewUnits, list[QueueKey], NDArray[np.int64]]:
+    """Return what ``units_of`` does, of some queues only."""
+    is_wanted = np.array([only(key) for key in keys], np.bool_)
+    renumber = (np.cumsum(is_wanted) - 1).astype(np.int32)
+    chosen = np.flatnonzero(is_wanted[units.queue])
+    selected = NewUnits(
+        queue=renumber[units.queue[chosen]],
+        commit_log_offset=units.commit_log_offset[chosen],
+        size=units.size[chosen],
+        tags_code=units.tags_code[chosen],
+        queue_offset=units.queue_offset[chosen],
+        is_main=units.is_main[chosen],
+    )
+    wanted = [key for key, is_one in zip(keys, is_wanted, strict=True) if is_one]
+    return selected, wanted, store_timestamp[chosen]

@@ -1,0 +1,184 @@
+"""One file of a store as rows, whatever it is: which kind, with which settings, and its rows.
+
+The kind is told by the directory and the name of the file, else by what it begins with. The
+settings (index size, rules of the version) are those given, else those of the root that the file
+lies in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.config import BROKER_CONF, StoreConfig, config_from_shape, load_config
+from store.dump.index import CHECKPOINT_MEANINGS, INDEX_MEANINGS, dump_checkpoint, dump_index
+from store.dump.log import LOG_MEANINGS, dump_commit_log, first_offset
+from store.dump.queue import (
+    EXT_MEANINGS,
+    QUEUE_MEANINGS,
+    dump_consume_queue,
+    dump_consume_queue_ext,
+)
+from store.dump.rows import COMMON_MEANINGS, Meanings, Sections, Source
+from store.errors import ConfigError, DamageError, UnsupportedFormatError
+from store.io.mapped_file import map_file
+from store.layout import (
+    CHECKPOINT_FILE,
+    CHECKPOINT_SIZE,
+    COMMIT_LOG_DIR,
+    CONSUME_QUEUE_DIR,
+    CONSUME_QUEUE_EXT_DIR,
+    INDEX_DIR,
+    INDEX_FILE_NAME_DIGITS,
+    MAPPED_FILE_NAME_DIGITS,
+    index_file_size,
+)
+from store.root.progress import read_dispatched
+
+_FOREIGN_DIRS = ("batchconsumequeue", "timerlog", "compaction")
+
+
+class FileKind(StrEnum):
+    """The files of a store that can be dumped."""
+
+    COMMIT_LOG = "commitlog"
+    CONSUME_QUEUE = "consumequeue"
+    CONSUME_QUEUE_EXT = "consumequeue_ext"
+    INDEX = "index"
+    CHECKPOINT = "checkpoint"
+
+
+_DIRECTORIES = {
+    COMMIT_LOG_DIR: FileKind.COMMIT_LOG,
+    CONSUME_QUEUE_DIR: FileKind.CONSUME_QUEUE,
+    CONSUME_QUEUE_EXT_DIR: FileKind.CONSUME_QUEUE_EXT,
+    INDEX_DIR: FileKind.INDEX,
+}
+_DUMPS: dict[FileKind, tuple[Callable[[Source], Sections], Meanings]] = {
+    FileKind.COMMIT_LOG: (dump_commit_log, LOG_MEANINGS),
+    FileKind.CONSUME_QUEUE: (dump_consume_queue, QUEUE_MEANINGS),
+    FileKind.CONSUME_QUEUE_EXT: (dump_consume_queue_ext, EXT_MEANINGS),
+    FileKind.INDEX: (dump_index, INDEX_MEANINGS),
+    FileKind.CHECKPOINT: (dump_checkpoint, CHECKPOINT_MEANINGS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A file's kind, where in its stream it begins, what its fields mean, and its rows."""
+
+    path: Path
+    kind: FileKind
+    base: int
+    size: int
+    meanings: Meanings
+    sections: Sections
+
+
+def dump_file(
+    path: Path,
+    *,
+    kind: FileKind | None = None,
+    start: int = 0,
+    broker_conf: Path | None = None,
+    broker_version: str | None = None,
+) -> Dump:
+    """Open a file of a store for a dump from position ``start`` on, where a structure begins.
+
+    ``kind`` None finds it. The rows go on past damage and raise nothing of a damaged file. Raises
+    ConfigError for what is no file of a store or has another size than the settings say,
+    UnsupportedFormatError, StoreIOError.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory: name one file of it")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is not a regular file")
+    path = path.absolute()
+    view = map_file(path)
+    kind = kind if kind is not None else find_kind(path, view)
+    if start and start >= len(view):
+        raise ConfigError(f"position {start} is not in {path}, which has {len(view)} bytes")
+    config, is_known = _find_config(path, broker_conf, broker_version)
+    if kind is FileKind.INDEX:
+        _check_index_size(path, len(view), config, is_known=is_known)
+    source = Source(path, view, 0, config, start)
+    source = Source(path, view, _base(source, kind), config, start)
+    dump, meanings = _DUMPS[kind]
+    sections = dump(source) if len(view) else (iter([source.end(0, "the file is empty")]),)
+    return Dump(path, kind, source.base, len(view), {**meanings, **COMMON_MEANINGS}, sections)
+
+
+def find_kind(path: Path, view: NDArray[np.uint8]) -> FileKind:
+    """Tell what kind of file of a store this is. Raises ConfigError, UnsupportedFormatError."""
+    directory = _directory_of(path)
+    if directory is not None:
+        return _DIRECTORIES[directory.name]
+    for part in path.parts[:-1]:
+        if part in _FOREIGN_DIRS:
+            raise UnsupportedFormatError(f"{path} is a file of {part}/; those are not read here")
+    if path.name == CHECKPOINT_FILE and len(view) <= CHECKPOINT_SIZE:
+        return FileKind.CHECKPOINT
+    if first_offset(Source(path, view, 0, StoreConfig())) is not None:
+        return FileKind.COMMIT_LOG
+    if _is_named(path, INDEX_FILE_NAME_DIGITS):
+        return FileKind.INDEX
+    known = ", ".join(FileKind)
+    raise ConfigError(
+        f"{path} lies in none of a store's directories and begins with no record; say what it is: "
+        f"--kind {known}"
+    )
+
+
+def _find_config(
+    path: Path, broker_conf: Path | None, broker_version: str | None
+) -> tuple[StoreConfig, bool]:
+    """Return the settings for a file, and whether they are known to be those of its root."""
+    root = (_directory_of(path) or path).parent
+    if broker_conf is not None:
+        return load_config(root, broker_conf, broker_version), True
+    try:
+        dispatched = read_dispatched(root)
+    except (DamageError, UnsupportedFormatError):
+        dispatched = None  # then what broker.conf says has to do
+    if dispatched is not None and broker_version is None:
+        return config_from_shape(dispatched.shape), True
+    return load_config(root, None, broker_version), (root / BROKER_CONF).exists()
+
+
+def _directory_of(path: Path) -> Path | None:
+    """Return the directory of a store that a file lies in: of queues it is above topic and id."""
+    if path.parent.name in (COMMIT_LOG_DIR, INDEX_DIR):
+        return path.parent
+    for directory in path.parents:
+        if directory.name in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
+            return directory
+    return None
+
+
+def _base(source: Source, kind: FileKind) -> int:
+    """Return where in its stream a file begins: by its name, or a log's first record."""
+    if kind in (FileKind.INDEX, FileKind.CHECKPOINT):
+        return 0
+    if _is_named(source.path, MAPPED_FILE_NAME_DIGITS):
+        return int(source.path.name)
+    first = first_offset(source) if kind is FileKind.COMMIT_LOG else None
+    return first if first is not None else 0
+
+
+def _is_named(path: Path, digits: int) -> bool:
+    return len(path.name) == digits and path.name.isascii() and path.name.isdigit()
+
+
+def _check_index_size(path: Path, size: int, config: StoreConfig, *, is_known: bool) -> None:
+    full = index_file_size(config.max_hash_slot_num, config.max_index_num)
+    if size and size != full and not (is_known and size < full):
+        raise ConfigError(
+            f"{path} has {size} bytes; with {config.max_hash_slot_num} slots and "
+            f"{config.max_index_num} entries it has {full}: pass the broker.conf that it was made "
+            "with (--broker-conf)"
+        )

@@ -1,0 +1,240 @@
+"""One IndexFile, read: a hash index of keys over the log (format notes §8.1, §8.6).
+
+The slot of a key's hash names the newest entry of a chain; each entry names the one before it in
+the same slot, so numbers along a chain only fall. A chain that does otherwise is damage, and so is
+one that leads to a key of another slot.
+
+Header, slots and entries lie as ``store.layout`` says. An entry has only the hash of its key:
+whoever asks confirms each answer against the message.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from mmap import mmap
+from pathlib import Path
+from typing import NamedTuple
+
+from store import java, layout
+from store.config import StoreConfig
+from store.errors import DamageError, StoreIOError
+from store.io.listing import list_names
+from store.io.mapped_file import MappedFile
+from store.state_names import is_index_file_name
+
+_HEADER = layout.struct_of(layout.INDEX_HEADER)
+_SLOT = layout.struct_of(layout.INDEX_SLOT)
+_ENTRY = layout.struct_of(layout.INDEX_ENTRY)
+_COUNT_LOOKS, _COUNT_SECONDS = 5, 0.002
+_REBUILD_HINT = "the index can be rebuilt from the log"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHeader:
+    """Fields in on-disk order; store times in ms, physical offsets; a count of 0 is read as 1."""
+
+    begin_timestamp: int
+    end_timestamp: int
+    begin_phy_offset: int
+    end_phy_offset: int
+    hash_slot_count: int
+    index_count: int
+
+
+class IndexEntry(NamedTuple):
+    """One entry, fields in on-disk order."""
+
+    key_hash: int
+    phy_offset: int
+    time_diff_seconds: int
+    prev_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBound:
+    """What of a file counts while a dispatch may be at work on it: its first ``count`` entries.
+
+    They are the ones below ``phy_offset``; what lies beyond may be half-written.
+    """
+
+    phy_offset: int
+    count: int
+
+
+class IndexFile:
+    """One index file, mapped when first looked at. Raises DamageError, StoreIOError.
+
+    ``bound`` is what of it counts, None for all.
+    """
+
+    def __init__(self, path: Path, config: StoreConfig, bound: IndexBound | None = None) -> None:
+        self.path = path
+        self.bound = bound
+        length, inode = _identify(path)
+        self._file = MappedFile(path, 0, length, inode)
+        self._first_hole: int | None = None  # when it was looked for: holes only become fewer
+        self._slot_num = config.max_hash_slot_num
+        self._index_num = config.max_index_num
+
+    def is_there(self) -> bool:
+        """Tell whether the path still leads to this file."""
+        return _identify(self.path) == (self._file.length, self._file.inode)
+
+    def is_empty(self) -> bool:
+        """Tell whether the file had no bytes when it was first seen: it is given its size next."""
+        return self._file.length == 0
+
+    def header(self) -> IndexHeader:
+        """Return the header as it is now."""
+        header = IndexHeader(*_HEADER.unpack_from(self._checked_map()))
+        if not 0 <= header.index_count <= self._index_num:
+            reason = f"its header counts {header.index_count} entries of {self._index_num}"
+            raise DamageError(self.path, 0, reason)
+        # Java parity: IndexHeader.load reads a count that was never written as 1.
+        return header if header.index_count else replace(header, index_count=1)
+
+    def entry(self, number: int) -> IndexEntry:
+        """Return an entry by its number, which is 1 to ``maxIndexNum - 1``."""
+        at = layout.index_entry_at(number, self._slot_num)
+        return IndexEntry(*_ENTRY.unpack_from(self._file.map(), at))
+
+    def select_phy_offset(self, key_hash: int) -> Iterator[int]:
+        """Yield the physical offsets of entries with this hash, newest first, repeats included.
+
+        Unlike a broker's selectPhyOffset this leaves times to the caller: those of the index are
+        seconds, wrong where the clock stepped back, and nothing protects them.
+        """
+        data, slot = self._checked_map(), key_hash % self._slot_num
+        number, bound = self._slot(data, slot), self.bound
+        while number:
+            at = layout.index_entry_at(number, self._slot_num)
+            entry = IndexEntry(*_ENTRY.unpack_from(data, at))
+            self._check(number, entry, slot)
+            if entry.key_hash == key_hash and (bound is None or number <= bound.count):
+                yield entry.phy_offset
+            number = entry.prev_index
+
+    def _slot(self, data: mmap, slot: int) -> int:
+        """Return the number of a slot's newest entry, 0 if it has none."""
+        at = layout.index_slot_at(slot)
+        if self._first_hole is None:
+            self._first_hole = self._file.first_hole()
+        if at + _SLOT.size <= self._first_hole:
+            (number,) = _SLOT.unpack_from(data, at)
+        else:  # perhaps a hole, which a map cannot always show
+            (number,) = _SLOT.unpack(self._file.read_at(at, _SLOT.size))
+        # While a dispatch is at work on the file its slots run ahead of its progress.
+        count = self._await_count(number) if self.bound is None else self._index_num
+        if 0 <= number < max(count, 1):
+            return int(number)
+        reason = f"slot {slot} names entry {number}, the file has {count - 1}"
+        raise DamageError(self.path, at, reason, _REBUILD_HINT)
+
+    def _await_count(self, number: int) -> int:
+        """Return the header's count; a broker at work writes it a moment after the slots."""
+        count = self.header().index_count
+        for _ in range(_COUNT_LOOKS):
+            if number < count or number == 0:
+                break
+            time.sleep(_COUNT_SECONDS)
+            count = self.header().index_count
+        return count
+
+    def _check(self, number: int, entry: IndexEntry, slot: int) -> None:
+        """Raise DamageError if an entry cannot be one that was put here."""
+        reason = entry_fault(number, entry)
+        if not reason and self.bound is not None:
+            reason = self._misfit(number, entry.phy_offset, self.bound)
+        if not reason and (entry.key_hash < 0 or entry.key_hash % self._slot_num != slot):
+            reason = f"entry {number} (hash {entry.key_hash}) is in the chain of slot {slot}"
+        if reason:
+            at = layout.index_entry_at(number, self._slot_num)
+            raise DamageError(self.path, at, reason, _REBUILD_HINT)
+
+    def _misfit(self, number: int, phy_offset: int, bound: IndexBound) -> str:
+        """Say how an entry of a root of ours is not where it must be, "" if it is.
+
+        Entries lie in log order there. A broker's index survives a truncation of its log, so in
+        that one they need not.
+        """
+        if (number > bound.count) != (phy_offset >= bound.phy_offset):
+            return (
+                f"entry {number} (offset {phy_offset}) does not fit the progress of its root, "
+                f"which counts {bound.count} entries up to {bound.phy_offset}"
+            )
+        for other in (number - 1, number + 1):
+            if 0 < other <= bound.count and number <= bound.count:
+                found = self.entry(other).phy_offset
+                if found != phy_offset and (found < phy_offset) != (other < number):
+                    return f"entries {number} and {other} are not in the log's order"
+        return ""
+
+    def _checked_map(self) -> mmap:
+        size = layout.index_file_size(self._slot_num, self._index_num)
+        if self._file.length != size:
+            raise DamageError(
+                self.path,
+                0,
+                f"the index file has {self._file.length} bytes, not {size}",
+                "pass the broker.conf that this root was made with (--broker-conf)",
+            )
+        self._file.check_length()
+        return self._file.map()
+
+
+def entry_fault(number: int, entry: IndexEntry) -> str:
+    """Return why an entry cannot be one that was put in a file, "" if it can."""
+    if not 0 <= entry.prev_index < number:
+        return f"the chain goes from entry {number} to entry {entry.prev_index}"
+    if entry.time_diff_seconds < 0 or entry.phy_offset < 0:
+        return f"entry {number} has a negative offset or time"
+    return ""
+
+
+def index_key_hash(topic: str, key: str, *, is_tag: bool = False) -> int:
+    """Return the hash under which ``topic#key`` is indexed, a tag as ``topic#T#tag`` (§8.3).
+
+    Java parity: ``IndexFile.indexKeyHashMethod``, where ``abs`` of the minimum stays negative.
+    """
+    value = abs(java.hash_code(f"{topic}#T#{key}" if is_tag else f"{topic}#{key}"))
+    return 0 if value == 2**31 else value
+
+
+def list_index_files(directory: Path) -> list[Path]:
+    """List the index files, oldest first: their names are creation times.
+
+    Raises StoreIOError, also for a link or anything else but a regular file under such a name.
+    """
+    return [directory / name for name in list_names(directory, is_index_file_name)]
+
+
+class IndexFiles:
+    """The index files of one root, oldest first, as of the last ``refresh``; maps are kept.
+
+    For one thread at a time.
+    """
+
+    def __init__(self, directory: Path, config: StoreConfig) -> None:
+        self.directory = directory
+        self.files: list[IndexFile] = []
+        self._config = config
+
+    def refresh(self) -> None:
+        """See files added, replaced or deleted. Raises StoreIOError."""
+        known = {file.path: file for file in self.files if file.is_there()}
+        paths = list_index_files(self.directory)
+        self.files = [known.get(path) or IndexFile(path, self._config) for path in paths]
+
+
+def _identify(path: Path) -> tuple[int, int]:
+    """Return length and inode, zeros for a file that is not there. Raises StoreIOError."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
+    return found.st_size, found.st_ino

@@ -1,0 +1,274 @@
+"""The IndexFiles, written: a hash index of keys over the log (format notes §8).
+
+A file holds ``maxIndexNum - 1`` entries; the next begins when a record finds it full. The slot
+table of the file in work is kept in memory, and written back by dirty pages when that is asked for
+and when the file is full. Where nobody reads the root yet, it is built again from the entries.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store import layout
+from store.commitlog.dispatch_request import DispatchRequests
+from store.config import StoreConfig
+from store.errors import DamageError, StoreIOError
+from store.index.file import list_index_files
+from store.io.disk import Disk
+from store.io.mapped_file import data_pieces, map_file
+from store.kernels.index import (
+    BEGIN_PHY,
+    BEGIN_TIMESTAMP,
+    END_PHY,
+    END_TIMESTAMP,
+    ENTRY_WORDS,
+    INDEX_COUNT,
+    SLOTS_PER_PAGE,
+    PutInput,
+    PutState,
+    fill_slots,
+    put_keys,
+)
+from store.root.ends import INDEX_HEADER_FIELDS, IndexMark
+
+_NAME_FORMAT = "%Y%m%d%H%M%S%f"
+
+
+@dataclass(slots=True)
+class _FileInWork:
+    """The newest index file: its header, and its slot table in native byte order."""
+
+    path: Path
+    header: NDArray[np.int64]
+    slots: NDArray[np.int32]
+    dirty_pages: NDArray[np.uint8] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dirty_pages = np.zeros(-(-len(self.slots) // SLOTS_PER_PAGE), np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """The index files that there are, by name, and the entries of the newest."""
+
+    first: str = ""
+    last: str = ""
+    files: int = 0
+    count: int = 0
+    full_timestamp: int = 0  # end time of the last file that was full when superseded, in ms
+
+
+class IndexService:
+    """The index of one root, for appending; ``is_unread``: nobody reads it before ``flush``."""
+
+    def __init__(
+        self, root: Path, config: StoreConfig, disk: Disk, *, is_unread: bool = False
+    ) -> None:
+        self.directory = root / layout.INDEX_DIR
+        self.last_full_timestamp = 0  # end time of the last file that was full when superseded
+        self._config = config
+        self._disk = disk
+        self._is_unread = is_unread
+        self._file: _FileInWork | None = None
+        self._names = [path.name for path in list_index_files(self.directory)]
+        if self._names:
+            self._file = self._load(self.directory / self._names[-1])
+
+    def mark(self) -> IndexMark:
+        """Return where the index ends now."""
+        if self._file is None:
+            return IndexMark()
+        return IndexMark(self._file.path.name, tuple(self._file.header.tolist()))
+
+    def state(self) -> IndexState:
+        """Return which files there are now."""
+        if self._file is None:
+            return IndexState()
+        count = int(self._file.header[INDEX_COUNT]) - 1
+        names = self._names
+        return IndexState(names[0], names[-1], len(names), count, self.last_full_timestamp)
+
+    def forget_before(self, first: str) -> None:
+        """Know that the files older than the one named ``first`` have expired."""
+        self._names = [name for name in self._names if name >= first]
+
+    def build_index(self, requests: DispatchRequests, *, flush: bool = True) -> None:
+        """Put the keys of these requests, in log order (``IndexService.buildIndex``).
+
+        Without ``flush`` the slots of the file in work stay in memory.
+        """
+        if not len(requests):
+            return
+        records = PutInput(
+            requests.commit_log_offset,
+            requests.store_timestamp,
+            requests.transaction,
+            requests.key_end,
+            requests.key_hash,
+        )
+        row, key = 0, 0
+        while True:
+            file = self._get_and_create_last()
+            row, key = self._put(file, records, (row, key))
+            if row >= len(requests):
+                break
+        if flush:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what of the slot table is in memory only."""
+        if self._file is not None:
+            self._write_slots(self._file)
+
+    def _put(self, file: _FileInWork, records: PutInput, start: tuple[int, int]) -> tuple[int, int]:
+        config = self._config
+        count = int(file.header[INDEX_COUNT])
+        room = min(config.max_index_num - count, len(records.key_hash) - start[1])
+        entries = np.empty(max(room, 0) * ENTRY_WORDS, np.uint32)
+        state = PutState(file.header, file.slots, file.dirty_pages, entries)
+        limits = (config.max_index_num, config.counts_every_entry_as_slot)
+        end: tuple[int, int] = put_keys(state, records, start, limits)
+        put = int(file.header[INDEX_COUNT]) - count
+        if put:
+            at = layout.index_entry_at(count, config.max_hash_slot_num)
+            self._disk.write(file.path, at, entries[: put * ENTRY_WORDS].data)
+            self._write_header(file)
+        return end
+
+    def _get_and_create_last(self) -> _FileInWork:
+        """Return the newest file if it has room, else begin the next one."""
+        last = self._file
+        if last is not None and last.header[INDEX_COUNT] < self._config.max_index_num:
+            return last
+        header = np.zeros(INDEX_HEADER_FIELDS, np.int64)
+        header[INDEX_COUNT] = 1
+        if last is not None:
+            # Java parity: the constructor sets both ends to where the last file ended.
+            if last.header[END_PHY] > 0:
+                header[BEGIN_PHY] = header[END_PHY] = last.header[END_PHY]
+            if last.header[END_TIMESTAMP] > 0:
+                header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = last.header[END_TIMESTAMP]
+                self.last_full_timestamp = int(last.header[END_TIMESTAMP])
+            self._write_slots(last)
+            self._write_header(last)
+        path = self.directory / next_name(last.path.name if last is not None else None)
+        self._disk.create(path, self._file_size())
+        self._names.append(path.name)
+        slots = np.zeros(self._config.max_hash_slot_num, np.int32)
+        self._file = _FileInWork(path, header, slots)
+        self._write_header(self._file)
+        return self._file
+
+    def _file_size(self) -> int:
+        return layout.index_file_size(self._config.max_hash_slot_num, self._config.max_index_num)
+
+    def _write_header(self, file: _FileInWork) -> None:
+        self._disk.write(file.path, 0, encode_header(file.header, self._config))
+
+    def _write_slots(self, file: _FileInWork) -> None:
+        """Write back the pages of the slot table that changed, neighbours together."""
+        dirty = np.flatnonzero(file.dirty_pages)
+        if not len(dirty):
+            return
+        for pages in np.split(dirty, np.flatnonzero(np.diff(dirty) != 1) + 1):
+            begin, end = int(pages[0]) * SLOTS_PER_PAGE, (int(pages[-1]) + 1) * SLOTS_PER_PAGE
+            data = file.slots[begin:end].astype(layout.INDEX_SLOT)
+            self._disk.write(file.path, layout.index_slot_at(begin), data.data)
+        file.dirty_pages[dirty] = 0
+
+    def _load(self, path: Path) -> _FileInWork:
+        view = map_index_file(path, self._config)
+        header = read_header(view)
+        if not self._is_unread:
+            return _FileInWork(path, header, read_slots(path, self._config, np.dtype(np.int32)))
+        file = _FileInWork(path, header, np.zeros(self._config.max_hash_slot_num, np.int32))
+        fill_slots(entries_of(view, self._config).view(np.uint8), file.slots)
+        file.dirty_pages[np.flatnonzero(file.slots) // SLOTS_PER_PAGE] = 1
+        return file
+
+
+def read_header(view: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return an index file's header; a count of 0 is read as 1, as a broker does."""
+    raw = view[: layout.INDEX_HEADER_SIZE].view(layout.INDEX_HEADER)[0]
+    header = np.array([int(raw[n]) for n in layout.INDEX_HEADER.names or ()], np.int64)
+    header[INDEX_COUNT] = max(header[INDEX_COUNT], 1)
+    return header
+
+
+def map_index_file(path: Path, config: StoreConfig) -> NDArray[np.uint8]:
+    """Map an index file read-only. Raises DamageError for one of another size, StoreIOError."""
+    view = map_file(path)
+    size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
+    if len(view) != size:
+        raise DamageError(
+            path,
+            0,
+            f"the index file has {len(view)} bytes, not {size}",
+            "pass the broker.conf this root was made with (--broker-conf)",
+        )
+    return view
+
+
+def read_slots(
+    path: Path, config: StoreConfig, kind: np.dtype[Any] = layout.INDEX_SLOT
+) -> NDArray[Any]:
+    """Return an index file's slots, as ``kind`` of the same size. Raises StoreIOError.
+
+    Holes are neither mapped nor read: a table of 2 GB with few slots in use takes little memory.
+    """
+    slots, first = np.zeros(config.max_hash_slot_num, kind), layout.INDEX_HEADER_SIZE
+    end = layout.index_slot_at(config.max_hash_slot_num)
+    try:
+        with path.open("rb") as f:
+            for begin, stop in data_pieces(path, first, end):
+                f.seek(begin)
+                data = np.frombuffer(f.read(stop - begin), layout.INDEX_SLOT)
+                at = (begin - first) // layout.INDEX_SLOT_SIZE
+                slots[at : at + len(data)] = data
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
+    return slots
+
+
+def entries_of(view: NDArray[np.uint8], config: StoreConfig) -> NDArray[np.void]:
+    """Return the entries that an index file's header counts, from entry 1 on."""
+    count = int(read_header(view)[INDEX_COUNT])
+    begin, end = (layout.index_entry_at(n, config.max_hash_slot_num) for n in (1, count))
+    return view[begin:end].view(layout.INDEX_ENTRY)
+
+
+def encode_header(header: NDArray[np.int64], config: StoreConfig) -> bytes:
+    """Encode an index file's header as a broker of the configured version writes it."""
+    data = np.zeros(1, layout.INDEX_HEADER)
+    for name, value in zip(layout.INDEX_HEADER.names or (), header, strict=True):
+        data[name] = value
+    if header[INDEX_COUNT] <= 1 and not config.writes_count_of_empty_index:
+        data["index_count"] = 0  # a 4.x broker writes the count with the first entry only
+    return data.tobytes()
+
+
+def next_name(last: str | None) -> str:
+    """Return the name of a new index file: local wall-clock time, and later than ``last``."""
+    # Java parity: the name is a wall clock's in the local zone, so these times have no zone.
+    now = datetime.fromtimestamp(time.time()).strftime(_NAME_FORMAT)[:-3]  # noqa: DTZ006 - see above
+    return now if last is None else max(now, name_after(last))
+
+
+def name_after(name: str) -> str:
+    """Return the name of an index file a millisecond later.
+
+    Raises DamageError for a name that is no time.
+    """
+    try:
+        before = datetime.strptime(name + "000", _NAME_FORMAT)  # noqa: DTZ007 - a local time
+        after = before + timedelta(milliseconds=1)
+    except (ValueError, OverflowError) as e:
+        raise DamageError(name, 0, "an index file must be named by a time") from e
+    return after.strftime(_NAME_FORMAT)[:-3]

@@ -1,0 +1,175 @@
+"""Listings of a directory's regular files, repeated only when the directory may have changed.
+
+File systems note changes in ticks, so a directory that changed a moment ago is listed again,
+whatever its times say.
+
+An entry that has the name of a store's file is never passed over: one that is not a readable
+regular file (a dangling link, a FIFO, a device, a directory) is an error that names it. Passed
+over, it would be taken for a file that has expired.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from store.errors import StoreIOError
+from store.io.file_system import LINK_REFUSED
+
+_TICK_NS = 100_000_000  # longer than a tick of any file system that knows nanoseconds
+_COARSE_TICK_NS = 2_500_000_000
+_COARSE_UNIT_NS = 1_000_000
+
+IsNamed = Callable[[str], bool]
+
+
+class DirectoryWatch:
+    """Tells cheaply whether directories may have other entries than when they were listed."""
+
+    def __init__(self, directories: Iterable[Path]) -> None:
+        self._directories = [str(d) for d in directories]
+        self._seen: list[tuple[int, int, int] | None] = []
+        self._seen_ns = 0
+        self._is_trusted = False
+
+    def may_have_changed(self) -> bool:
+        """Tell whether to list the directories. Raises StoreIOError."""
+        seen = [_signature(d) for d in self._directories]
+        if self._is_trusted and seen == self._seen:
+            return False
+        self._seen, self._seen_ns, self._is_trusted = seen, time.time_ns(), False
+        return True
+
+    def trust(self) -> None:
+        """Know that what was listed since the last question is all there is."""
+        self._is_trusted = all(s is None or _is_settled(s[-1], self._seen_ns) for s in self._seen)
+
+
+def _signature(directory: str) -> tuple[int, int, int] | None:
+    """Return what changes with a directory's entries, None if it is not there."""
+    try:
+        found = os.stat(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        raise StoreIOError("list", Path(directory), e) from e
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _is_settled(changed_ns: int, now_ns: int) -> bool:
+    """Tell whether a later change is sure to have another time."""
+    is_coarse = changed_ns % _COARSE_UNIT_NS == 0
+    return now_ns - changed_ns > (_COARSE_TICK_NS if is_coarse else _TICK_NS)
+
+
+def list_files(
+    directory: Path, is_named: IsNamed, *, follows_links: bool
+) -> list[tuple[Path, os.stat_result]]:
+    """List the regular files of a directory with their status; a missing directory is empty.
+
+    Hidden files are not listed: what copies a log names its unfinished files so. ``is_named`` says
+    which names are those of the store's files: these entries must be regular files, and symbolic
+    links only if ``follows_links``. Raises StoreIOError.
+
+    A directory that is replaced meanwhile is listed again: files would seem to have been deleted.
+    """
+    while True:
+        before = _signature(str(directory))
+        found = _list_once(directory, is_named, follows_links=follows_links)
+        after = _signature(str(directory))
+        if before is after or (before and after and before[:2] == after[:2]):
+            return found
+
+
+def list_entries(directory: Path) -> list[Path]:
+    """List all entries of a directory, sorted; a missing one is empty. Raises StoreIOError."""
+    try:
+        return sorted(directory.iterdir())
+    except FileNotFoundError:
+        _refuse_dangling(directory)
+        return []
+    except OSError as e:
+        raise StoreIOError("list", directory, e) from e
+
+
+def list_names(directory: Path, is_named: IsNamed) -> list[str]:
+    """List the regular files that ``is_named`` accepts, sorted; a missing directory is empty.
+
+    Raises StoreIOError, also for an entry with such a name that is a link or not a regular file.
+    """
+    names = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if not is_named(entry.name):
+                    continue
+                if not entry.is_file(follow_symlinks=False):
+                    raise _refused(entry)
+                names.append(entry.name)
+    except FileNotFoundError:
+        _refuse_dangling(directory)
+    except OSError as e:
+        raise StoreIOError("list", directory, e) from e
+    return sorted(names)
+
+
+def _list_once(
+    directory: Path, is_named: IsNamed, *, follows_links: bool
+) -> list[tuple[Path, os.stat_result]]:
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                status = _status(entry, is_named(entry.name), follows_links=follows_links)
+                if status is not None and not entry.name.startswith("."):
+                    found.append((Path(entry.path), status))
+    except FileNotFoundError:
+        _refuse_dangling(directory)
+    except OSError as e:
+        raise StoreIOError("list", directory, e) from e
+    return found
+
+
+def _status(
+    entry: os.DirEntry[str], is_named: bool, *, follows_links: bool
+) -> os.stat_result | None:
+    """Return the status of a regular file, None for what is not listed. Raises StoreIOError."""
+    if is_named and not follows_links and entry.is_symlink():
+        raise _refused(entry)
+    try:
+        status = Path(entry.path).stat()
+    except FileNotFoundError as e:
+        if not is_named or not os.path.islink(entry.path):
+            return None  # deleted since it was listed
+        raise StoreIOError("read", entry.path, _dangling(entry.path)) from e
+    except OSError as e:
+        if not is_named:
+            raise
+        raise StoreIOError("read", entry.path, e) from e
+    if stat.S_ISREG(status.st_mode):
+        return status
+    if is_named:
+        raise _refused(entry, follows_links=follows_links)
+    return None
+
+
+def _refused(entry: os.DirEntry[str], *, follows_links: bool = False) -> StoreIOError:
+    """Return the error of an entry that is not a regular file, or is a link."""
+    if entry.is_symlink() and not follows_links:
+        return StoreIOError("read", entry.path, OSError(errno.ELOOP, LINK_REFUSED))
+    return StoreIOError("read", entry.path, OSError(errno.EINVAL, "it is not a regular file"))
+
+
+def _refuse_dangling(directory: Path) -> None:
+    """Raise StoreIOError if a directory that was not found is a link that leads nowhere."""
+    if directory.is_symlink():
+        raise StoreIOError("list", directory, _dangling(directory))
+
+
+def _dangling(link: Path | str) -> OSError:
+    reason = "it is a symbolic link whose target does not exist (is a file system not mounted?)"
+    return OSError(errno.ENOENT, f"{reason}: {os.readlink(link)}")

@@ -1,0 +1,312 @@
+"""Mapped files: a stream cut into files of one size, each named by the offset it begins at.
+
+Here they are only read. A file is mapped at first use; the map is dropped with the object, or when
+many files have been mapped since: a map holds a descriptor.
+
+Holes are not to be read through a map: where the file system is memory (tmpfs) and full there is no
+page to show for one, and the system ends the process (SIGBUS). ``data_end`` tells where they begin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Any
+from weakref import ReferenceType, ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.errors import DamageError, StoreIOError
+from store.io.file_system import data_extents
+from store.io.listing import DirectoryWatch, list_files
+from store.layout import MAPPED_FILE_NAME_DIGITS
+
+_EMPTY: NDArray[np.uint8] = np.empty(0, np.uint8)
+_MAPS_MAX = 400
+_PIECE_MAX = 1 << 20
+
+
+def file_name(base: int) -> str:
+    """Return the name of the file that begins at ``base`` (``UtilAll.offset2FileName``)."""
+    return f"{base:0{MAPPED_FILE_NAME_DIGITS}d}"
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class MappedFile:
+    """One file of a stream: where it lies, the offset it begins at, its length when listed."""
+
+    path: Path
+    base: int
+    length: int
+    inode: int = 0
+    is_sparse: bool = False  # without read-ahead, see ``MappedFileQueue``
+    seen: int = field(default=-1, repr=False)  # the last refresh for which its length was checked
+    _map: mmap.mmap | None = field(default=None, repr=False)
+    _view: NDArray[np.uint8] | None = field(default=None, repr=False)
+
+    def view(self) -> NDArray[np.uint8]:
+        """Return the file's bytes as a read-only map."""
+        view = self._view  # read once: another thread may drop it, see ``_keep_mapped``
+        if view is None:
+            view = _EMPTY if self.length == 0 else np.frombuffer(self.map(), np.uint8)
+            self._view = view
+        return view
+
+    def map(self) -> mmap.mmap:
+        """Return the map of a file that is not empty. Slices of it are copies."""
+        opened = self._map  # read once, as the view
+        if opened is None:
+            opened = _open_map(self.path, self.inode)
+            if self.is_sparse:
+                opened.madvise(mmap.MADV_RANDOM)
+            self._map = opened
+            _keep_mapped(self)
+        return opened
+
+    def data_end(self) -> int:
+        """Return where the file's last hole begins, its end without one. Raises StoreIOError."""
+        with self._opened() as fd:
+            return max((end for _, end in data_extents(fd, 0, self.length)), default=0)
+
+    def first_hole(self) -> int:
+        """Return where the file's first hole begins, its end without one. Raises StoreIOError."""
+        with self._opened() as fd:
+            begin, end = next(data_extents(fd, 0, self.length), (0, 0))
+        return end if begin == 0 else 0
+
+    def read_at(self, at: int, size: int) -> bytes:
+        """Return bytes that may lie in a hole. Raises StoreIOError."""
+        with self._opened() as fd:
+            data = os.pread(fd, size, at)
+            if len(data) < size:
+                raise OSError(f"the file ends before byte {at + size}")
+        return data
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Open the file beside its map; what fails meanwhile is a StoreIOError."""
+        try:
+            with _open_same(self.path, self.inode) as f:
+                yield f.fileno()
+        except OSError as e:
+            raise StoreIOError("read", self.path, e) from e
+
+    def read_ahead(self, end: int) -> None:
+        """Enable read-ahead below ``end``, which an ``is_sparse`` file has off."""
+        if end > 0:
+            self.map().madvise(mmap.MADV_NORMAL, 0, end)
+
+    def drop(self) -> None:
+        """Drop the map; it goes when nobody looks at it any more."""
+        self._map = self._view = None
+
+    def check_length(self) -> None:
+        """Raise DamageError if the file was cut off or grew since it was listed."""
+        length = self.map().size() if self.length else 0
+        if length != self.length:
+            reason = f"the file has {length} bytes, a moment ago it had {self.length}"
+            raise DamageError(self.path, self.base, reason)
+
+
+_MAPPED: deque[ReferenceType[MappedFile]] = deque()
+_MAPPED_GUARD = threading.Lock()
+
+
+def _keep_mapped(file: MappedFile) -> None:
+    """Register a mapped file; drop the oldest maps of this process beyond ``_MAPS_MAX``.
+
+    The oldest file may be in use by another thread: that thread holds a reference to the map.
+    """
+    with _MAPPED_GUARD:
+        _MAPPED.append(ref(file))
+        while len(_MAPPED) > _MAPS_MAX:
+            oldest = _MAPPED.popleft()()
+            if oldest is not None:
+                oldest.drop()
+
+
+def map_file(path: Path) -> NDArray[np.uint8]:
+    """Map a file read-only. Raises StoreIOError."""
+    try:
+        if path.stat().st_size == 0:
+            return _EMPTY
+    except OSError as e:
+        raise StoreIOError("map", path, e) from e
+    return np.frombuffer(_open_map(path), np.uint8)
+
+
+def _open_map(path: Path, inode: int = 0) -> mmap.mmap:
+    try:
+        with _open_same(path, inode) as f:
+            return mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as e:  # ValueError: it has become empty
+        error = e if isinstance(e, OSError) else OSError(str(e))
+        raise StoreIOError("map", path, error) from e
+
+
+def _open_same(path: Path, inode: int) -> FileIO:
+    """Open a file; ``inode``, unless 0, is the one that it must still have. Raises OSError."""
+    file = FileIO(path)
+    if inode and os.fstat(file.fileno()).st_ino != inode:
+        file.close()
+        raise FileNotFoundError(errno.ENOENT, "another file has this name now")
+    return file
+
+
+def written_prefix(sizes: NDArray[Any]) -> int:
+    """Count the leading positive sizes of a file's units: unwritten space is zero."""
+    low, high = 0, len(sizes)
+    while low < high:
+        middle = (low + high) // 2
+        if sizes[middle] > 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def is_mapped_file_name(name: str) -> bool:
+    """Tell whether a file is named as a mapped file."""
+    return len(name) == MAPPED_FILE_NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+def data_pieces(path: Path, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield where between ``begin`` and ``end`` a file may hold data, at most 1 MiB at a time.
+
+    Holes, which read as zeros, are passed over. Raises StoreIOError.
+    """
+    try:
+        with path.open("rb") as f:
+            for first, last in data_extents(f.fileno(), begin, end):
+                for at in range(first, last, _PIECE_MAX):
+                    yield at, min(at + _PIECE_MAX, last)
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
+
+
+class MappedFileQueue:
+    """The files of one stream, perhaps spread over several directories, in offset order.
+
+    For one thread at a time.
+
+    ``are_sparse``: files may end in holes, so reads fetch no pages but those that they touch. Read
+    ahead, the zero pages of holes would fill the page cache: a search in a file of 6 MB leaves 5 MB
+    there, and with thousands of queues that evicts everything else.
+
+    ``follows_links``: files may be symbolic links, as those of STORE's log.
+    """
+
+    def __init__(
+        self,
+        directories: Iterable[Path],
+        file_size: int,
+        *,
+        are_sparse: bool = False,
+        follows_links: bool = False,
+    ) -> None:
+        self.directories = tuple(directories)
+        self.file_size = file_size
+        self._are_sparse = are_sparse
+        self._follows_links = follows_links
+        self.files: list[MappedFile] = []
+        self._bases: list[int] = []
+        self._by_base: dict[int, MappedFile] = {}
+        self._is_whole = True
+        self._watch = DirectoryWatch(self.directories)
+        self._refreshes = 0
+        self.refresh()
+
+    def refresh_if_changed(self) -> bool:
+        """Do as ``refresh`` if the directories may have changed; return whether.
+
+        A file of full size whose length alone has changed is noticed by ``checked`` only.
+        """
+        self._refreshes += 1
+        may_have_changed = self._watch.may_have_changed()
+        if self._is_whole and not may_have_changed:
+            return False
+        self.refresh()
+        if self._is_whole:  # else a file may grow, and its directory would not tell
+            self._watch.trust()
+        return True
+
+    def refresh(self) -> None:
+        """List the directories again; maps of files still there are kept.
+
+        Raises DamageError for a file that is not named as a mapped file or begins at no
+        multiple of the file size, StoreIOError if a directory cannot be read, or if an entry
+        named as a mapped file is not a readable regular file.
+        """
+        self._refreshes += 1
+        known = {f.path: f for f in self.files}
+        found = []
+        for directory in self.directories:
+            for path, status in list_files(
+                directory, is_mapped_file_name, follows_links=self._follows_links
+            ):
+                old, length, inode = known.get(path), status.st_size, status.st_ino
+                if old is not None and (old.length, old.inode) == (length, inode):
+                    found.append(old)
+                else:  # new, grown, or another file renamed to this name
+                    base = self._base_of(path)
+                    found.append(MappedFile(path, base, length, inode, self._are_sparse))
+        self._is_whole = all(f.length == self.file_size for f in found)
+        found.sort(key=lambda f: f.base)
+        while found and found[-1].length == 0:  # being created (a broker skips it too)
+            found.pop()
+        self.files = found
+        self._bases = [f.base for f in found]
+        self._by_base = {f.base: f for f in found}
+
+    def find(self, offset: int) -> MappedFile | None:
+        """Return the file whose span holds ``offset``, or None."""
+        return self._by_base.get(offset - offset % self.file_size)
+
+    def checked(self, base: int) -> MappedFile | None:
+        """Return the file that begins at ``base``, None without one.
+
+        Once after each refresh its length is checked: reading behind the end of a file that was
+        cut off is no exception but a signal. Raises DamageError, StoreIOError.
+        """
+        file = self._by_base.get(base)
+        if file is not None and file.seen != self._refreshes:
+            file.check_length()
+            file.seen = self._refreshes
+        return file
+
+    def map_at(self, base: int) -> mmap.mmap | None:
+        """Return the map of the file that begins at ``base``, as ``checked``."""
+        file = self._by_base.get(base)
+        if file is None:
+            return None
+        if file.seen != self._refreshes:
+            self.checked(base)
+        return file.map()
+
+    def next_base(self, offset: int) -> int | None:
+        """Return the base of the first file that begins after ``offset``, or None."""
+        at = bisect_right(self._bases, offset)
+        return self._bases[at] if at < len(self._bases) else None
+
+    def _base_of(self, path: Path) -> int:
+        if not is_mapped_file_name(path.name):
+            raise DamageError(path, 0, "not named as a mapped file (20 digits)")
+        base = int(path.name)
+        if base % self.file_size:
+            raise DamageError(
+                path,
+                base,
+                f"begins at no multiple of the file size {self.file_size}",
+                "pass the broker.conf that this store was written with (--broker-conf)",
+            )
+        return base

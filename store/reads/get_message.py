@@ -1,0 +1,154 @@
+"""Messages by queue offset, in a broker's batches and with its statuses (format notes §11.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from store import java
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.owned_record import Said
+from store.commitlog.record import Message
+from store.consumequeue.files import UnitColumns
+from store.consumequeue.reader import QueueReader
+from store.errors import ConfigError
+from store.layout import EXT_ADDRESS_MAX
+from store.words import shown
+
+_ANY_TAG = "*"
+_FILTER_UNITS_MAX = 800  # maxFilterMessageSize is 16000 bytes of units
+_BATCH_BYTES_MAX = 256 * 1024  # maxTransferBytesOnMessageInMemory
+_BATCH_COUNT_MAX = 32  # maxTransferCountOnMessageInMemory
+
+
+class GetMessageStatus(StrEnum):
+    """The broker's names for what a read by queue offset found."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True)
+class GetMessageResult:
+    """What a read found; offsets are queue offsets, ``next_begin_offset`` is where to go on.
+
+    ``message_queue_offsets`` tells where in the queue each message lies: behind a gap that a broker
+    closed that is lower than the offset the message itself has.
+    """
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: tuple[Message, ...] = ()
+    message_queue_offsets: tuple[int, ...] = ()
+
+
+class TagFilter(NamedTuple):
+    """A tag expression: its tags, None for any, and their hashes."""
+
+    tags: frozenset[str] | None
+    hashes: frozenset[int]
+
+    def may_match(self, tags_code: int | None) -> bool:
+        """Tell whether a unit's message can have one of the tags; None: its code is not known."""
+        return tags_code is None or java.int32(tags_code) in self.hashes
+
+    def matches(self, message: Message) -> bool:
+        """Tell whether a message is wanted: another tag may have the same hash."""
+        return self.tags is None or message.tags in self.tags
+
+
+def parse_tags(expression: str) -> TagFilter:
+    """Parse ``*`` or ``TagA || TagB``. Raises ConfigError if it names no tag.
+
+    Java parity: ``FilterAPI.buildSubscriptionData``; an empty expression means ``*``.
+    """
+    if expression in ("", _ANY_TAG):
+        return TagFilter(None, frozenset())
+    tags = frozenset(filter(None, (part.strip() for part in expression.split("||"))))
+    if not tags:
+        raise ConfigError(
+            f"tag expression {shown(expression)} names no tag; it is like 'TagA || TagB'"
+        )
+    return TagFilter(tags, frozenset(java.hash_code(tag) for tag in tags))
+
+
+def get_message(
+    queue: QueueReader, log: CommitLog, offset: int, max_count: int, tag_filter: TagFilter
+) -> GetMessageResult:
+    """Read up to ``max_count`` messages from a queue offset on, by the limits of §11.1.
+
+    A batch ends with its queue file, at 32 messages or 256 KiB, and after 800 units; nothing
+    counts as "on disk". Raises DamageError for a unit or a record that is not as it must be; each
+    message returned has been checked, though its fields are decoded when one is touched.
+    """
+    span = queue.span
+    outside = _outside(offset, span.min, span.max, resets_to_min=log.config.version < (4, 9, 4))
+    if outside is not None:
+        return GetMessageResult(*outside, span.min, span.max)
+    is_any = tag_filter.tags is None
+    count_max = max(1, min(max_count, _BATCH_COUNT_MAX))  # a batch is not full while it is empty
+    units = queue.units(offset, count_max if is_any else max(_FILTER_UNITS_MAX, max_count))
+    found: list[Message] = []
+    found_at: list[int] = []
+    size, next_begin = 0, offset
+    asked = zip(
+        units.commit_log_offset, units.size, _may_match(queue, units, tag_filter), strict=True
+    )
+    for index, (commit_log_offset, message_size, may_match) in enumerate(asked, offset):
+        # Java parity: DefaultMessageStore.isTheBatchFull, asked before the filter.
+        if found and (len(found) >= count_max or size + message_size > _BATCH_BYTES_MAX):
+            break
+        next_begin = index + 1
+        if not may_match:
+            continue
+        message = queue.message_of(Said(commit_log_offset, message_size, index))
+        if is_any or tag_filter.matches(message):
+            found.append(message)
+            found_at.append(index)
+            size += message_size
+    status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
+    messages, places = tuple(found), tuple(found_at)
+    return GetMessageResult(status, next_begin, span.min, span.max, messages, places)
+
+
+def _may_match(queue: QueueReader, units: UnitColumns, tag_filter: TagFilter) -> list[bool]:
+    """Tell of each unit whether its message can have one of the tags."""
+    if tag_filter.tags is None:
+        return [True] * len(units.size)
+    codes = units.tags_code
+    matches = np.zeros(len(codes), bool)
+    low = codes.astype(np.int32)  # Java parity: only these bits are compared
+    for tag_hash in tag_filter.hashes:
+        matches |= low == tag_hash
+    for at in np.flatnonzero(codes <= EXT_ADDRESS_MAX).tolist():
+        matches[at] = tag_filter.may_match(queue.tags_code(int(codes[at])))
+    return matches.tolist()
+
+
+def _outside(
+    offset: int, first: int, end: int, *, resets_to_min: bool
+) -> tuple[GetMessageStatus, int] | None:
+    """Return the status of an offset that has no message, and where to go on."""
+    if end == 0:
+        return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
+    if offset < first:
+        return GetMessageStatus.OFFSET_TOO_SMALL, first
+    if offset == end:
+        return GetMessageStatus.OFFSET_OVERFLOW_ONE, offset
+    if offset > end:
+        # Java parity: up to 4.9.3 a queue that begins at 0 is begun again.
+        next_begin = first if resets_to_min and first == 0 else end
+        return GetMessageStatus.OFFSET_OVERFLOW_BADLY, next_begin
+    return None

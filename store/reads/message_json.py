@@ -1,0 +1,72 @@
+"""A message as a JSON object: what reads print with ``--json``.
+
+``store.reads.message_lines`` makes the same objects in bulk for an export. Both follow the fields here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any
+
+from store.commitlog.record import Message, offset_msg_id
+from store.errors import BodyTooLargeError
+
+# Name and value of each field before the body, in order; timestamps are epoch milliseconds.
+JSON_FIELDS: Mapping[str, Callable[[Message], Any]] = MappingProxyType(
+    {
+        "topic": attrgetter("topic"),
+        "queue_id": attrgetter("queue_id"),
+        "queue_offset": attrgetter("queue_offset"),
+        "commit_log_offset": attrgetter("commit_log_offset"),
+        "size": attrgetter("size"),
+        "msg_id": offset_msg_id,
+        "tags": attrgetter("tags"),
+        "keys": attrgetter("keys"),
+        "uniq_key": attrgetter("uniq_key"),
+        "store_timestamp": attrgetter("store_timestamp"),
+        "born_timestamp": attrgetter("born_timestamp"),
+        "born_host": attrgetter("born_host"),
+        "store_host": attrgetter("store_host"),
+        "reconsume_times": attrgetter("reconsume_times"),
+        "flag": attrgetter("flag"),
+        "sys_flag": attrgetter("sys_flag"),
+        "prepared_transaction_offset": attrgetter("prepared_transaction_offset"),
+        "body_crc": attrgetter("body_crc"),
+        "properties": attrgetter("properties"),
+    }
+)
+BODY_FIELDS = ("body_encoding", "body")
+
+
+def message_json(message: Message) -> dict[str, Any]:
+    """Return a message as JSON values; a body that is not text is hex."""
+    fields = {name: value(message) for name, value in JSON_FIELDS.items()}
+    return {**fields, **message_body_json(message)}
+
+
+def message_body_json(message: Message) -> dict[str, str | None]:
+    """Return a message's body as JSON values; beyond the limit ``body_error`` says so, it is null.
+
+    The message keeps no decompressed body, so any number of them can be printed.
+    """
+    try:
+        return {**body_json(message.read_body())}
+    except BodyTooLargeError as e:
+        return {**dict.fromkeys(BODY_FIELDS), "body_error": str(e)}
+
+
+def body_json(body: bytes) -> dict[str, str]:
+    """Return a body as JSON values: as text where it is text, else in hex."""
+    text = body_text(body)
+    values = ("hex", body.hex()) if text is None else ("utf-8", text)
+    return dict(zip(BODY_FIELDS, values, strict=True))
+
+
+def body_text(body: bytes) -> str | None:
+    """Return a body as text, None if it is none: not UTF-8, or with zero bytes."""
+    try:
+        return None if b"\0" in body else body.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

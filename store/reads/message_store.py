@@ -1,0 +1,370 @@
+"""MessageStore: a broker's reads on a store, without a broker (format notes §11).
+
+Everything is opened read-only and mapped when first looked at; no JVM is started. Each call sees
+the files as they are then, so it may be used beside a running broker or dispatch. "Not there" has
+the broker's own values (-1, None, a status); damage raises DamageError (promise I8).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+
+from store import java
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.compression import BODY_BYTES_MAX
+from store.commitlog.record import Message, limit_bodies, limited
+from store.config import StoreConfig, load_config
+from store.consumequeue.bounds import Dispatch
+from store.consumequeue.names import can_name_directory, list_topics
+from store.consumequeue.reader import QueueReader, queue_directory
+from store.consumequeue.time_search import Boundary, find_offset
+from store.errors import ConfigError, DamageError, StoreIOError
+from store.index.file import IndexFiles
+from store.io.file_system import link_below, list_directories
+from store.io.user_path import given_path
+from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
+from store.reads.consistent_reads import ConsistentReads, of_generation, of_log
+from store.reads.get_message import (
+    GetMessageResult,
+    GetMessageStatus,
+    TagFilter,
+    get_message,
+    parse_tags,
+)
+from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
+from store.reads.query_message import KEY_TYPE, Query, QueryResult, query_message
+from store.root.config import check_last_record, config_of
+from store.root.progress import read_dispatched
+from store.unsupported import refuse_foreign_store
+
+_WAITED_FOR = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class MessageStore(ConsistentReads):
+    """Reads on one store; a context manager. Threads may share it: its reads run one at a time.
+
+    Queue offsets count a queue's units, physical offsets the log's bytes; times are milliseconds
+    since the epoch. Every call may raise DamageError, and StoreIOError where a file cannot be read.
+    One compressed body may decompress to ``max_body_bytes``, those of one call to four times that.
+
+    An answer is of one generation of the root's files. While a swap or a recovery replaces them
+    a call waits; it raises StoreIOError (EBUSY) if that was interrupted, or takes too long.
+    """
+
+    max_body_bytes = BODY_BYTES_MAX
+
+    def __init__(self, store_root: Path, output: Path, config: StoreConfig) -> None:
+        """Use ``open``, which finds the settings."""
+        super().__init__(output)
+        self.store_root = store_root
+        self.config = config
+        self._log = CommitLog(config.commit_log_paths(store_root), config)
+        self._queues: dict[tuple[str, int], QueueReader] = {}
+        self._index = IndexFiles(output / INDEX_DIR, config)
+        self._dispatch: Dispatch | None = None
+
+    @classmethod
+    def open(
+        cls,
+        store_root: str | Path,
+        output: str | Path | None = None,
+        broker_conf: str | Path | None = None,
+        broker_version: str | None = None,
+    ) -> MessageStore:
+        """Open the store a broker keeps at ``store_root``, its queues and index at ``output``.
+
+        ``output`` defaults to the store itself. A root that was made here knows its own settings;
+        elsewhere they come from ``broker_conf`` (default: the store's broker.conf, if there).
+        Raises ConfigError where something is missing or does not fit, UnsupportedFormatError,
+        DamageError, StoreIOError.
+        """
+        root = given_path(store_root)
+        target = root if output is None else given_path(output)
+        for path in (root, target):
+            if not path.is_dir():
+                raise ConfigError(f"{path} is not a directory")
+        conf = None if broker_conf is None else Path(broker_conf)
+        dispatched = read_dispatched(target)
+        if dispatched is None:
+            config = load_config(root, conf, broker_version)
+            refuse_foreign_store(root, config)
+        else:
+            config = config_of(dispatched, root, conf, broker_version)
+        store = cls(root, target, config)
+        paths = config.commit_log_paths(root)
+        if not any(path.is_dir() for path in paths):
+            raise ConfigError(f"{paths[0]} does not exist: {root} has no commit log")
+        store._see_progress()
+        return store
+
+    def __enter__(self) -> MessageStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop all maps. Any other call after this raises StoreError."""
+        with self._guard:
+            self._is_open = False
+            self._queues.clear()
+            self._log = CommitLog((), self.config)
+            self._index = IndexFiles(self._index.directory, self.config)
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    @of_log
+    def min_phy_offset(self) -> int:
+        """Return where the log begins, -1 for one without files."""
+        self._log.refresh_if_changed()
+        return self._log.min_offset()
+
+    @of_log
+    def max_phy_offset(self) -> int:
+        """Return where the log ends, whatever of it has been dispatched; 0 without files."""
+        self._log.refresh()
+        return self._log.max_offset()
+
+    @of_log
+    def reput_from_offset(self) -> int | None:
+        """Return up to where the log has been dispatched; None on a root not made here."""
+        return None if self._dispatched is None else self._dispatched.reput_from_offset
+
+    @of_log
+    def look_message_by_offset(self, commit_log_offset: int) -> Message | None:
+        """Return the message whose record begins at a physical offset, None if none does."""
+        self._log.refresh_if_changed()
+        found = self._log.look(commit_log_offset)
+        if found is not None:
+            limit_bodies((found,), self.max_body_bytes)
+        return found
+
+    # --- queues ----------------------------------------------------------------------------------
+
+    @of_generation
+    def topics(self, links: list[StoreIOError] | None = None) -> list[str]:
+        """Return the topics that have a queue, in order.
+
+        A symbolic link below ``consumequeue`` raises StoreIOError; with ``links`` its error is
+        appended there, perhaps repeatedly, and the others are listed.
+        """
+        self._log.refresh_if_changed()
+        topics = list_topics(self._queue_root(), links)
+        return sorted(topic for topic in topics if self._queue_ids(topic, links))
+
+    @of_generation
+    def queue_ids(self, topic: str, links: list[StoreIOError] | None = None) -> list[int]:
+        """Return the ids of a topic's queues, in order; a damaged one is one too.
+
+        ``links``: as of ``topics``.
+        """
+        self._log.refresh_if_changed()
+        return self._queue_ids(topic, links)
+
+    @of_generation
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the first message still in the log; 0 without a queue.
+
+        Where all have expired it equals ``max_offset_in_queue``.
+        """
+        queue = self._queue(topic, queue_id)
+        return queue.span.min if queue is not None else 0
+
+    @of_generation
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset the next message will have; 0 without a queue."""
+        queue = self._queue(topic, queue_id)
+        return queue.span.max if queue is not None else 0
+
+    def get_message(  # noqa: PLR0913, PLR0917 - the signature is a contract
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        tags: str = "*",
+        wait_seconds: float = 0,
+    ) -> GetMessageResult:
+        """Read messages from a queue offset on, as many as a broker gives at once (§11.1).
+
+        ``tags`` is ``*`` or ``TagA || TagB``. ``wait_seconds`` is how long to wait where the
+        offset is the queue's end, until a message with one of the tags has been dispatched;
+        what then arrives with other tags is passed over. Raises ConfigError for tags that are
+        none.
+        """
+        tag_filter = parse_tags(tags)
+        result = self._get_message(topic, queue_id, offset, max_count, tag_filter)
+        if wait_seconds <= 0 or not _is_waited_for(result, offset):
+            return result
+        deadline = time.monotonic() + wait_seconds
+        service = PullRequestHoldService.of(self.output)
+        with service.hold(HeldRead(topic, queue_id, tag_filter)) as held:
+            while True:
+                at = result.next_begin_offset
+                result = self._get_message(topic, queue_id, at, max_count, tag_filter)
+                if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                    continue
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not _is_waited_for(result, at):
+                    return result
+                held.wait(remaining)
+
+    @of_generation
+    def _get_message(
+        self, topic: str, queue_id: int, offset: int, max_count: int, tag_filter: TagFilter
+    ) -> GetMessageResult:
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        found = get_message(queue, self._log, offset, max_count, tag_filter)
+        return limited(found, self.max_body_bytes)
+
+    @of_generation
+    def offset_in_queue_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+    ) -> int:
+        """Return the queue offset for a time (§11.4, as since 5.1.1).
+
+        LOWER: of the first message stored at or after it, the queue's end if none was. UPPER: of
+        the last one stored at or before it, the queue's begin if none was. Where the clock
+        stepped back: of one such that the message before (behind) it is earlier (later). 0
+        without a queue.
+        """
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.span.max == 0:
+            return 0
+        span = queue.span.min, queue.span.max
+        return find_offset(
+            span, timestamp_ms, boundary=Boundary(boundary), store_time=queue.store_time
+        )
+
+    @of_generation
+    def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return the store time of the message at a queue offset, -1 if there is none."""
+        queue = self._queue(topic, queue_id)
+        if queue is None or not queue.span.min <= offset < queue.span.max:
+            return -1
+        message = queue.message(offset)
+        return message.store_timestamp if message is not None else -1
+
+    @of_generation
+    def earliest_message_time(self, topic: str, queue_id: int) -> int:
+        """Return the store time of a queue's first message, -1 if it has none."""
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.span.min == queue.span.max:
+            return -1
+        message = queue.message(queue.span.min)
+        return message.store_timestamp if message is not None else -1
+
+    # --- the index -------------------------------------------------------------------------------
+
+    @of_generation
+    def query_message(  # noqa: PLR0913, PLR0917 - the signature is a contract
+        self,
+        topic: str,
+        key: str,
+        max_count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = 2**63 - 1,
+        index_type: str = KEY_TYPE,
+    ) -> QueryResult:
+        """Return the newest ``max_count`` messages with a key, in log order.
+
+        ``index_type`` "K" asks for a key or unique key, "T" for a whole tag (indexed since
+        5.4.0). Both times are inclusive store times. Raises ConfigError where the index is off,
+        has no tags or has not been built: that is not "nothing found".
+        """
+        self._log.refresh_if_changed()
+        query = Query(topic, key, begin_ms, end_ms, index_type)
+        found = query_message(self._index, self._log, self._dispatched, query, max_count)
+        return limited(found, self.max_body_bytes)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _see_progress(self) -> None:
+        """Read the progress; what is known of another generation is dropped."""
+        dispatched = self._progress.read()
+        if dispatched is self._dispatched:
+            return
+        if dispatched is None:
+            raise ConfigError(f"{self.output} changed: its progress is gone; open it again")
+        self._log.refresh_if_changed()
+        check_last_record(dispatched, self._log, self.store_root, self.output)
+        if self._dispatched is None or self._dispatched.generation != dispatched.generation:
+            self._queues.clear()
+            self._index = IndexFiles(self._index.directory, self.config)
+        self._log.known_end = dispatched.reput_from_offset
+        self._dispatched = dispatched
+        self._dispatch = Dispatch(dispatched.reput_from_offset, self._progress.is_at_rest)
+
+    def _queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        """Return a queue as it is now, None if it has no directory."""
+        self._log.refresh_if_changed()
+        return self._fresh_queue(topic, queue_id)
+
+    def _fresh_queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            if not can_name_directory(topic):
+                return None
+            root = self._queue_root()
+            directory = queue_directory(root, topic, queue_id)
+            link = link_below(root, directory)
+            if link is not None:
+                raise link
+            if not directory.is_dir():
+                return None
+            queue = QueueReader(self.output, (topic, queue_id), self._log)
+            self._queues[topic, queue_id] = queue
+        queue.refresh(self._dispatch)
+        return queue
+
+    def _queue_ids(self, topic: str, links: list[StoreIOError] | None = None) -> list[int]:
+        if not can_name_directory(topic):
+            return []
+        root = self._queue_root()
+        link = link_below(root, root / topic)
+        if link is not None:
+            if links is None:
+                raise link
+            links.append(link)
+            return []
+        names = {path.name for path in list_directories(root / topic, links)}
+        ids = sorted({i for i in map(java.parse_int, names) if i is not None and str(i) in names})
+        if self._dispatched is None:
+            return ids
+        return [i for i in ids if self._is_queue(topic, i)]
+
+    def _is_queue(self, topic: str, queue_id: int) -> bool:
+        """Tell whether a directory is a queue: units beyond progress make none."""
+        try:
+            queue = self._fresh_queue(topic, queue_id)
+        except (DamageError, StoreIOError):
+            return True  # it is told by whatever reads the queue, and the others can be read
+        return queue is not None and queue.span.max > 0
+
+    def _queue_root(self) -> Path:
+        """Return where the queues lie; raise ConfigError if none were ever made for this log."""
+        path = self.output / CONSUME_QUEUE_DIR
+        if self._dispatched is None and not path.is_dir() and not self._log.is_empty():
+            raise ConfigError(
+                f"{path} does not exist: nothing has been dispatched there; dispatch the log, or "
+                "say where its queues lie (--output)"
+            )
+        return path
+
+
+def _is_waited_for(result: GetMessageResult, offset: int) -> bool:
+    """Tell whether the next message of the queue is the one that is asked for."""
+    return result.status in _WAITED_FOR and offset == result.next_begin_offset

@@ -1,0 +1,1 @@
+"""The state of an OUTPUT root as files show it: progress, ends of files, truncation, expiry."""

@@ -1,0 +1,229 @@
+"""Marks found from the files of a root: where they ended when the log was at some offset.
+
+Units and index entries of a root of ours lie in log order, so the end is searched for in each. What
+units cannot tell of a queue whose messages were dropped by a broker's rules (a file begun, an ext
+unit put for a message that has no unit) the caller must know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.commitlog.commit_log import CommitLog
+from store.config import StoreConfig
+from store.consumequeue.extension import ExtFiles
+from store.consumequeue.files import ConsumeQueue, units_in, written_units
+from store.index.file import list_index_files
+from store.index.writer import entries_of, map_index_file, read_header
+from store.io.mapped_file import MappedFileQueue
+from store.kernels.consume_queue import NO_QUEUE_YET
+from store.kernels.index import (
+    BEGIN_PHY,
+    BEGIN_TIMESTAMP,
+    END_PHY,
+    END_TIMESTAMP,
+    INDEX_COUNT,
+    SLOT_COUNT,
+    fill_slots,
+)
+from store.kernels.record import read_i32
+from store.layout import (
+    CONSUME_QUEUE_DIR,
+    CONSUME_QUEUE_EXT_DIR,
+    CQ_UNIT_SIZE,
+    EXT_ADDRESS_MAX,
+    INDEX_DIR,
+    INDEX_ENTRY_SIZE,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    PRE_BLANK_SIZE,
+)
+from store.root.ends import INDEX_HEADER_FIELDS, IndexMark, QueueMark, list_queues
+from store.root.progress import Fingerprint
+
+RecordAt = Callable[[int], Fingerprint | None]
+
+
+def find_queue_marks(
+    root: Path, config: StoreConfig, offset: int, also: Collection[tuple[str, int]]
+) -> Iterator[QueueMark]:
+    """Yield the marks at ``offset`` of the queues that go beyond it.
+
+    ``also`` are queues that may go beyond it by more than units.
+    """
+    for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
+        directory = root / CONSUME_QUEUE_DIR / topic / str(queue_id)
+        queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
+        if (topic, queue_id) in also or _goes_beyond(queue, offset):
+            yield _queue_mark((topic, queue_id), queue, config, offset)
+
+
+def _goes_beyond(queue: ConsumeQueue, offset: int) -> bool:
+    """Tell whether a queue's last unit lies at ``offset`` or behind."""
+    for file in reversed(queue.files):
+        units = written_units(file)
+        if len(units):
+            return int(units[-1]["commit_log_offset"]) >= offset
+    return False
+
+
+def _queue_mark(
+    key: tuple[str, int], queue: ConsumeQueue, config: StoreConfig, offset: int
+) -> QueueMark:
+    for file in reversed(queue.files):
+        units = written_units(file)
+        kept = int(np.searchsorted(units["commit_log_offset"], offset))
+        if kept and (units["size"][:kept] != PRE_BLANK_SIZE).any():
+            end = file.base + kept * CQ_UNIT_SIZE
+            ext_count = count_ext_units(queue, config, end) or _ext_count_before(queue, config)
+            return QueueMark(*key, end, file.base + queue.file_size, ext_count)
+    return QueueMark(*key, ext_count=_ext_count_before(queue, config))
+
+
+def count_ext_units(queue: ConsumeQueue, config: StoreConfig, end: int) -> int:
+    """Count the ext units up to the last that a unit before byte ``end`` refers to."""
+    if not config.enable_consume_queue_ext:
+        return 0
+    for file in reversed(queue.files):
+        addresses = _ext_addresses(units_in(file)[: max(end - file.base, 0) // CQ_UNIT_SIZE])
+        if len(addresses):
+            return ExtFiles(config).count_to(int(addresses[-1]))
+    return 0
+
+
+def _ext_count_before(queue: ConsumeQueue, config: StoreConfig) -> int:
+    """Count the ext units put before an offset where no unit below it names one.
+
+    None, unless older files of the queue have expired: then all before the first that is named.
+    """
+    if not config.enable_consume_queue_ext or not queue.files or not queue.files[0].base:
+        return 0
+    for file in queue.files:
+        ext = _ext_addresses(written_units(file))
+        if len(ext):
+            return ExtFiles(config).count_to(int(ext[0])) - 1
+    return 0
+
+
+def _ext_addresses(units: NDArray[np.void]) -> NDArray[np.int64]:
+    addresses: NDArray[np.int64] = units["tags_code"][units["tags_code"] <= EXT_ADDRESS_MAX]
+    return addresses
+
+
+def without_expired(root: Path, config: StoreConfig, mark: QueueMark) -> QueueMark:
+    """Return a mark noted long ago as it is now that older files may have expired.
+
+    Of a queue, or of its ext units, of which no file is left that the mark speaks of, nothing is.
+    """
+    queue = Path(mark.topic, str(mark.queue_id))
+    begin = _first_base(root / CONSUME_QUEUE_DIR / queue, config.mapped_file_size_consume_queue)
+    if begin >= mark.allocated > 0:
+        mark = replace(mark, end=NO_QUEUE_YET, allocated=NO_QUEUE_YET)
+    if config.enable_consume_queue_ext:
+        files = ExtFiles(config)
+        begin = _first_base(root / CONSUME_QUEUE_EXT_DIR / queue, files.file_size)
+        if begin >= files.span(mark.ext_count)[1] > 0:
+            mark = replace(mark, ext_count=0)
+    return mark
+
+
+def _first_base(directory: Path, file_size: int) -> int:
+    files = MappedFileQueue([directory], file_size).files
+    return files[0].base if files else 0
+
+
+def find_index_mark(
+    root: Path, config: StoreConfig, offset: int, log: CommitLog, record_at: RecordAt
+) -> IndexMark:
+    """Return where the index ended when the log had been dispatched up to ``offset``."""
+    files = list_index_files(root / INDEX_DIR)
+    for number in range(len(files) - 1, -1, -1):
+        view = map_index_file(files[number], config)
+        entries = entries_of(view, config)
+        count = int(np.searchsorted(entries["phy_offset"], offset))
+        if not count:
+            continue
+        is_full = count == config.max_index_num - 1
+        last = record_at(int(entries["phy_offset"][count - 1]))
+        if is_full and number + 1 < len(files) and _has_record(log, last, offset):
+            header = _empty_header(read_header(view))
+            return IndexMark(files[number + 1].name, tuple(header.tolist()))
+        header = _header(view, config, count, last)
+        return IndexMark(files[number].name, tuple(header.tolist()))
+    if not files:
+        return IndexMark()
+    header, view = _empty_header(None), map_index_file(files[0], config)
+    first = entries_of(view, config)["time_diff_seconds"][:1]
+    if first.any():  # it followed on one that has expired: when that ended is known to the second
+        began = read_header(view)[BEGIN_TIMESTAMP] - 1000 * int(first[0])
+        header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = began
+    return IndexMark(files[0].name, tuple(header.tolist()))
+
+
+def _has_record(log: CommitLog, last: Fingerprint | None, offset: int) -> bool:
+    """Tell whether a record begins behind ``last`` and before ``offset``."""
+    if last is None:  # it has expired
+        return True
+    at = last.offset + last.size
+    file = log.find(at)
+    if file is not None and at < offset and file.length == log.file_size:
+        is_blank = read_i32(file.view(), at - file.base + MAGIC_AT) == MAGIC_BLANK
+        return not is_blank or log.roll_next_file(at) < offset
+    return at < offset
+
+
+def _empty_header(before: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Return the header of a file that has just been begun, behind one with a header or none."""
+    header = np.zeros(INDEX_HEADER_FIELDS, np.int64)
+    header[INDEX_COUNT] = 1
+    if before is not None:
+        header[BEGIN_PHY] = header[END_PHY] = max(before[END_PHY], 0)
+        header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = max(before[END_TIMESTAMP], 0)
+    return header
+
+
+def _header(
+    view: NDArray[np.uint8], config: StoreConfig, count: int, last: Fingerprint | None
+) -> NDArray[np.int64]:
+    """Return a file's header as it was with its first ``count`` entries."""
+    header, entries = read_header(view), entries_of(view, config)[:count]
+    if last is not None:
+        header[END_TIMESTAMP] = last.store_timestamp
+    elif count + 1 < header[INDEX_COUNT]:  # expired: known to the second
+        header[END_TIMESTAMP] = header[BEGIN_TIMESTAMP] + 1000 * int(
+            entries["time_diff_seconds"][-1]
+        )
+    header[END_PHY] = entries["phy_offset"][-1]
+    header[INDEX_COUNT] = count + 1
+    slots = np.zeros(config.max_hash_slot_num, np.int32)
+    used = fill_slots(entries.view(np.uint8).reshape(-1)[: count * INDEX_ENTRY_SIZE], slots)
+    header[SLOT_COUNT] = count if config.counts_every_entry_as_slot else used
+    return header
+
+
+def was_dispatched(root: Path, config: StoreConfig, offset: int) -> bool:
+    """Tell whether a queue or the index of a root has a record that begins at ``offset``."""
+    for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
+        directory = root / CONSUME_QUEUE_DIR / topic / str(queue_id)
+        queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
+        for file in reversed(queue.files):
+            units = written_units(file)
+            units = units[units["size"] != PRE_BLANK_SIZE]
+            if len(units) and int(units[0]["commit_log_offset"]) <= offset:
+                if _holds(units["commit_log_offset"], offset):
+                    return True
+                break
+    if not config.message_index_enable:
+        return False
+    views = (map_index_file(path, config) for path in reversed(list_index_files(root / INDEX_DIR)))
+    return any(_holds(entries_of(view, config)["phy_offset"], offset) for view in views)
+
+
+def _holds(ascending: NDArray[np.int64], value: int) -> bool:
+    at = int(np.searchsorted(ascending, value))
+    return at < len(ascending) and int(ascending[at]) == value

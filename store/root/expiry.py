@@ -1,0 +1,104 @@
+"""Which files of a root a broker deletes once the log has lost its oldest messages (§12).
+
+A queue file goes if the unit in its last 20 bytes lies below the log's minimum; a pre-fill unit
+does. The newest file that holds a unit stays, so that a queue whose messages have all expired
+keeps its end. An ext file goes if it ends below the ext unit of the first message still there
+(``ConsumeQueueExt.truncateByMinAddress``), an index file if its last entry lies below the minimum
+and it is not the newest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from store.config import StoreConfig
+from store.consumequeue.files import ConsumeQueue, units_in, written_units
+from store.errors import DamageError
+from store.index.file import list_index_files
+from store.index.writer import entries_of, map_index_file, read_header
+from store.io.mapped_file import MappedFile, MappedFileQueue
+from store.kernels.index import END_PHY
+from store.layout import (
+    CONSUME_QUEUE_DIR,
+    CONSUME_QUEUE_EXT_DIR,
+    EXT_ADDRESS_BASE,
+    EXT_ADDRESS_MAX,
+    INDEX_DIR,
+)
+from store.root.ends import list_queues
+
+_log = logging.getLogger(__name__)
+
+
+def expired_queue_files(root: Path, config: StoreConfig, min_offset: int) -> Iterator[list[Path]]:
+    """Yield the files to delete of each directory that has any, oldest first.
+
+    ``min_offset`` is the log's minimum. A damaged queue is left as it is. Raises StoreIOError.
+    """
+    for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
+        directory = root / CONSUME_QUEUE_DIR / topic / str(queue_id)
+        ext_directory = root / CONSUME_QUEUE_EXT_DIR / topic / str(queue_id)
+        try:
+            queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
+            expired = _expired(queue, min_offset)
+            ext = _expired_ext(queue.files[len(expired) :], ext_directory, config, min_offset)
+        except DamageError as e:
+            _log.warning("expired files are kept: %s", e)
+            continue
+        yield from filter(None, (expired, ext))
+
+
+def _expired(queue: ConsumeQueue, min_offset: int) -> list[Path]:
+    if any(file.length != queue.file_size for file in queue.files):
+        return []
+    expired = []
+    for file, follower in zip(queue.files[:-1], queue.files[1:], strict=True):
+        last = units_in(file)[-1]
+        if last["size"] <= 0 or last["commit_log_offset"] >= min_offset:
+            break
+        # A file is begun for a message that a broker's rules then drop: it may hold no unit.
+        if units_in(follower)[0]["size"] <= 0:
+            break
+        expired.append(file.path)
+    return expired
+
+
+def _expired_ext(
+    files: list[MappedFile], directory: Path, config: StoreConfig, min_offset: int
+) -> list[Path]:
+    """Return the ext files to delete of a queue of which ``files`` stay."""
+    if not config.enable_consume_queue_ext or not files:
+        return []
+    ext_files = MappedFileQueue([directory], config.mapped_file_size_consume_queue_ext).files
+    if len(ext_files) <= 1:
+        return []
+    units = written_units(files[0])
+    first = int(np.searchsorted(units["commit_log_offset"], min_offset))
+    address = int(units["tags_code"][first]) if first < len(units) else 0
+    if address > EXT_ADDRESS_MAX:  # none, or a plain tags code
+        return []
+    # Java parity: a file that ends where that unit begins is kept.
+    at, size = address - EXT_ADDRESS_BASE, config.mapped_file_size_consume_queue_ext
+    return [file.path for file in ext_files if file.base + size < at]
+
+
+def expired_index_files(root: Path, config: StoreConfig, first: str, min_offset: int) -> list[Path]:
+    """Return the index files to delete from the one named ``first`` on, oldest first."""
+    files = [path for path in list_index_files(root / INDEX_DIR) if path.name >= first]
+    expired = []
+    for path in files[:-1]:
+        try:
+            view = map_index_file(path, config)
+        except DamageError as e:
+            _log.warning("expired files are kept: %s", e)
+            break
+        entries = entries_of(view, config)
+        ends = (int(read_header(view)[END_PHY]), *map(int, entries["phy_offset"][-1:]))
+        if max(ends) >= min_offset:  # nothing protects a header: both must say so
+            break
+        expired.append(path)
+    return expired

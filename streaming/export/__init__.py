@@ -1,0 +1,1 @@
+"""Messages as Parquet or JSON lines."""

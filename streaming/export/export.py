@@ -1,0 +1,346 @@
+"""Messages as files: Parquet or JSON lines, a directory for each topic and day.
+
+``DIR/topic=T/day=YYYY-MM-DD/part-….parquet`` (or ``.jsonl``) is read by Spark, DuckDB and others as
+a table with the columns ``topic`` and ``day``. Days are those of the store time, in UTC.
+
+Tasks write the files (``streaming.export.task``), on whatever runs them; this module plans them and
+commits what they wrote, all or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from checkpoints.recovery.fingerprint import change_of
+from checkpoints.settings import open_store_config
+from store.broker_files import read_topic_configs
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.compression import BODY_BYTES_MAX
+from store.commitlog.log_range import LogRange
+from store.commitlog.search import first_stored_at
+from store.config import StoreConfig
+from store.consumequeue.names import can_name_directory
+from store.errors import ConfigError, DamageError, LostDataError, StoreIOError, UnknownTopicError
+from store.layout import ABORT_FILE, CONSUME_QUEUE_DIR
+from store.reads.arrow_schema import MESSAGE_FIELDS
+from store.reads.message_json import BODY_FIELDS, JSON_FIELDS
+from store.system_topics import is_system_topic
+from store.words import shown
+from streaming.export.directory import ExportDirectory, check_directory
+from streaming.export.record import ExportRecord, ExportSettings
+from streaming.export.run import Run, SparkRun
+from streaming.export.task import (
+    JSONL,
+    NONE,
+    PARQUET,
+    ExportedPart,
+    ExportTask,
+    FileSpec,
+    export_part,
+    near_names,
+)
+from streaming.sources.log_stream import LogStream
+from streaming.sources.options import OFFSET_KEY
+
+COMPRESSIONS = {PARQUET: ("snappy", "zstd", "gzip", NONE), JSONL: (NONE, "gzip", "zstd")}
+_PARTITION_COLUMNS = ("topic", "day")
+_COLUMNS = {PARQUET: tuple(MESSAGE_FIELDS), JSONL: (*JSON_FIELDS, *BODY_FIELDS)}
+_RANGE_BYTES = 64 * 1024 * 1024
+
+Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What is exported, and how.
+
+    Times are epoch ms of the store time, both inclusive. ``compression`` None is the format's
+    default (snappy, none), ``columns`` None all; those of JSON lines are the fields of
+    ``get --json``. ``append`` resumes where the last export into the directory ended.
+    """
+
+    file_format: str = PARQUET
+    topics: tuple[str, ...] = ()
+    from_time: int | None = None
+    to_time: int | None = None
+    broker_conf: Path | None = None
+    broker_version: str | None = None
+    fail_on_data_loss: bool = True
+    max_body_bytes: int = BODY_BYTES_MAX
+    compression: str | None = None
+    columns: tuple[str, ...] | None = None
+    exclude_system: bool = False
+    append: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote: the range of the log, files and their bytes, and messages.
+
+    ``without_messages`` are the topics asked for of which the range holds no message.
+    """
+
+    begin_offset: int
+    end_offset: int
+    files: int
+    bytes: int
+    messages: int
+    without_messages: tuple[str, ...]
+
+
+def export(
+    spark: SparkSession,
+    store_root: Path,
+    to: Path,
+    options: ExportOptions,
+    report: Report | None = None,
+) -> Exported:
+    """Write the messages of a log below ``to``, which must be new or empty unless appended to.
+
+    ``report`` is called with the bytes of log done and those in all. Raises ConfigError,
+    UnknownTopicError, DamageError, RootInUseError, UnsupportedFormatError, StoreIOError,
+    SparkError; then ``to`` is as it was. So it is where there is no message to export.
+    """
+    with open_export(store_root, to, options) as job:
+        return job.run(SparkRun(spark.sparkContext), report)
+
+
+@contextmanager
+def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[ExportJob]:
+    """Plan an export and lock its directory while inside. Raises as ``export``, without Spark."""
+    given = options.broker_conf, options.broker_version
+    config = open_store_config(store_root, None, *given, needs_log=True)
+    settings = make_settings(store_root, options)
+    check_directory(to, append=options.append)
+    for log in config.commit_log_paths(store_root):
+        if to.resolve().is_relative_to(log.resolve()):
+            raise ConfigError(f"--to {to} is inside the commit log {log}")
+    directory = ExportDirectory(to.absolute())
+    try:
+        record = check_directory(to, append=options.append)
+        if record is not None and (difference := settings.difference_from(record.settings)):
+            raise ConfigError(f"--append: the export in {to} has other settings: {difference}")
+        job = ExportJob(store_root, config, options)
+        job.plan(directory, settings, record)
+        yield job
+    except BaseException:
+        directory.roll_back()
+        raise
+    finally:
+        directory.close()
+
+
+def make_settings(store_root: Path, options: ExportOptions) -> ExportSettings:
+    """Return the settings of an export. Raises ConfigError naming the option that is wrong."""
+    kind, begin, end = options.file_format, options.from_time, options.to_time
+    if kind not in COMPRESSIONS:
+        known = ", ".join(COMPRESSIONS)
+        raise ConfigError(f"--format {shown(kind)} is not known; known are {known}")
+    if begin is not None and end is not None and begin > end:
+        raise ConfigError(f"--from-time {begin} is after --to-time {end}")
+    for topic in options.topics:
+        if options.exclude_system and is_system_topic(topic):
+            raise ConfigError(f"--topic {topic} is a system topic: omit --exclude-system")
+    compression = options.compression or COMPRESSIONS[kind][0]
+    if compression not in COMPRESSIONS[kind]:
+        known = ", ".join(COMPRESSIONS[kind])
+        raise ConfigError(f"--compression {shown(compression)}: {kind} files can have {known}")
+    return ExportSettings(
+        store=str(store_root.resolve()),
+        file_format=kind,
+        compression=compression,
+        columns=_columns(kind, options.columns),
+        topics=tuple(sorted(set(options.topics))),
+        exclude_system=options.exclude_system,
+        from_time=begin,
+    )
+
+
+def _columns(kind: str, asked: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns that the files hold; topic and day are in the directories' names."""
+    known = _COLUMNS[kind]
+    for name in asked or ():
+        if name not in known and name not in _PARTITION_COLUMNS:
+            near = near_names(name, set(known))
+            hint = f"did you mean {_any_of(near)}?" if near else f"known are {', '.join(known)}"
+            raise ConfigError(f"--columns: {kind} files have no column {shown(name)}; {hint}")
+    if asked is None:
+        chosen = known
+    elif kind == JSONL:
+        named = {*asked, *(BODY_FIELDS if BODY_FIELDS[1] in asked else ())}
+        chosen = tuple(name for name in known if name in named)
+    else:
+        chosen = tuple(name for name in dict.fromkeys(asked) if name in known)
+    if kind == PARQUET:
+        chosen = tuple(name for name in chosen if name not in _PARTITION_COLUMNS)
+    if not chosen:
+        raise ConfigError("--columns: name at least one column besides topic and day")
+    return chosen
+
+
+class ExportJob:
+    """One export into a locked directory: planned, then run."""
+
+    def __init__(self, store_root: Path, config: StoreConfig, options: ExportOptions) -> None:
+        self._root, self._config, self._options = store_root, config, options
+        self._stream = LogStream(
+            store_root,
+            config,
+            is_clean=lambda: not (store_root / ABORT_FILE).exists(),
+            max_bytes=None,
+            range_bytes=_RANGE_BYTES,
+        )
+        self._directory: ExportDirectory
+        self._record: ExportRecord
+        self.ranges: tuple[LogRange, ...] = ()
+
+    @property
+    def log(self) -> CommitLog:
+        """The log that is exported."""
+        return self._stream.log
+
+    def plan(
+        self, directory: ExportDirectory, settings: ExportSettings, resumed: ExportRecord | None
+    ) -> None:
+        """Plan the ranges. Raises DamageError, LostDataError where the log does not continue."""
+        begin = max(self.log.min_offset(), 0)
+        if resumed is not None:
+            begin = self._resume_at(resumed)
+        elif settings.from_time is not None:
+            begin = first_stored_at(self.log, settings.from_time)
+        end = self._stream.report_latest()[OFFSET_KEY]
+        if self._options.to_time is not None:
+            end = min(first_stored_at(self.log, self._options.to_time + 1), end)
+        self._span = begin, max(begin, end)
+        self._is_first = resumed is None or resumed.end_offset == resumed.begin_offset
+        self._directory = directory
+        self._record = resumed or ExportRecord(settings, begin, begin, 0, None)
+        directory.begin(self._record)
+        self.ranges = self._stream.plan_between(*self._span).ranges
+
+    def _resume_at(self, record: ExportRecord) -> int:
+        """Return where to resume; what has expired since the last export is lost data."""
+        log, end, last = self.log, record.end_offset, record.last_record
+        begin = max(log.min_offset(), 0)
+        if end < begin:
+            if not self._options.fail_on_data_loss:
+                return begin
+            raise LostDataError(
+                log.directories[0],
+                end,
+                begin,
+                reason="the log expired beyond the end of the last export",
+                hint="--fail-on-data-loss false exports what follows",
+            )
+        why = change_of(log, last, verb="exported")
+        if why and last is not None:
+            hint = "it was truncated or is another log; export it into a new directory"
+            raise DamageError(log.path_of(last.offset), last.offset, why, hint)
+        return end
+
+    def run(self, run: Run, report: Report | None = None) -> Exported:
+        """Export the ranges and commit the files. Raises as ``export``."""
+        parts = self._run_tasks(run, self._spec(), report)
+        missing = self._missing_topics(run, parts)
+        files = [file for part in parts for file in part.files]
+        begin, end = self._span
+        messages = sum(part.messages for part in parts)
+        last = next((p.last for p in reversed(parts) if p.last), self._record.last_record)
+        if messages or self._options.append:
+            self._directory.commit(
+                files,
+                replace(
+                    self._record,
+                    end_offset=end,
+                    messages=self._record.messages + messages,
+                    last_record=last,
+                ),
+            )
+        else:
+            self._directory.roll_back()
+        size = sum(file.size for file in files)
+        return Exported(begin, end, len(files), size, messages, missing)
+
+    def _spec(self) -> FileSpec:
+        """Return what the tasks share.
+
+        An export that is appended to is cut by offsets alone: where the clock stepped back, a
+        message beyond ``to_time`` that was left out would never be exported.
+        """
+        settings, options = self._record.settings, self._options
+        return FileSpec(
+            staging=self._directory.staging,
+            config=self._config,
+            file_format=settings.file_format,
+            compression=settings.compression,
+            columns=settings.columns,
+            topics=settings.topics,
+            exclude_system=settings.exclude_system,
+            from_time=settings.from_time,
+            to_time=None if options.append else options.to_time,
+            skip_damage=not options.fail_on_data_loss,
+            max_body_bytes=options.max_body_bytes,
+        )
+
+    def _run_tasks(self, run: Run, spec: FileSpec, report: Report | None) -> list[ExportedPart]:
+        done, total = 0, sum(part.end - part.begin for part in self.ranges)
+
+        def advance(task: ExportTask) -> None:
+            nonlocal done
+            done += task.part.end - task.part.begin
+            if report is not None:
+                report(done, total)
+
+        return run(export_part, [ExportTask(part, spec) for part in self.ranges], advance)
+
+    def _missing_topics(self, run: Run, parts: list[ExportedPart]) -> tuple[str, ...]:
+        """Return the topics without messages in the range.
+
+        Raises UnknownTopicError for those that neither the log nor the broker's files know. Later
+        exports into a directory do not look again.
+        """
+        asked = set(self._record.settings.topics)
+        missing = asked.difference(*(part.seen for part in parts))
+        unknown = {t for t in missing if not _is_known_to_broker(self._root, t)}
+        if unknown and self._is_first:
+            others = self._search_rest(run, tuple(sorted(unknown)))
+            unknown = unknown.difference(*(part.seen for part in others))
+            if unknown:
+                raise UnknownTopicError(self._reason(sorted(unknown), [*parts, *others]))
+        return tuple(sorted(missing))
+
+    def _search_rest(self, run: Run, topics: tuple[str, ...]) -> list[ExportedPart]:
+        """Search the log outside of the exported range for topics."""
+        begin, end = self._span
+        first, behind = max(self.log.min_offset(), 0), self._stream.report_latest()[OFFSET_KEY]
+        spans = [(at, stop) for at, stop in ((first, begin), (end, behind)) if at < stop]
+        ranges = [part for span in spans for part in self._stream.plan_between(*span).ranges]
+        spec = replace(self._spec(), staging=None, topics=topics, skip_damage=True)
+        return run(export_part, [ExportTask(part, spec) for part in ranges], lambda _: None)
+
+    def _reason(self, unknown: list[str], parts: list[ExportedPart]) -> str:
+        texts = []
+        for topic in unknown:
+            near = near_names(topic, {name for p in parts for name in p.near.get(topic, ())})
+            hint = f" (did you mean {_any_of(near)}?)" if near else ""
+            texts.append(f"topic {shown(topic)} is not in the log of {self._root}{hint}")
+        return "; ".join(texts)
+
+
+def _is_known_to_broker(store_root: Path, topic: str) -> bool:
+    """Return whether a broker has the topic's queues or its settings."""
+    if can_name_directory(topic) and (store_root / CONSUME_QUEUE_DIR / topic).is_dir():
+        return True
+    try:
+        return topic in (read_topic_configs(store_root).content or {})
+    except StoreIOError:
+        return False
+
+
+def _any_of(names: Sequence[str]) -> str:
+    return " or ".join(map(repr, names))

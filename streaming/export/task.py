@@ -1,0 +1,289 @@
+"""One task of an export: a range of the log, written as files of its own.
+
+A task knows no Spark. It writes into the export's staging directory, under names that no other
+attempt uses, and returns what it wrote; the files that count are moved to their places by whoever
+runs the tasks.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from itertools import pairwise
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from checkpoints.recovery.fingerprint import fingerprint_at
+from store.commitlog.compression import BODY_BYTES_MAX
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.log_range import LogRange
+from store.commitlog.scanner import Damage, Scanner
+from store.config import StoreConfig
+from store.errors import StoreError
+from store.io.disk import Disk
+from store.io.mapped_file import map_file
+from store.reads.arrow import BodyLimits, message_batches
+from store.reads.arrow_schema import rows_of_topics
+from store.reads.message_lines import columns_of, json_lines
+from store.root.progress import Fingerprint
+from store.system_topics import is_system_topic
+from streaming.export.hive_partition import NO_VALUE, partition_directory
+
+PARQUET, JSONL = "parquet", "jsonl"
+NONE = "none"
+SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}  # of compressed JSON lines
+_KEYS = ("topic", "store_timestamp_ms")  # columns that say which directory a row belongs in
+_LINE = "line"
+_FLUSH_BYTES = 128 << 20  # of columns or lines held, uncompressed
+_NEAR_MAX = 3
+_DAY_MS = 86_400_000
+_EPOCH = date(1970, 1, 1)
+_DAY_MIN, _DAY_MAX = (date.min - _EPOCH).days, (date.max - _EPOCH).days
+_NO_DAY = _DAY_MAX + 1
+_DAYS = _NO_DAY - _DAY_MIN + 1
+
+
+@dataclass(frozen=True, slots=True)
+class FileSpec:
+    """What all tasks of an export share. Times are epoch ms, both inclusive, None for no bound.
+
+    ``columns`` are those of the source (Parquet) or fields of ``message_json`` (JSON lines).
+    Without a ``staging`` directory nothing is written: the tasks only look which topics there are.
+    """
+
+    staging: Path | None
+    config: StoreConfig
+    file_format: str
+    compression: str
+    columns: tuple[str, ...]
+    topics: tuple[str, ...] = ()
+    exclude_system: bool = False
+    from_time: int | None = None
+    to_time: int | None = None
+    skip_damage: bool = False
+    max_body_bytes: int = BODY_BYTES_MAX  # of one decompressed body
+
+    def wants(self, topic: str) -> bool:
+        """Return whether messages of a topic are exported."""
+        if self.topics:
+            return topic in self.topics
+        return not (self.exclude_system and is_system_topic(topic))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """A range of the log to export."""
+
+    part: LogRange
+    spec: FileSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of the staging directory, and where below the target it belongs."""
+
+    name: str
+    target: str
+    size: int
+
+
+@dataclass(slots=True)
+class ExportedPart:
+    """What a task wrote: the files, how many messages; ``last`` is the range's last record.
+
+    Of the topics asked for, ``seen`` are those in the range, ``near`` the names in the range that
+    resemble another one.
+    """
+
+    files: list[StagedFile] = field(default_factory=list)
+    messages: int = 0
+    last: Fingerprint | None = None
+    seen: set[str] = field(default_factory=set)
+    near: dict[str, list[str]] = field(default_factory=dict)
+
+
+def export_part(task: ExportTask) -> ExportedPart:
+    """Write the files of one range.
+
+    Raises DamageError unless damage is to be skipped, UnsupportedFormatError, StoreIOError.
+    """
+    writer = _PartWriter(task)
+    for stretch in Scanner(task.spec.config).read(task.part, skip_damage=task.spec.skip_damage):
+        if not isinstance(stretch, Damage):
+            writer.add(stretch)
+        elif not task.spec.skip_damage:
+            raise stretch.error()
+    return writer.finish()
+
+
+def near_names(name: str, names: set[str]) -> list[str]:
+    """Return the few names that are most like a name, whatever their case."""
+    by_lower = {other.lower(): other for other in names}
+    found = difflib.get_close_matches(name.lower(), by_lower, _NEAR_MAX)
+    return [by_lower[lower] for lower in found]
+
+
+class _PartWriter:
+    """Collects the rows of a range, and writes them by topic and day."""
+
+    def __init__(self, task: ExportTask) -> None:
+        self._part, self._spec = task.part, task.spec
+        self._done = ExportedPart()
+        self._topics: dict[str, int] = {}  # number by name
+        self._seen: set[str] = set()
+        self._last = -1
+        self._disk = Disk()
+        self._flushed = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._tables: list[pa.Table] = []
+        self._partitions: list[NDArray[np.int64]] = []
+        self._held = 0
+
+    def add(self, stretch: DispatchRequests) -> None:
+        """Take the messages of a stretch."""
+        self._seen.update(stretch.topics)
+        if len(stretch):
+            self._last = int(stretch.commit_log_offset[-1])
+        if self._spec.staging is None:
+            return
+        rows = self._rows(stretch)
+        if not len(rows):
+            return
+        for batch in self._batches(stretch, rows):
+            self._done.messages += batch.num_rows
+            self._partitions.append(self._partition_of(batch))
+            self._tables.append(self._output(batch))
+            self._held += self._tables[-1].nbytes
+            if self._held >= _FLUSH_BYTES:
+                self._flush()
+
+    def finish(self) -> ExportedPart:
+        """Write what is left; return what was written."""
+        self._flush()
+        done, part = self._done, self._part
+        done.seen = self._seen.intersection(self._spec.topics)
+        done.near = {t: near_names(t, self._seen) for t in self._spec.topics if t not in done.seen}
+        if self._last >= 0:
+            done.last = fingerprint_at(
+                map_file(Path(part.path)), self._last - part.base, self._last
+            )
+        return done
+
+    def _rows(self, stretch: DispatchRequests) -> NDArray[np.int64]:
+        spec, times = self._spec, stretch.store_timestamp
+        chosen = rows_of_topics(stretch, spec.wants)
+        if spec.from_time is not None:
+            chosen &= times >= spec.from_time
+        if spec.to_time is not None:
+            chosen &= times <= spec.to_time
+        return np.flatnonzero(chosen)
+
+    def _batches(
+        self, stretch: DispatchRequests, rows: NDArray[np.int64]
+    ) -> Iterator[pa.RecordBatch]:
+        spec, part = self._spec, self._part
+        columns = spec.columns if spec.file_format == PARQUET else columns_of(spec.columns)
+        wanted = list(dict.fromkeys((*_KEYS, *columns)))
+        view = map_file(Path(part.path))
+        yield from message_batches(
+            stretch,
+            view,
+            part.base,
+            wanted,
+            rows=rows,
+            config=spec.config,
+            path=part.path,
+            limits=BodyLimits(spec.max_body_bytes, leaves_out=spec.skip_damage),
+        )
+
+    def _output(self, batch: pa.RecordBatch) -> pa.Table:
+        """Return what the files hold of a batch."""
+        if self._spec.file_format == PARQUET:
+            return pa.Table.from_batches([batch]).select(list(self._spec.columns))
+        return pa.table({_LINE: json_lines(batch, self._spec.columns)})
+
+    def _partition_of(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        """Return a number for the topic and day of each row."""
+        topics = batch.column("topic").dictionary_encode()
+        names = topics.dictionary.to_pylist()
+        numbers = [self._topics.setdefault(name, len(self._topics)) for name in names]
+        days = batch.column("store_timestamp_ms").to_numpy() // _DAY_MS
+        days = np.where((days < _DAY_MIN) | (days > _DAY_MAX), _NO_DAY, days)
+        found: NDArray[np.int64] = np.array(numbers, np.int64)[topics.indices.to_numpy()] * _DAYS
+        return found + days - _DAY_MIN
+
+    def _flush(self) -> None:
+        """Write what is held, a file for each topic and day."""
+        if not self._tables:
+            return
+        table, partitions = pa.concat_tables(self._tables), np.concatenate(self._partitions)
+        if partitions[0] != partitions[-1] or (partitions != partitions[0]).any():
+            order = np.argsort(partitions, kind="stable")
+            table, partitions = table.take(pa.array(order)), partitions[order]
+        changes = np.flatnonzero(np.diff(partitions)) + 1
+        bounds = [0, *changes.tolist(), len(partitions)]
+        topics = list(self._topics)
+        for begin, end in pairwise(bounds):
+            topic, day = divmod(int(partitions[begin]), _DAYS)
+            directory = f"{partition_directory('topic', topics[topic])}/{_day(day + _DAY_MIN)}"
+            self._write(table.slice(begin, end - begin), directory)
+        self._flushed += 1
+        self._begin()
+
+    def _write(self, rows: pa.Table, directory: str) -> None:
+        part, spec, staging = self._part, self._spec, self._spec.staging
+        if staging is None or not staging.is_dir():  # the export failed: do not make it again
+            raise StoreError("the export that this task belongs to has ended")
+        data = _parquet(rows, spec) if spec.file_format == PARQUET else _lines(rows, spec)
+        name = uuid4().hex
+        self._disk.put(staging / name, [memoryview(piece).cast("B") for piece in data])
+        file = f"part-{part.begin:020d}-{part.end:020d}-{self._flushed:03d}{suffix(spec)}"
+        self._done.files.append(
+            StagedFile(name, f"{directory}/{file}", sum(piece.size for piece in data))
+        )
+
+
+def suffix(spec: FileSpec) -> str:
+    """Return how the names of the files end."""
+    if spec.file_format == PARQUET:
+        return ".parquet"
+    return f".jsonl{SUFFIXES.get(spec.compression, '')}"
+
+
+def _day(day: int) -> str:
+    if day == _NO_DAY:
+        return f"day={NO_VALUE}"
+    return f"day={_EPOCH + timedelta(days=day)}"
+
+
+def _parquet(rows: pa.Table, spec: FileSpec) -> list[pa.Buffer]:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression=spec.compression)
+    return [sink.getvalue()]
+
+
+def _lines(rows: pa.Table, spec: FileSpec) -> list[pa.Buffer]:
+    texts = [_bytes_of(lines) for lines in rows.column(_LINE).chunks]
+    if spec.compression == NONE:
+        return texts
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, spec.compression) as out:
+        out.writelines(texts)
+    return [sink.getvalue()]
+
+
+def _bytes_of(lines: pa.Array) -> pa.Buffer:
+    """Return the bytes of lines one after another, as Arrow holds them."""
+    _, offsets, data = lines.buffers()
+    ends = np.frombuffer(offsets, np.int64)
+    begin, end = ends[lines.offset], ends[lines.offset + len(lines)]
+    return data[begin:end]

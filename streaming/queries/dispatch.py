@@ -1,0 +1,209 @@
+"""The dispatch query: source, dispatchers, root and checkpoint epoch wired together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from checkpoints.recovery.adoption import Report
+from checkpoints.root import DispatchRoot
+from checkpoints.settings import open_store_config
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.search import asked_offset
+from store.config import StoreConfig
+from store.errors import ConfigError, StoreError
+from store.io.user_path import given_path
+from streaming.queries.log_query import LogQuery, RunningLogQuery
+from streaming.queries.metrics import DispatchProgress
+from streaming.sinks.dispatch import ArrivalListener, DispatchSink
+from streaming.sources.options import check_size, spark_interval
+from streaming.spark.errors import error_of
+
+_log = logging.getLogger(__name__)
+MAX_BYTES_PER_TRIGGER = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchOptions:
+    """How a dispatch runs; the defaults are those of ``reput dispatch``."""
+
+    broker_conf: Path | None = None
+    broker_version: str | None = None
+    from_offset: int | None = None
+    from_time: int | None = None  # epoch ms; the first record stored at or after it
+    available_now: bool = False
+    trigger_interval: str = "0s"
+    max_bytes_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    keep_expired: bool = False  # queue and index files that the log's minimum has passed
+    listeners: Sequence[ArrivalListener] = ()
+    on_progress: Callable[[DispatchProgress], None] | None = None
+    on_recovery: Report | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A running dispatch: Spark's query, the sink it feeds and the root it owns."""
+
+    query: RunningLogQuery
+    sink: DispatchSink
+    root: DispatchRoot
+    config: StoreConfig
+
+    def close(self) -> None:
+        """Stop the query after the batch in flight and release the root."""
+        self.query.stop()
+
+
+def start_dispatch(  # noqa: PLR0913 - the signature is a contract
+    spark: SparkSession,
+    store_root: str | Path,
+    output: str | Path,
+    *,
+    broker_conf: str | Path | None = None,
+    broker_version: str | None = None,
+    from_offset: int | None = None,
+    from_time: int | None = None,
+    available_now: bool = False,
+    trigger_interval: str = "0s",
+    max_bytes_per_trigger: int | None = None,
+    fail_on_data_loss: bool = True,
+    keep_expired: bool = False,
+    listeners: Sequence[ArrivalListener] = (),
+) -> StreamingQuery:
+    """Start dispatching the commit log of ``store_root`` into ``output``; return the query.
+
+    It is a StreamingQuery whose ``stop`` finishes the batch in flight and releases the root before
+    it returns; so does ``awaitTermination`` where the query has ended.
+
+    ``from_offset`` or ``from_time`` (epoch ms) begins a new OUTPUT there; on an existing one it
+    replays from there, which changes nothing, and is refused beyond its progress. Queue and index
+    files whose messages have all expired from the log are deleted, unless ``keep_expired``.
+    ``listeners`` are called with what a batch holds, after it is durable; they must not raise.
+
+    Where the query is ended through Spark (``spark.streams``), a listener releases the root a
+    moment later: call ``stop`` on what this returned to wait for that.
+
+    Raises ConfigError, DamageError, RootInUseError, UnsupportedFormatError and StoreIOError before
+    anything is written; damage met later ends the query with that error.
+    """
+    options = DispatchOptions(
+        broker_conf=Path(broker_conf) if broker_conf is not None else None,
+        broker_version=broker_version,
+        from_offset=from_offset,
+        from_time=from_time,
+        available_now=available_now,
+        trigger_interval=trigger_interval,
+        max_bytes_per_trigger=max_bytes_per_trigger,
+        fail_on_data_loss=fail_on_data_loss,
+        keep_expired=keep_expired,
+        listeners=listeners,
+    )
+    return begin_dispatch(spark, given_path(store_root), given_path(output), options).query
+
+
+def begin_dispatch(
+    spark: SparkSession, store_root: Path, output: Path, options: DispatchOptions
+) -> Dispatch:
+    """Start a dispatch as ``start_dispatch`` does; return the query with its sink and root."""
+    return prepare_dispatch(store_root, output, options).start(spark)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDispatch:
+    """A dispatch that owns its root and lacks nothing but Spark."""
+
+    root: DispatchRoot
+    sink: DispatchSink
+    config: StoreConfig
+    options: DispatchOptions
+    begin: int
+
+    def start(self, spark: SparkSession) -> Dispatch:
+        """Start the query; where that fails, give the root back."""
+        try:
+            running = _start_query(spark, self)
+        except BaseException:
+            self.close()
+            raise
+        return Dispatch(running, self.sink, self.root, self.config)
+
+    def close(self) -> None:
+        """Give the root back."""
+        self.sink.close()
+
+
+def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -> PreparedDispatch:
+    """Check everything that can be checked without Spark, and take the root."""
+    spark_interval(options.trigger_interval)
+    check_size("max_bytes_per_trigger", options.max_bytes_per_trigger)
+    given = options.broker_conf, options.broker_version
+    config = open_store_config(store_root, output, *given, needs_log=options.available_now)
+    replay_from = _replay_offset(store_root, config, options)
+    root = DispatchRoot.open(
+        output, store_root, config, from_offset=replay_from, report=options.on_recovery
+    )
+    for recovered in root.recovered:
+        _log.info(
+            "%s: went back from offset %d to %d (%s)",
+            output,
+            recovered.from_offset,
+            recovered.to_offset,
+            recovered.why,
+        )
+    try:
+        sink = _sink(root, config, options)
+    except BaseException:
+        root.close(clean=True)
+        raise
+    begin = root.progress.reput_from_offset if replay_from is None else replay_from
+    return PreparedDispatch(root, sink, config, options, begin)
+
+
+def _sink(root: DispatchRoot, config: StoreConfig, options: DispatchOptions) -> DispatchSink:
+    return DispatchSink(
+        root,
+        config,
+        fail_on_data_loss=options.fail_on_data_loss,
+        keep_expired=options.keep_expired,
+        listeners=options.listeners,
+    )
+
+
+def query_error(query: StreamingQuery) -> StoreError | None:
+    """Return what ended a query as an error of ours; errors of workers keep their kind."""
+    failure = query.exception()
+    return None if failure is None else error_of(failure)
+
+
+def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptions) -> int | None:
+    """Return the offset that the options ask to begin at, None where they ask for none."""
+    if options.from_offset is None and options.from_time is None:
+        return None
+    if options.from_offset is not None and options.from_time is not None:
+        raise ConfigError("give an offset or a time to begin at, not both")
+    log = CommitLog(config.commit_log_paths(store_root), config)
+    return asked_offset(log, options.from_offset, options.from_time)
+
+
+def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> RunningLogQuery:
+    root, options = prepared.root, prepared.options
+    clean, epoch = root.progress.log_was_clean, root.new_epoch()
+    query = LogQuery(
+        name="reput",
+        store_root=root.progress.store,
+        config=prepared.config,
+        begin=prepared.begin,
+        max_bytes=options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER,
+        fail_on_data_loss=options.fail_on_data_loss,
+        checkpoint=epoch,
+        trigger_interval=None if options.available_now else options.trigger_interval,
+        options={} if clean is None else {"closedCleanly": str(clean).lower()},
+        on_progress=options.on_progress,
+    )
+    return query.start(spark, prepared.sink)

@@ -1,0 +1,25 @@
+"""Feeds: what scans a span of the log and applies its stretches to a sink, in log order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+from store.commitlog.planner import LogPlanner
+from store.commitlog.replay import scan_in_order
+from store.config import StoreConfig
+from streaming.sinks.ordered_sink import BatchSink
+
+# The span of the log, and whether the log was closed cleanly.
+Feed = Callable[[tuple[int, int], bool, BatchSink], None]
+
+
+def threads_feed(planner: LogPlanner, config: StoreConfig) -> Feed:
+    """Return a feed whose scans run in threads of this process."""
+
+    def feed(span: tuple[int, int], _is_clean: bool, sink: BatchSink) -> None:
+        with closing(scan_in_order(planner, config, span)) as scanned:
+            for _, stretches in scanned:
+                sink.apply(stretches)
+
+    return feed

@@ -1,0 +1,277 @@
+"""The mirror: a query over the log whose sink is Kafka, and whose position lies there too.
+
+It reads STORE and needs no OUTPUT. Spark's checkpoint is a temporary directory that is thrown
+away: where to go on is what Kafka committed last.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from checkpoints.settings import open_store_config
+from store.broker_files import read_topic_configs
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.compression import BODY_BYTES_MAX
+from store.commitlog.planner import UNLIMITED
+from store.commitlog.search import asked_offset, first_stored_after
+from store.config import StoreConfig
+from store.errors import ConfigError, DamageError
+from store.layout import ABORT_FILE
+from store.reads.arrow import BodyLimits
+from streaming.kafka.client_options import ClientOptions, client_options
+from streaming.kafka.cluster import Cluster
+from streaming.kafka.mirror import MirrorLink, MirrorSink, MirrorTerms, check_position
+from streaming.kafka.position import (
+    POSITION_TOPIC,
+    Position,
+    default_name,
+    ensure_position_topic,
+    read_position,
+)
+from streaming.kafka.producer import TransactionalProducer
+from streaming.kafka.record_batches import CODECS, Encoder, check_codec
+from streaming.kafka.routes import Creation, Router
+from streaming.kafka.topic_rules import TopicRules, check_kafka_name
+from streaming.queries.log_query import LogQuery, RunningLogQuery
+from streaming.queries.metrics import DispatchProgress
+from streaming.sources.options import check_size, spark_interval
+
+_log = logging.getLogger(__name__)
+
+MAX_BYTES_PER_TRIGGER = 128 * 1024 * 1024
+TRANSACTION_BYTES = 32 * 1024 * 1024
+COMPRESSION = "zstd"
+TRANSACTIONAL_ID_PREFIX = "reput-mirror-"
+WAIT_FOR_KAFKA_SECONDS = 120.0
+# Ours where kafka-python's are meant for single messages, or for who does not begin anew.
+_DEFAULTS: Mapping[str, Any] = {
+    "batch_size": 512 * 1024,
+    "delivery_timeout_ms": 30_000,
+    "request_timeout_ms": 15_000,
+    "reconnect_backoff_max_ms": 2_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorOptions:
+    """How a mirror runs; the defaults are those of ``reput mirror``. Sizes in bytes.
+
+    ``from_offset`` and ``from_time`` (epoch ms) are for a new name, or with ``force_position``.
+    ``to_time`` (inclusive) ends the run there, or where the log ends now.
+    """
+
+    bootstrap: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    rules: TopicRules = field(default_factory=TopicRules)
+    creation: Creation = field(default_factory=Creation)
+    name: str | None = None
+    position_topic: str = POSITION_TOPIC
+    compression: str = COMPRESSION
+    broker_conf: Path | None = None
+    broker_version: str | None = None
+    from_offset: int | None = None
+    from_time: int | None = None
+    to_time: int | None = None
+    force_position: bool = False
+    available_now: bool = False
+    trigger_interval: str = "0s"
+    max_bytes_per_trigger: int | None = None
+    transaction_bytes: int = TRANSACTION_BYTES
+    fail_on_data_loss: bool = True
+    max_body_bytes: int = BODY_BYTES_MAX
+    wait_for_kafka_seconds: float = WAIT_FOR_KAFKA_SECONDS
+    on_progress: Callable[[DispatchProgress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A running mirror: Spark's query and the sink it feeds."""
+
+    query: RunningLogQuery
+    sink: MirrorSink
+    checkpoint: Path
+
+    def close(self) -> None:
+        """Stop the query after the batch in flight and close the producer."""
+        self.query.stop()
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedMirror:
+    """A mirror that owns its name in Kafka and lacks nothing but Spark."""
+
+    store_root: Path
+    name: str
+    sink: MirrorSink
+    config: StoreConfig
+    options: MirrorOptions
+    begin: int
+    until: int
+    is_new: bool
+    log: CommitLog
+
+    def start(self, spark: SparkSession) -> Mirror:
+        """Start the query; where that fails, give the name up."""
+        try:
+            return _start_query(spark, self)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the producer."""
+        self.sink.close()
+
+
+def start_mirror(spark: SparkSession, store_root: str | Path, options: MirrorOptions) -> Mirror:
+    """Start mirroring the commit log of ``store_root`` to Kafka.
+
+    Raises ConfigError, DamageError, KafkaIOError, MirrorInUseError, UnsupportedFormatError before
+    anything but the position's topic is written; what is met later ends the query.
+    """
+    return prepare_mirror(Path(store_root), options).start(spark)
+
+
+def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
+    """Check everything that can be checked without Spark, and take the name over."""
+    spark_interval(options.trigger_interval)
+    check_size("max_bytes_per_trigger", options.max_bytes_per_trigger)
+    check_size("transaction_bytes", options.transaction_bytes)
+    check_codec(options.compression)
+    if options.from_offset is not None and options.from_time is not None:
+        raise ConfigError("give an offset or a time to begin at, not both")
+    check_kafka_name(options.position_topic, "--position-topic")
+    given = options.broker_conf, options.broker_version
+    config = open_store_config(store_root, None, *given, needs_log=options.available_now)
+    client = client_options(options.bootstrap, options.properties, _DEFAULTS)
+    codec = client.get("compression_type") or options.compression
+    check_codec(codec)
+    log = CommitLog(config.commit_log_paths(store_root), config)
+    name = options.name or default_name(store_root, options.rules.prefix)
+    cluster = Cluster(client)
+    try:
+        return _prepare(store_root, options, (client, codec, cluster), (config, log, name))
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def _prepare(
+    store_root: Path,
+    options: MirrorOptions,
+    kafka: tuple[ClientOptions, str, Cluster],
+    source: tuple[StoreConfig, CommitLog, str],
+) -> PreparedMirror:
+    client, codec, cluster = kafka
+    config, log, name = source
+    known = read_topic_configs(store_root)
+    if known.problem and known.content is not None:
+        _log.warning("%s", known.problem)
+    router = Router(cluster, options.rules, known.content or {}, options.creation)
+    router.prepare()
+    ensure_position_topic(cluster, options.position_topic)
+
+    def begin() -> tuple[TransactionalProducer, Position | None]:
+        producer = TransactionalProducer(client, TRANSACTIONAL_ID_PREFIX + name, codec)
+        try:
+            return producer, read_position(client, options.position_topic, name)
+        except BaseException:
+            producer.close()
+            raise
+
+    producer, found = begin()
+    try:
+        position = _position(log, found, options, store_root, name)
+        until = UNLIMITED
+        if options.to_time is not None:
+            until = max(first_stored_after(log, options.to_time), position.commit_log_offset)
+    except BaseException:
+        producer.close()
+        raise
+    terms = MirrorTerms(
+        name=name,
+        position_topic=options.position_topic,
+        batch_bytes=client.get("batch_size"),
+        request_bytes_max=client.get("max_request_size"),
+        transaction_bytes=options.transaction_bytes,
+        fail_on_data_loss=options.fail_on_data_loss,
+        wait_seconds=options.wait_for_kafka_seconds,
+        is_clean=lambda: not (store_root / ABORT_FILE).exists(),
+    )
+    limits = BodyLimits(options.max_body_bytes)
+    encoder = Encoder(config, terms.batch_bytes, CODECS[codec][1], limits)
+    sink = MirrorSink(log, MirrorLink(begin, router, encoder), terms, (producer, position, found))
+    return PreparedMirror(
+        store_root=store_root,
+        name=name,
+        sink=sink,
+        config=config,
+        options=options,
+        begin=position.commit_log_offset,
+        until=until,
+        is_new=found is None,
+        log=log,
+    )
+
+
+def _position(
+    log: CommitLog,
+    found: Position | None,
+    options: MirrorOptions,
+    store_root: Path,
+    name: str,
+) -> Position:
+    """Return where to go on. Raises ConfigError, DamageError if that is not for us to say."""
+    store = str(store_root.resolve())
+    begin = asked_offset(log, options.from_offset, options.from_time)
+    if found is None or options.force_position:
+        if options.force_position and begin is None:
+            raise ConfigError("--force-position needs --from-offset or --from-time")
+        messages = found.messages if found is not None else 0
+        at = begin if begin is not None else max(log.min_offset(), 0)
+        return Position(at, store=store, messages=messages)
+    if begin is not None:
+        raise ConfigError(
+            f"mirror {name!r} has been at work and goes on at offset {found.commit_log_offset}: "
+            "another beginning would send messages twice or not at all; take another --name, or "
+            "add --force-position"
+        )
+    try:
+        check_position(log, found)
+    except DamageError as e:
+        if found.store != store:
+            raise ConfigError(
+                f"mirror {name!r} is one of {found.store}, not of {store} ({e.reason}): take "
+                "another --name"
+            ) from e
+        raise
+    return found
+
+
+def _start_query(spark: SparkSession, prepared: PreparedMirror) -> Mirror:
+    options = prepared.options
+    ends = options.available_now or options.to_time is not None
+    checkpoint = Path(tempfile.mkdtemp(prefix="reput-mirror-"))
+    query = LogQuery(
+        name="reput-mirror",
+        store_root=str(prepared.store_root.resolve()),
+        config=prepared.config,
+        begin=prepared.begin,
+        max_bytes=options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER,
+        fail_on_data_loss=options.fail_on_data_loss,
+        checkpoint=checkpoint,
+        trigger_interval=None if ends else options.trigger_interval,
+        options={"until": str(prepared.until)},
+        on_progress=options.on_progress,
+        on_end=lambda: shutil.rmtree(checkpoint, ignore_errors=True),
+    )
+    return Mirror(query.start(spark, prepared.sink), prepared.sink, checkpoint)

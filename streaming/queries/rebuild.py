@@ -1,0 +1,222 @@
+"""Rebuild: the log is dispatched into a new root, which is swapped for the old queues and index.
+
+The sink is that of ``streaming.queries.dispatch``, fed by threads of this process or by a Spark query that
+ends with the log. OUTPUT is as it was until the swap (``checkpoints.rebuild``). A rebuild of some
+queues is the same, but for what it leaves out (``checkpoints.queue_selection``).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpoints.progress import queue_key, queue_name
+from checkpoints.queue_selection import QueueSelection
+from checkpoints.rebuild import NewRoot
+from checkpoints.root import DispatchRoot
+from checkpoints.settings import open_store_config
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.planner import LogPlanner
+from store.commitlog.replay import cannot_derive, log_too_short
+from store.commitlog.scanner import Damage
+from store.consumequeue.files import ConsumeQueue
+from store.consumequeue.writer import QueueDrops, QueueKey
+from store.errors import StoreError
+from store.layout import CONSUME_QUEUE_DIR
+from store.root.ends import list_queues
+from streaming.queries.feed import Feed, threads_feed
+from streaming.sinks.dispatch import DispatchSink
+
+Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild came to. Offsets are physical offsets of the log."""
+
+    begin_offset: int
+    resumed_from: int  # where an interrupted rebuild had come to, else ``begin_offset``
+    end_offset: int
+    messages: int
+    queues: int
+    index_files: int
+    stages: dict[str, float] = field(default_factory=dict)  # seconds of "dispatch" and "swap"
+    drops: dict[QueueKey, QueueDrops] = field(default_factory=dict)
+    damage: Damage | None = None  # at ``end_offset``: where the log cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltQueue:
+    """What became of a queue; ``kept`` says why it was left as it is, "" for a rebuilt one.
+
+    Queue offsets from ``first_offset`` to ``max_offset``, exclusive, have a unit.
+    """
+
+    topic: str
+    queue_id: int
+    first_offset: int = 0
+    max_offset: int = 0
+    drops: QueueDrops = field(default_factory=QueueDrops)
+    kept: str = ""
+
+
+def take_root(
+    store_root: Path, output: Path, broker_conf: Path | None, broker_version: str | None
+) -> DispatchRoot:
+    """Take the root of a rebuild. Raises as ``DispatchRoot.replacing``."""
+    config = open_store_config(store_root, output, broker_conf, broker_version, needs_log=True)
+    return DispatchRoot.replacing(output.absolute(), store_root.absolute(), config)
+
+
+def rebuild_root(
+    root: DispatchRoot, feed: Feed | None = None, report: Report | None = None
+) -> Rebuilt:
+    """Rebuild a root that ``DispatchRoot.replacing`` took, and give it back, also after an error.
+
+    ``feed`` scans the log; by default threads of this process do. What lies before damage is built
+    and swapped in: ``Rebuilt.damage`` is for the caller to raise. Raises ConfigError, DamageError
+    if the log changes meanwhile, UnsupportedFormatError, StoreIOError; then the root is as it was,
+    and the next rebuild resumes.
+    """
+    is_done = False
+    try:
+        rebuilt = _rebuild(root, feed, report)
+        is_done = True
+    finally:
+        root.close(clean=is_done)
+    return rebuilt
+
+
+def _rebuild(root: DispatchRoot, feed: Feed | None, report: Report | None) -> Rebuilt:
+    began, run = time.perf_counter(), _Rebuild(root, feed, report)
+    built, resumed_from = run.build()
+    dispatched = time.perf_counter()
+    run.new.swap_in(built)
+    progress = built.progress
+    return Rebuilt(
+        begin_offset=progress.begin_offset,
+        resumed_from=resumed_from,
+        end_offset=progress.reput_from_offset,
+        messages=progress.messages,
+        queues=sum(1 for _ in list_queues(root.path / CONSUME_QUEUE_DIR)),
+        index_files=progress.index_files,
+        stages={"dispatch": dispatched - began, "swap": time.perf_counter() - dispatched},
+        drops={
+            queue_key(name): QueueDrops(d["repeated"], d["gaps"])
+            for name, d in sorted(progress.drops.items())
+        },
+        damage=run.damage,
+    )
+
+
+def rebuild_queues(
+    root: DispatchRoot,
+    selection: QueueSelection,
+    feed: Feed | None = None,
+    report: Report | None = None,
+) -> list[RebuiltQueue]:
+    """Rebuild some queues of a root that ``DispatchRoot.open`` took, and close it, also on error.
+
+    They are dispatched up to the root's progress. Return what became of each queue; none if there
+    is no such queue. Raises DamageError where the log cannot be read, and as ``rebuild_root``.
+    """
+    try:
+        run = _Rebuild(root, feed, report, selection)
+        built, _ = run.build()
+        if run.damage is not None:
+            raise cannot_derive(run.damage)
+        keys = run.new.swap_queues_in(built, selection)
+        progress, directory = built.progress, root.path / CONSUME_QUEUE_DIR
+        queues = []
+        for topic, queue_id in keys:
+            path = directory / topic / str(queue_id)
+            queue = ConsumeQueue(path, root.log.config.mapped_file_size_consume_queue)
+            drops = progress.drops.get(queue_name(topic, queue_id), {"repeated": 0, "gaps": 0})
+            end = queue.max_offset()
+            first = queue.min_offset(progress.begin_offset, end)
+            queues.append(RebuiltQueue(topic, queue_id, first, end, QueueDrops(**drops)))
+        others = set(filter(selection.includes, list_queues(directory))) - set(keys)
+        kept = "the log holds no message of it"
+        return queues + [RebuiltQueue(*key, kept=kept) for key in sorted(others)]
+    finally:
+        root.close(clean=not root.is_in_swap())
+
+
+class _Rebuild:
+    """The dispatch of the log into a new root, of all queues and the index or of a selection."""
+
+    def __init__(
+        self,
+        root: DispatchRoot,
+        feed: Feed | None,
+        report: Report | None,
+        selection: QueueSelection | None = None,
+    ) -> None:
+        self.new = NewRoot(root, selection)
+        self.damage: Damage | None = None
+        self._is_clean = root.is_log_clean(Path(root.progress.store))
+        self._planner = LogPlanner(root.log, lambda: self._is_clean)
+        self._feed = feed if feed is not None else threads_feed(self._planner, root.log.config)
+        self._report = report
+        self._selection = selection
+
+    def build(self) -> tuple[DispatchRoot, int]:
+        """Dispatch, up to ``damage`` if there is any; return the new root and where it began.
+
+        That is where an interrupted rebuild had come to, or the beginning of the log.
+        """
+        built = self.new.open()
+        resumed_from = built.progress.reput_from_offset
+        while not self._dispatch(built):
+            _log.info("the beginning of the log expired: the rebuild starts over at its minimum")
+            built = self.new.begin()
+            resumed_from = built.progress.reput_from_offset
+        return built, resumed_from
+
+    def _dispatch(self, built: DispatchRoot) -> bool:
+        """Dispatch into the new root; return whether the log was there to be read.
+
+        Raises StoreError, but not for damage of the log.
+        """
+        selection = self._selection
+        stops = selection.stops() if selection is not None else [(self._planner.end(), None)]
+        first, end = built.progress.begin_offset, stops[-1][0]
+
+        def tell(requests: DispatchRequests) -> None:
+            if self._report is not None:
+                self._report(requests.end - first, end - first)
+
+        sink = DispatchSink(built, built.log.config, listeners=(tell,), selection=selection)
+        try:
+            for stop, lost in stops:
+                self._dispatch_to(stop, built, sink)
+                if lost is not None:
+                    sink.apply([lost])
+        except StoreError:
+            if self._has_expired(built):
+                return False
+            if sink.damage is None:
+                raise
+        finally:
+            sink.close()
+        self.damage = sink.damage
+        return True
+
+    def _dispatch_to(self, stop: int, built: DispatchRoot, sink: DispatchSink) -> None:
+        at = sink.applied_to()
+        if at < stop:
+            self._feed((at, stop), self._is_clean, sink)
+        if self._selection is not None and sink.applied_to() < stop:
+            end = self._selection.output.reput_from_offset
+            reason = f"the root was dispatched up to offset {end}"
+            raise log_too_short(built.log, sink.applied_to(), reason)
+
+    def _has_expired(self, built: DispatchRoot) -> bool:
+        """Return whether the log begins behind what has been dispatched."""
+        built.log.refresh()
+        return built.log.min_offset() > built.progress.reput_from_offset

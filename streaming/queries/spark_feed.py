@@ -1,0 +1,76 @@
+"""A query that ends with the log: a cluster scans, a sink here takes the stretches in log order."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from store.config import StoreConfig
+from streaming.queries.feed import Feed
+from streaming.queries.log_query import LogQuery
+from streaming.sinks.ordered_sink import BatchSink
+from streaming.sinks.stretches import Stretch
+
+_BATCH_BYTES = 256 * 1024 * 1024
+
+
+def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Feed:
+    """Return a feed whose scans run as tasks of Spark, which see the log at the same path."""
+
+    def feed(span: tuple[int, int], is_clean: bool, sink: BatchSink) -> None:
+        with tempfile.TemporaryDirectory(prefix="reput-", ignore_cleanup_errors=True) as checkpoint:
+            query = LogQuery(
+                name=f"reput-{sink.name}",
+                store_root=str(store_root.resolve()),
+                config=config,
+                begin=span[0],
+                max_bytes=_BATCH_BYTES,
+                fail_on_data_loss=True,
+                checkpoint=Path(checkpoint),
+                trigger_interval=None,
+                options={"until": str(span[1]), "closedCleanly": str(is_clean).lower()},
+            ).start(spark, _SpanSink(sink))
+            try:
+                with suppress(StreamingQueryException):  # raised below, as what it is
+                    query.awaitTermination()
+            finally:
+                query.stop()
+            error = query.failure()
+            if error is not None:
+                raise error
+
+    return feed
+
+
+class _SpanSink(BatchSink):
+    """Passes the batches of one query on to a sink that outlives the query."""
+
+    name = "query"
+
+    def __init__(self, sink: BatchSink) -> None:
+        super().__init__()
+        self._sink = sink
+        self.takes_parts = sink.takes_parts
+        self.counts = sink.counts
+
+    def applied_to(self) -> int:
+        """Return up to which offset the sink has applied all."""
+        return self._sink.applied_to()
+
+    def is_blocked(self) -> bool:
+        """Return whether the sink takes nothing more."""
+        return self.error is not None or self._sink.is_blocked()
+
+    def _apply_part(self, stretches: list[Stretch]) -> None:
+        self._sink.apply_part(stretches)
+
+    def _apply(self, stretches: list[Stretch]) -> None:
+        self._sink.apply(stretches)
+        self.counts = self._sink.counts
+
+    def _end(self) -> None:
+        """Do nothing: the sink is closed by its owner."""

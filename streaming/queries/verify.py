@@ -1,0 +1,210 @@
+"""Verify: derive queues and index again from the log, and compare them with what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from checkpoints.progress import LostRange, Progress, read_progress
+from checkpoints.recovery.fingerprint import check_unchanged
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.dispatch_request import concat
+from store.commitlog.planner import LogPlanner
+from store.commitlog.replay import cannot_derive, log_too_short
+from store.commitlog.scanner import Damage
+from store.compare.store import Counts, Difference, StoreComparison, Terms
+from store.config import StoreConfig, check_shape
+from store.consumequeue.writer import QueueDrops, QueueKey
+from store.errors import ConfigError, DamageError
+from store.layout import ABORT_FILE
+from store.root.config import other_store
+from store.unsupported import refuse_foreign_store, require_log_files
+from streaming.queries.feed import Feed, threads_feed
+from streaming.sinks.ordered_sink import BatchSink, SinkCounts
+from streaming.sinks.stretches import Stretch, take_following
+
+Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a verification found. Offsets are physical offsets of the log."""
+
+    store: Path
+    output: Path
+    is_ours: bool  # a dispatch of ours made the root, else a broker
+    begin_offset: int  # the log was derived from here
+    end_offset: int  # to here
+    log_end_offset: int  # where the log ended when this began
+    messages: int
+    differences: tuple[Difference, ...]  # the first of each part of each file
+    counts: Counts
+    drops: dict[QueueKey, QueueDrops]  # what a broker's own rules drop or misplace
+    lost: tuple[LostRange, ...]  # skipped by the dispatch, so not compared
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What of the log is derived, and how it is compared."""
+
+    end: int
+    terms: Terms
+    lost: tuple[LostRange, ...] = ()
+    must_reach_end: str = ""  # why
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """Return the stretches of the span that were not lost, in order."""
+        at, stretches = self.terms.begin, []
+        for lost in sorted(self.lost, key=lambda r: r.begin):
+            stretches.append((at, min(lost.begin, self.end)))
+            at = max(at, lost.end)
+        return [(a, b) for a, b in [*stretches, (at, self.end)] if a < b]
+
+
+def verify(
+    store_root: Path,
+    output: Path,
+    config: StoreConfig,
+    report: Report | None = None,
+    feed: Feed | None = None,
+) -> Verification:
+    """Compare the queues and the index of ``output`` with the log of ``store_root``.
+
+    A root of ours is compared up to its progress, one a broker made up to the log's end. Nothing
+    is written. ``feed`` scans the log and feeds the comparison; by default threads of this process
+    scan.
+
+    Raises ConfigError for settings that do not fit the root, DamageError for a log that is
+    damaged or has changed, UnsupportedFormatError, StoreIOError.
+    """
+    for path in (store_root, output):
+        if not path.is_dir():
+            raise ConfigError(f"{path} is not a directory")
+    refuse_foreign_store(store_root, config)
+    progress = read_progress(output)
+    if progress is None:
+        require_log_files(store_root, config)
+    log = CommitLog(config.commit_log_paths(store_root), config)
+    if progress is not None:
+        hint = "give the broker.conf and version it was made with"
+        check_shape(progress.shape, config, output, hint)
+        _check_log(progress, log, store_root, output)
+    is_clean = not (store_root / ABORT_FILE).exists()
+    if progress is not None and progress.log_was_clean is not None:
+        is_clean = progress.log_was_clean
+    planner = LogPlanner(log, lambda: is_clean)
+    log_end = planner.end()
+    span = _span_of(output, progress, (max(log.min_offset(), 0), log_end))
+    comparison = StoreComparison(output, config, span.terms)
+    sink = CompareSink(comparison, (span.terms.begin, span.end), report)
+    feed = feed if feed is not None else threads_feed(planner, config)
+    for begin, end in span.stretches():
+        sink.begin(begin)
+        feed((begin, end), is_clean, sink)
+        if sink.at < end and span.must_reach_end:
+            raise log_too_short(log, sink.at, span.must_reach_end)
+    at = max(sink.at, span.end) if span.must_reach_end else sink.at
+    differences = comparison.finish(at)
+    return Verification(
+        store=store_root,
+        output=output,
+        is_ours=progress is not None,
+        begin_offset=span.terms.begin,
+        end_offset=at,
+        log_end_offset=max(log_end, at),
+        messages=sink.counts.messages,
+        differences=differences,
+        counts=comparison.counts,
+        drops=comparison.take_drops(),
+        lost=span.lost,
+    )
+
+
+class CompareSink(BatchSink):
+    """Compares batches with a root; ``at`` is the offset up to which the log was compared."""
+
+    name = "comparison"
+    takes_parts = True
+
+    def __init__(
+        self, comparison: StoreComparison, span: tuple[int, int], report: Report | None
+    ) -> None:
+        super().__init__()
+        self._comparison = comparison
+        self._span = span
+        self._report = report
+        self._damage: Damage | None = None
+        self.at = span[0]
+        self.counts = SinkCounts()
+
+    def begin(self, offset: int) -> None:
+        """Take the stretches from ``offset`` on: those between were lost."""
+        self.at = offset
+
+    def applied_to(self) -> int:
+        """Return up to which offset the log was compared."""
+        return self.at
+
+    def is_blocked(self) -> bool:
+        """Return whether nothing more is compared."""
+        return self.error is not None or self._damage is not None
+
+    def _apply_part(self, stretches: list[Stretch]) -> None:
+        """Compare a part of a batch, up to damage."""
+        if self._damage is not None:
+            return
+        requests, _, self._damage = take_following(stretches, self.at, lambda _: False)
+        if requests:
+            batch = concat(requests)
+            self._comparison.put(batch)
+            self.at = batch.end
+            self.counts = replace(
+                self.counts,
+                batches=self.counts.batches + 1,
+                messages=self.counts.messages + len(batch),
+                reput_from_offset=self.at,
+            )
+
+    def _apply(self, stretches: list[Stretch]) -> None:
+        """Compare the rest of a batch. Raises DamageError at damage, after all before it."""
+        self._apply_part(stretches)
+        if self._damage is not None:
+            raise cannot_derive(self._damage)
+        if self._report is not None:
+            self._report(self.at - self._span[0], self._span[1] - self._span[0])
+
+    def _end(self) -> None:
+        """Do nothing: a comparison owns nothing."""
+
+
+def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int]) -> _Span:
+    """Choose what to derive; ``log_span`` = the log's least offset and its end."""
+    least, log_end = log_span
+    if progress is None:
+        terms = Terms(begin=least, is_aged=least > 0, may_be_ahead=True, by_broker=True)
+        return _Span(max(log_end, least), terms)
+    is_aged = least > progress.begin_offset
+    terms = Terms(
+        begin=max(least, progress.begin_offset),
+        is_aged=is_aged,
+        may_be_ahead=(output / ABORT_FILE).exists(),
+    )
+    end = progress.reput_from_offset
+    return _Span(end, terms, progress.lost, f"the root was dispatched up to offset {end}")
+
+
+def _check_log(progress: Progress, log: CommitLog, store_root: Path, output: Path) -> None:
+    """Raise ConfigError for the log of another store, DamageError for one that has changed."""
+    try:
+        check_unchanged(log, progress.last_record)
+    except DamageError as e:
+        other = other_store(output, progress.store, store_root, e.reason)
+        if other is not None:
+            raise other from e
+        raise

@@ -1,0 +1,1 @@
+"""The sinks: they take stretches of the log, in log order."""

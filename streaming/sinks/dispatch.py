@@ -1,0 +1,244 @@
+"""The dispatcher list and the sink that applies it: what a broker's ``doDispatch`` does.
+
+The sink takes stretches of dispatch requests in log order. It drops what lies below the reput
+offset, refuses a stretch that does not follow on from the last, hands the rest to each dispatcher
+in turn and makes it durable. Applying a batch again, or in other cuts, leaves the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from checkpoints.progress import BatchEnd, LostRange, queue_key
+from checkpoints.queue_selection import QueueSelection
+from checkpoints.retention import Retention
+from checkpoints.root import DispatchRoot
+from store.commitlog.dispatch_request import DispatchRequests, concat
+from store.commitlog.scanner import Damage
+from store.config import StoreConfig
+from store.consumequeue.writer import ConsumeQueueStore, QueueKey
+from store.index.writer import IndexService, IndexState
+from store.reads.pull_request_hold import PullRequestHoldService
+from store.root.ends import IndexMark, QueueMark
+from streaming.sinks.ordered_sink import BatchSink, SinkCounts
+from streaming.sinks.stretches import Stretch, take_following
+
+
+class CommitLogDispatcher(Protocol):
+    """One of the broker's ``CommitLogDispatcher``s."""
+
+    def dispatch(self, requests: DispatchRequests) -> None:
+        """Apply requests that follow on from those of the last call."""
+
+
+class ConsumeQueueDispatcher:
+    """Appends each ordinary or committed message to its consume queue."""
+
+    def __init__(self, store: ConsumeQueueStore) -> None:
+        self.store = store
+
+    def dispatch(self, requests: DispatchRequests) -> None:
+        """Append; idempotent by each queue's ``max_physic_offset``."""
+        self.store.put_message_position_info(requests)
+
+
+class IndexDispatcher:
+    """Puts each message's keys into the index.
+
+    Idempotent by its own watermark, the end of the last record dispatched: a broker compares
+    with the last record's start and indexes that record twice, which is not copied.
+    """
+
+    def __init__(self, service: IndexService, watermark: int) -> None:
+        self.service = service
+        self._watermark = watermark
+
+    def dispatch(self, requests: DispatchRequests) -> None:
+        """Put the keys of records at or above the watermark."""
+        self.service.build_index(requests.starting_at(self._watermark), flush=False)
+        self._watermark = max(self._watermark, requests.end)
+
+
+ArrivalListener = Callable[[DispatchRequests], None]
+
+
+def notify_message_arriving(output: Path) -> ArrivalListener:
+    """Return a listener that lets the reads held on a root in this process go on.
+
+    A broker's is called ``NotifyMessageArrivingListener``. Reads in other processes watch the root.
+    """
+    return PullRequestHoldService.of(output).notify_message_arriving
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The batch that is being applied: what of it has been, up to ``end``."""
+
+    end: int
+    seconds: float = 0.0  # of work
+    is_checked: bool = False  # the log still holds the record dispatched last
+    has_record: bool = False  # the batch record is there, with these marks
+    marks: dict[QueueKey, QueueMark] = field(default_factory=dict)
+    index: IndexMark | None = None
+    requests: list[DispatchRequests] = field(default_factory=list)
+    lost: list[Damage] = field(default_factory=list)
+    damage: Damage | None = None
+
+
+class DispatchSink(BatchSink):
+    """Applies batches to one root; with a selection, to some of its queues and no others."""
+
+    name = "dispatch"
+    takes_parts = True
+
+    def __init__(  # noqa: PLR0913 - how a root is dispatched
+        self,
+        root: DispatchRoot,
+        config: StoreConfig,
+        *,
+        fail_on_data_loss: bool = True,
+        keep_expired: bool = False,
+        listeners: Sequence[ArrivalListener] = (),
+        selection: QueueSelection | None = None,
+    ) -> None:
+        super().__init__()
+        self._root = root
+        self._selection = selection
+        self._fail_on_data_loss = fail_on_data_loss
+        self._listeners = tuple(listeners)
+        if not root.is_unread:
+            self._listeners += (notify_message_arriving(root.path),)
+        self._is_settled = True  # all that was applied is named by progress
+        self._batch = _Batch(root.progress.reput_from_offset)
+        self.damage: Damage | None = None  # of the log, behind all that was applied
+        self._retention = Retention(root, config, keep_expired=keep_expired or root.is_unread)
+        self._retention.follow_log()
+        self.counts = SinkCounts(
+            reput_from_offset=root.progress.reput_from_offset,
+            expired_files=self._retention.files,
+        )
+        self._queues = ConsumeQueueStore(
+            root.path, config, root.disk, selection.includes if selection is not None else None
+        )
+        self._index = (
+            IndexService(root.path, config, root.disk, is_unread=root.is_unread)
+            if config.message_index_enable
+            else None
+        )
+        self.dispatchers: list[CommitLogDispatcher] = [ConsumeQueueDispatcher(self._queues)]
+        if self._index is not None:
+            watermark = root.progress.reput_from_offset
+            self.dispatchers.append(IndexDispatcher(self._index, watermark))
+
+    def _end(self) -> None:
+        """Commit what has been applied of a batch that was cut off, and give the root back."""
+        try:
+            if not self._is_settled and self.error is None:
+                self._apply([])
+        finally:
+            self._close_root()
+
+    def _close_root(self) -> None:
+        try:
+            if self._index is not None and self._is_settled:
+                self._index.flush()
+        finally:
+            self._root.close(clean=self._is_settled)
+
+    def applied_to(self) -> int:
+        """Return up to which offset all has been applied."""
+        return self._batch.end
+
+    def is_blocked(self) -> bool:
+        """Return whether nothing more is taken."""
+        return self.error is not None or self._batch.damage is not None
+
+    def _apply_part(self, stretches: list[Stretch]) -> None:
+        """Give what follows on to the dispatchers, up to damage."""
+        batch, began = self._batch, time.monotonic()
+        if not batch.is_checked:
+            self._root.check_log()
+            batch.is_checked = True
+        if batch.damage is not None:
+            return
+        requests, lost, batch.damage = take_following(stretches, batch.end, self._may_skip)
+        if requests:
+            part = concat(requests)
+            self._begin(part)
+            for dispatcher in self.dispatchers:
+                dispatcher.dispatch(part)
+        batch.requests += requests
+        batch.lost += lost
+        batch.end = max([batch.end, *(r.end for r in requests), *(gap.end for gap in lost)])
+        batch.seconds += time.monotonic() - began
+
+    def _begin(self, part: DispatchRequests) -> None:
+        """Let the batch record hold, durably, the end of each queue that is about to be written."""
+        batch = self._batch
+        if not batch.has_record and self._index is not None:
+            batch.index = self._index.mark()
+        marks = {mark.key: mark for mark in self._queues.marks(part)}
+        if not batch.has_record or not marks.keys() <= batch.marks.keys():
+            batch.marks = marks | batch.marks
+            self._root.begin_batch(batch.marks.values(), batch.index)
+            batch.has_record = True
+        self._is_settled = False
+
+    def _apply(self, stretches: list[Stretch]) -> None:
+        self._apply_part(stretches)
+        batch, at, began = self._batch, self._root.progress.reput_from_offset, time.monotonic()
+        if batch.end > at:
+            if self._index is not None and not self._root.is_unread:
+                self._index.flush()
+            self._commit(batch.requests, batch.lost, batch.end)
+            self._is_settled = True
+            self._retention.follow_log(self._index)
+            self.counts = replace(
+                self.counts,
+                batches=self.counts.batches + 1,
+                messages=self.counts.messages + sum(len(r) for r in batch.requests),
+                bytes=self.counts.bytes + batch.end - at,
+                reput_from_offset=batch.end,
+                last_store_timestamp=_last_timestamp(batch.requests, self.counts),
+                apply_seconds=self.counts.apply_seconds + batch.seconds + time.monotonic() - began,
+                expired_files=self._retention.files,
+            )
+            for part in batch.requests:
+                for listener in self._listeners:
+                    listener(part)
+        self._batch = _Batch(batch.end)
+        if batch.damage is not None:
+            self.damage = batch.damage
+            raise batch.damage.error()
+
+    def _may_skip(self, offset: int) -> bool:
+        if self._selection is not None:
+            return self._selection.is_lost(offset)
+        return not self._fail_on_data_loss and self._root.may_skip(offset)
+
+    def _commit(self, requests: list[DispatchRequests], lost: list[Damage], end: int) -> None:
+        offsets = [int(r.commit_log_offset[i]) for r in requests if len(r) for i in (0, -1)]
+        drops = {key: (d.repeated, d.gaps) for key, d in self._queues.take_drops().items()}
+        known = map(queue_key, self._root.progress.drops)
+        self._root.commit(
+            BatchEnd(
+                reput_from_offset=end,
+                first_offset=offsets[0] if offsets else -1,
+                last_offset=offsets[-1] if offsets else -1,
+                messages=sum(len(r) for r in requests),
+                index=self._index.state() if self._index is not None else IndexState(),
+                drops=drops,
+                marks=self._queues.marks_of({*known, *drops}),
+                lost=tuple(LostRange(d.begin, d.end, d.path, d.reason) for d in lost),
+                kept=self._selection.milestones if self._selection is not None else frozenset(),
+            )
+        )
+
+
+def _last_timestamp(requests: list[DispatchRequests], counts: SinkCounts) -> int:
+    stamps = [int(r.store_timestamp[-1]) for r in requests if len(r)]
+    return stamps[-1] if stamps else counts.last_store_timestamp

@@ -1,0 +1,113 @@
+"""What the sinks of all queries have in common: one batch at a time, and none after a failure."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from store.errors import StoreError
+from streaming.sinks.stretches import Stretch, in_log_order
+
+
+class StoppedError(StoreError):
+    """A batch was not applied because its query is being stopped. That is no failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCounts:
+    """What a sink has done since it began."""
+
+    batches: int = 0
+    messages: int = 0
+    bytes: int = 0
+    reput_from_offset: int = 0
+    last_store_timestamp: int = 0
+    apply_seconds: float = 0.0
+    expired_files: int = 0  # deleted, because the log begins behind what they are about
+
+
+class BatchSink(ABC):
+    """Takes stretches of the log, batch by batch. Calls come from one thread at a time."""
+
+    counts: SinkCounts
+    name: ClassVar[str]  # as in "the dispatch is being stopped"
+    takes_parts: bool = False
+
+    def __init__(self) -> None:
+        self.error: StoreError | None = None  # of a batch, or of the end
+        self._end_error: StoreError | None = None
+        self._lock = threading.Lock()
+        self._ending = self._closed = False
+
+    def apply(self, stretches: Iterable[Stretch]) -> None:
+        """Apply one batch, or the rest of one; what it returns from is durable.
+
+        Raises the damage found in it after all before that is durable; then, as after any failure,
+        the sink takes nothing more.
+        """
+        self._take(self._apply, stretches)
+
+    def apply_part(self, stretches: Iterable[Stretch]) -> None:
+        """Apply what lies next of a batch that ``apply`` ends; it is durable only then.
+
+        Raises as ``apply``, but not the damage.
+        """
+        self._take(self._apply_part, stretches)
+
+    def applied_to(self) -> int:
+        """Return up to which offset all has been applied, the parts of a batch included."""
+        return self.counts.reput_from_offset
+
+    def is_blocked(self) -> bool:
+        """Return whether the sink takes nothing behind what it has applied: damage, or an error."""
+        return self.error is not None
+
+    def _take(self, apply: Callable[[list[Stretch]], None], stretches: Iterable[Stretch]) -> None:
+        with self._lock:
+            if self._ending:
+                raise StoppedError(f"the {self.name} is being stopped")
+            if self.error is not None:
+                raise self.error
+            try:
+                apply(in_log_order(stretches))
+            except StoppedError:
+                raise
+            except StoreError as e:
+                self.error = e
+                raise
+            except BaseException as e:
+                self.error = StoreError(f"a batch of the {self.name} was not applied: {e!r}")
+                raise
+
+    def stop_waiting(self) -> None:  # noqa: B027 - most sinks wait for nothing
+        """Let a batch that waits for something outside fail now: its query is about to end."""
+
+    def close(self) -> None:
+        """Wait for the batch in flight, and end. Raises StoreError, to whoever calls it."""
+        self._ending = True
+        self.stop_waiting()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                try:
+                    self._end()
+                except StoreError as e:
+                    self._end_error = e
+                    self.error = self.error or e
+        if self._end_error is not None:
+            raise self._end_error
+
+    def _apply_part(self, stretches: list[Stretch]) -> None:
+        """Apply a part of a batch, where ``takes_parts``."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def _apply(self, stretches: list[Stretch]) -> None:
+        """Apply one batch, its stretches in log order."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Give back what the sink owns."""

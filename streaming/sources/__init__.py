@@ -1,0 +1,1 @@
+"""The data sources over the log and their options."""

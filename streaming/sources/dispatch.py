@@ -1,0 +1,203 @@
+"""The dispatch query's own data source: dispatch requests as slim columns, not rows for people.
+
+A row is a stretch of the log (some thousand records): its bounds, its queues, and each column of
+``store.commitlog.dispatch_request`` packed into one binary value, so that Spark moves a few large values
+instead of millions of small ones. Damage travels as a row of its own: an error raised in
+``read()`` would lose the good records before it. The form is private to this project.
+
+What a task read may also go past Spark: into a file of the query's spool directory, where the
+worker sees that (``streaming.sources.spool``); then the row names the file.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from store.commitlog.dispatch_request import COLUMN_TYPES, DispatchRequests
+from store.commitlog.log_range import LogRange
+from store.commitlog.planner import UNLIMITED
+from store.commitlog.scanner import Damage, Scanner
+from store.config import StoreConfig, config_from_json
+from store.errors import StoreIOError
+from store.layout import ABORT_FILE
+from streaming.sinks.stretches import Stretch
+from streaming.sources.log_stream import LogPartition, LogStream, LogStreamReader, Offset
+from streaming.sources.options import OFFSET_KEY
+from streaming.sources.spool import SPOOLED_BYTES_MIN, Spool
+
+FORMAT = "rocketmq-commitlog-dispatch"
+
+_ARROW_SCHEMA = pa.schema(
+    [
+        ("begin_offset", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("spooled", pa.string()),
+        ("damage_path", pa.string()),
+        ("damage_reason", pa.string()),
+        ("damage_is_lost", pa.bool_()),
+        ("topics", pa.list_(pa.string())),
+        ("queue_ids", pa.binary()),
+        *((name, pa.binary()) for name in COLUMN_TYPES),
+    ]
+)
+_SCHEMA = (
+    "begin_offset BIGINT, end_offset BIGINT, spooled STRING, damage_path STRING, "
+    "damage_reason STRING, "
+    "damage_is_lost BOOLEAN, topics ARRAY<STRING>, queue_ids BINARY, "
+    + ", ".join(f"{name} BINARY" for name in COLUMN_TYPES)
+)
+
+
+class DispatchRequestSource(DataSource):
+    """Streams dispatch requests of a commit log. Only our own queries set its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the private schema."""
+        return _SCHEMA
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        """Return the reader."""
+        return DispatchRequestReader({k.lower(): v for k, v in self.options.items()})
+
+
+class DispatchRequestReader(LogStreamReader):
+    """Plans on the driver, scans on the executors."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+
+    def _config(self) -> StoreConfig:
+        return config_from_json(self._options["config"])
+
+    def open_stream(self) -> LogStream:
+        """Return the stream as ``start_dispatch`` set it up."""
+        options = self._options
+        store_root = Path(options["path"])
+        known_clean = options.get("closedcleanly")
+
+        def is_clean() -> bool:
+            if known_clean is not None:
+                return known_clean == "true"
+            return not (store_root / ABORT_FILE).exists()
+
+        return LogStream(
+            store_root,
+            self._config(),
+            is_clean=is_clean,
+            max_bytes=int(options["maxbytespertrigger"]),
+            range_bytes=int(options["rangebytes"]),
+            until=int(options.get("until", UNLIMITED)),
+        )
+
+    def initialOffset(self) -> Offset:
+        """Return the reput offset, which the root decides (promise I7)."""
+        return {OFFSET_KEY: int(self._options["reputfromoffset"])}
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Scan one range; each stretch is a batch of one row, or all are one spool file."""
+        assert isinstance(partition, LogPartition)
+        skip = self._options.get("failondataloss") == "false"
+        stretches = Scanner(self._config()).read(partition.part, skip_damage=skip)
+        batches = [to_batch(stretch) for stretch in stretches]
+        if sum(batch.nbytes for batch in batches) >= SPOOLED_BYTES_MIN:
+            name = self._spool(partition.part, batches)
+            if name is not None:
+                row: dict[str, Any] = dict.fromkeys(_ARROW_SCHEMA.names)
+                row["begin_offset"], row["end_offset"] = partition.part.begin, partition.part.end
+                row["spooled"] = name
+                batches = [_batch_of(row)]
+        yield from batches
+
+    def _spool(self, part: LogRange, batches: list[pa.RecordBatch]) -> str | None:
+        """Spool what was read of a range; None where this process does not see the spool.
+
+        Raises StoreIOError.
+        """
+        spool = Spool(Path(self._options["spool"]))
+        if not spool.is_seen(self._options["spooltoken"]):
+            return None
+        try:
+            return spool.write((part.begin, part.end), batches)
+        except StoreIOError as e:
+            if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):  # another user's
+                return None
+            raise
+
+
+def to_batch(stretch: DispatchRequests | Damage) -> pa.RecordBatch:
+    """Pack a stretch as one row."""
+    row: dict[str, Any] = dict.fromkeys(_ARROW_SCHEMA.names)
+    row["begin_offset"], row["end_offset"] = stretch.begin, stretch.end
+    if isinstance(stretch, Damage):
+        row["damage_path"], row["damage_reason"] = stretch.path, stretch.reason
+        row["damage_is_lost"] = stretch.is_lost
+    else:
+        row["topics"] = stretch.topics
+        row["queue_ids"] = stretch.queue_ids.astype("<i4").tobytes()
+        row.update(stretch.packed())
+    return _batch_of(row)
+
+
+def _batch_of(row: dict[str, Any]) -> pa.RecordBatch:
+    arrays = [pa.array([row[f.name]], f.type) for f in _ARROW_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+
+
+def parts_of(table: pa.Table, spool: Spool) -> Iterator[tuple[int, Callable[[], list[Stretch]]]]:
+    """Yield the parts of a batch in log order: where each ends, and what gives its stretches.
+
+    What was spooled is a part of its own. What gives its stretches may raise StoreIOError.
+    """
+    inline: list[Stretch] = []
+    for row in sorted(table.to_batches(max_chunksize=1), key=_begin_of):
+        name = row.column("spooled")[0].as_py()
+        if name is None:
+            inline += stretches_of([row])
+            continue
+        if inline:
+            yield inline[-1].end, partial(list, inline)
+            inline = []
+        yield row.column("end_offset")[0].as_py(), partial(spooled_stretches, spool, name)
+    if inline:
+        yield inline[-1].end, partial(list, inline)
+
+
+def _begin_of(row: pa.RecordBatch) -> tuple[int, int]:
+    return row.column("begin_offset")[0].as_py(), row.column("end_offset")[0].as_py()
+
+
+def spooled_stretches(spool: Spool, name: str) -> list[Stretch]:
+    """Take a file of the spool. Raises StoreIOError."""
+    return stretches_of(spool.take(name))
+
+
+def stretches_of(batches: Iterable[pa.RecordBatch]) -> list[Stretch]:
+    """Unpack rows that hold a stretch each; columns stay where they are in the rows' buffers."""
+    stretches: list[Stretch] = []
+    for batch in batches:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        for row in range(batch.num_rows):
+            span = columns["begin_offset"][row].as_py(), columns["end_offset"][row].as_py()
+            reason = columns["damage_reason"][row].as_py()
+            if reason is not None:
+                path, is_lost = (
+                    columns[name][row].as_py() for name in ("damage_path", "damage_is_lost")
+                )
+                stretches.append(Damage(*span, path, reason, is_lost))
+                continue
+            queues = columns["topics"][row].as_py(), columns["queue_ids"][row].as_buffer()
+            packed = {name: columns[name][row].as_buffer() for name in COLUMN_TYPES}
+            stretches.append(DispatchRequests.unpack(span, queues, packed))
+    return stretches

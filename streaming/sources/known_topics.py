@@ -1,0 +1,57 @@
+"""Whether a store holds the topics that a read subscribes to.
+
+A broker lists its topics in ``config/topics.json`` and has a directory of queues for each. Neither
+proves that a topic is *not* in the log: a store may consist of a log alone, and a topic that was
+deleted still has messages. So a batch read of topics that are listed nowhere searches the whole
+log, up to the first message of one of them. Only a log read to its end without one is an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from store.broker_files import read_topic_configs
+from store.errors import StoreIOError, UnknownTopicError
+from store.layout import CONSUME_QUEUE_DIR
+from streaming.sources.log_stream import LogStream
+
+_log = logging.getLogger(__name__)
+
+
+def check_topics(store_root: Path, topics: tuple[str, ...], stream: LogStream) -> None:
+    """Raise UnknownTopicError if the store holds none of the topics; warn where some are unlisted.
+
+    Damage on the way leaves it open: the read itself reports it.
+    """
+    unlisted = _unlisted(store_root, topics)
+    if not unlisted:
+        return
+    if len(unlisted) < len(topics):
+        warn_of_unlisted(store_root, topics)
+    elif stream.holds_topics(frozenset(topics)) is False:
+        names = ", ".join(map(repr, topics))
+        raise UnknownTopicError(
+            f"option 'subscribe': {store_root} does not hold topic {names}: neither its log nor "
+            "config/topics.json nor consumequeue/ names it"
+        )
+
+
+def warn_of_unlisted(store_root: Path, topics: tuple[str, ...]) -> None:
+    """Warn of the topics that no file but perhaps the log names."""
+    for topic in _unlisted(store_root, topics):
+        _log.warning(
+            "option 'subscribe': neither config/topics.json nor consumequeue/ of %s names topic "
+            "%r: there are no rows of it unless the log holds it",
+            store_root,
+            topic,
+        )
+
+
+def _unlisted(store_root: Path, topics: tuple[str, ...]) -> list[str]:
+    try:
+        configured = read_topic_configs(store_root).content or {}
+    except StoreIOError:
+        configured = {}
+    queues = store_root / CONSUME_QUEUE_DIR
+    return [t for t in topics if t not in configured and not (queues / t).is_dir()]

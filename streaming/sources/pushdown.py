@@ -1,0 +1,110 @@
+"""Filters of a query that rows are chosen by before they are decoded.
+
+Only what a scan knows of a record without decoding it can be asked: its queue, offsets, size and
+store time. Spark evaluates every filter again, so a filter may be taken in part.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from store.commitlog.dispatch_request import DispatchRequests
+from store.reads.arrow_schema import rows_of_topics
+
+_NAMES = ("commit_log_offset", "size", "queue_id", "queue_offset", "store_timestamp")
+_COLUMNS = {(name,) for name in _NAMES}
+_Comparison = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+_COMPARISONS = get_args(_Comparison)
+_MIN, _MAX = -(2**63), 2**63 - 1
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+
+
+@dataclass
+class RowFilter:
+    """What rows must fulfil: their topic, and inclusive bounds of columns (times in ms)."""
+
+    topics: frozenset[str] | None = None
+    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, filters: Iterable[Filter]) -> None:
+        """Take over of some filters, all of which must hold, what can be."""
+        for f in filters:
+            if isinstance(f, (EqualTo, In)) and f.attribute == ("topic",):
+                values = f.value if isinstance(f, In) else (f.value,)
+                wanted = frozenset(v for v in values if isinstance(v, str))
+                self.topics = wanted if self.topics is None else self.topics & wanted
+            elif isinstance(f, _COMPARISONS) and f.attribute in _COLUMNS:
+                self._add_bound(f)
+
+    def bound(self, column: str) -> tuple[int, int]:
+        """Return the inclusive bounds of a column."""
+        return self.bounds.get(column, (_MIN, _MAX))
+
+    def mask(self, requests: DispatchRequests) -> NDArray[np.bool_]:
+        """Tell of each record whether it can be a row."""
+        chosen = np.ones(len(requests), np.bool_)
+        if self.topics is not None:
+            chosen &= rows_of_topics(requests, self.topics.__contains__)
+        for column, (low, high) in self.bounds.items():
+            if column == "queue_id":
+                values = requests.queue_ids[requests.queue]
+            else:
+                values = getattr(requests, column)
+            chosen &= (values >= low) & (values <= high)
+        return chosen
+
+    def _add_bound(self, f: _Comparison) -> None:
+        column = f.attribute[0]
+        between = _whole(f.value)
+        if between is None:
+            return
+        floor, ceiling = between
+        low, high = self.bound(column)
+        match f:
+            case EqualTo():
+                low, high = max(low, ceiling), min(high, floor)
+            case GreaterThan():
+                low = max(low, floor + 1)
+            case GreaterThanOrEqual():
+                low = max(low, ceiling)
+            case LessThan():
+                high = min(high, ceiling - 1)
+            case LessThanOrEqual():
+                high = min(high, floor)
+        self.bounds[column] = low, high
+
+
+def _whole(value: object) -> tuple[int, int] | None:
+    """Return the whole numbers (of ms, if it is a time) around a value; None: not a number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value, value
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        since = value - _EPOCH
+        return since // _MILLISECOND, -(-since // _MILLISECOND)
+    return None
+
+
+def pushdown_is_enabled() -> bool:
+    """Tell whether the session pushes filters down: spark.sql.python.filterPushdown.enabled.
+
+    Spark refuses a reader that takes filters where it is off, and tells the reader of it only by
+    the worker it makes it in.
+    """
+    return "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules

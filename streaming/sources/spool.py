@@ -1,0 +1,93 @@
+"""The spool of a query: files by which tasks hand columns to the sink past Spark.
+
+Through Spark the columns of a range pass the JVM several times. A worker that sees the query's
+spool directory writes them to a file there instead, which the sink maps. Whether it sees it is
+told by a file in it, the token: on a cluster a directory of that name may be another one.
+
+The spool lies in the query's checkpoint directory, so an orphaned worker cannot write to that of
+the next query. A file is whole or not there; taking it removes its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from store.errors import StoreIOError
+from store.io.disk import Disk
+from store.io.listing import list_names
+
+SPOOLED_BYTES_MIN = 1 << 20  # less goes through Spark
+SPOOL_DIR = "spool"
+_FILE_NAME = re.compile("[0-9]{20}-[0-9]{20}-[0-9a-f]{32}")
+_TEMPORARY_NAME = re.compile(_FILE_NAME.pattern + r"\.[0-9]+\.tmp")
+
+
+class Spool:
+    """One spool directory, as its query or one of its tasks sees it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._disk = Disk(directory)
+
+    def begin(self) -> str:
+        """Make the directory, and return the name of its token. Raises StoreIOError."""
+        token = f"token-{uuid.uuid4().hex}"
+        self._disk.put(self.directory / token, [])
+        return token
+
+    def is_seen(self, token: str) -> bool:
+        """Return whether the directory is the query's own."""
+        return (self.directory / token).is_file()
+
+    def write(self, span: tuple[int, int], batches: Sequence[pa.RecordBatch]) -> str:
+        """Write what a task read of a range of the log; return the file's name.
+
+        Raises StoreIOError.
+        """
+        begin, end = span
+        name = f"{begin:020d}-{end:020d}-{uuid.uuid4().hex}"  # a task may run twice
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        self._disk.put(self.directory / name, [memoryview(sink.getvalue())])
+        return name
+
+    def find(self, begin: int) -> str | None:
+        """Return the name of a file of a range that begins at an offset, None if none is there."""
+        names = list_names(self.directory, _is_file_name)
+        return next((name for name in names if name.startswith(f"{begin:020d}-")), None)
+
+    def take(self, name: str) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a file, which is removed; they stay in its map.
+
+        Raises StoreIOError.
+        """
+        path = self.directory / name
+        try:
+            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        except (OSError, pa.ArrowInvalid) as e:
+            error = e if isinstance(e, OSError) else OSError(errno.EIO, str(e))
+            raise StoreIOError("read", path, error) from e
+        self._disk.remove(path)
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+
+    def clear(self) -> None:
+        """Remove what tasks wrote that ran twice, failed or were killed. Raises StoreIOError."""
+        for name in list_names(self.directory, _is_left_by_task):
+            self._disk.remove(self.directory / name)
+
+
+def _is_file_name(name: str) -> bool:
+    return _FILE_NAME.fullmatch(name) is not None
+
+
+def _is_left_by_task(name: str) -> bool:
+    return _is_file_name(name) or _TEMPORARY_NAME.fullmatch(name) is not None

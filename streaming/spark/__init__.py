@@ -1,0 +1,1 @@
+"""The Spark session, its workers and its errors."""

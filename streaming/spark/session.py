@@ -1,0 +1,132 @@
+"""A Spark session fit for these queries: workers run this interpreter, the console stays quiet."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from py4j.java_gateway import JavaGateway
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+
+from store.errors import SparkError
+from streaming.spark.stderr_filter import worth_passing_on
+
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+_GC = "-XX:+UseParallelGC"  # batches arrive as few large arrays, which G1 treats as special cases
+# Spark's code between batches is wide and seldom hot: the second compiler works on it for half a
+# minute, on the cores that batches need.
+_QUICK_JIT = "-XX:TieredStopAtLevel=1"
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96, the default, is obsolete
+    "spark.sql.streaming.metricsEnabled": "false",
+    # By TCP each task waits 40 ms for an acknowledgement that its worker's system holds back.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    # The default one has Hadoop start a `readlink` for most of what it does: eight a batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
+}
+_JAVA_MIN = 17
+_STDERR = 2
+
+
+def build_session(app_name: str, master: str | None = None) -> SparkSession:
+    """Start (or get) a session; ``master`` defaults to ``local[*]``. Raises SparkError."""
+    check_java()
+    if is_local(master):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:  # where this package is installed on the workers
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if is_local(master) else "")
+    if not os.environ["SPARK_LOCAL_IP"]:
+        del os.environ["SPARK_LOCAL_IP"]
+    conf = SparkConf().setAll(list(_SETTINGS.items())).setAppName(app_name)
+    java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC} {_QUICK_JIT}"
+    conf.set("spark.driver.extraJavaOptions", java)
+    conf.setMaster(master or "local[*]")
+    if is_local(master):
+        conf.set("spark.python.daemon.module", "streaming.spark.worker_daemon")
+    try:
+        if SparkContext._gateway is None:
+            SparkContext._ensure_initialized(gateway=_start_jvm(conf))
+        return SparkSession.builder.config(conf=conf).getOrCreate()
+    except Exception as e:
+        raise SparkError(f"Spark did not start: {str(e).splitlines()[0]}") from e
+
+
+def register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a data source with a session, also with one that ``newSession`` made.
+
+    Spark's own ``spark.dataSource.register`` looks for the name in the thread's active session, and
+    refuses one that is known there.
+    """
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        spark.dataSource.register(source)
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _start_jvm(conf: SparkConf) -> JavaGateway:
+    """Start Spark's JVM out of reach of the terminal's and the process group's signals.
+
+    A signal is for this process alone, which then stops the JVM in order. What every JVM and
+    Spark says at its start is left out of standard error; all other lines are passed on.
+    """
+    reader, writer = os.pipe()
+
+    def pass_on() -> None:
+        with os.fdopen(reader, "rb") as lines:
+            for line in worth_passing_on(lines):
+                os.write(_STDERR, line)
+
+    threading.Thread(target=pass_on, name="reput-stderr", daemon=True).start()
+    try:
+        how = {"start_new_session": True, "stderr": writer}
+        gateway: JavaGateway = launch_gateway(conf, how)  # type: ignore[no-untyped-call]
+        return gateway
+    finally:
+        os.close(writer)
+
+
+def is_local(master: str | None) -> bool:
+    """Tell whether a master URL runs in this process."""
+    return master is None or master.startswith("local")
+
+
+def check_java() -> None:
+    """Raise SparkError unless a Java of version 17 or later is found."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    wanted = f"Spark needs Java {_JAVA_MIN} or later"
+    if home and not Path(java or "").exists():
+        raise SparkError(f"{wanted}: JAVA_HOME={home} has no bin/java; mend or unset JAVA_HOME")
+    if java is None:
+        raise SparkError(
+            f"{wanted}: no java on PATH; install a JRE, as by "
+            "apt-get install openjdk-17-jre-headless"
+        )
+    out = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = out.partition('"')[2].partition('"')[0].removeprefix("1.")
+    major = version.partition(".")[0]
+    if re.fullmatch("[0-9]{1,9}", major) and int(major) < _JAVA_MIN:
+        raise SparkError(f"{wanted}: {java} is {version}")

@@ -1,0 +1,339 @@
+"""The one door through which files are changed: what each operation does, and how it fails."""
+
+import errno
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.errors import RootInUseError, StoreIOError
+from store.io.disk import Disk
+from tests.support.dispatching import tree
+
+PRIMITIVES = (
+    "_create",
+    "_ftruncate",
+    "_pwrite",
+    "_fsync",
+    "_fsync_directory",
+    "_syncfs",
+    "_rename",
+    "_unlink",
+    "_mkdir",
+    "_rmdir",
+)
+MIB = 1 << 20
+
+
+class CountingDisk(Disk):
+    """Notes the primitives called, and fails one of them when asked to."""
+
+    sync_threads = 1
+
+    def __init__(self, fails: str = "") -> None:
+        super().__init__()
+        self.fails = fails
+        self.calls: list[str] = []
+
+
+def noted(name: str) -> Callable[..., Any]:
+    """Return a primitive that notes or fails, then does what the disk's does."""
+
+    def primitive(self: CountingDisk, *arguments: object) -> object:
+        self.calls.append(name)
+        if self.fails == name:
+            raise OSError(errno.EIO, "Input/output error")
+        return getattr(Disk, name)(self, *arguments)
+
+    return primitive
+
+
+for _name in PRIMITIVES:
+    setattr(CountingDisk, _name, noted(_name))
+
+
+class SlowDisk(Disk):
+    """Writes a few bytes at a time, as it may near a limit, and is interrupted in between."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.is_interrupted = False
+
+    def _pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+        self.is_interrupted = not self.is_interrupted
+        if self.is_interrupted and self.most:
+            raise InterruptedError(errno.EINTR, "Interrupted system call")
+        return super()._pwrite(fd, data[: self.most], offset)
+
+
+def test_every_primitive_is_known_here() -> None:
+    text = inspect.getsource(Disk)
+    after = text[text.index("# The primitives:") :]
+    assert list(PRIMITIVES) == [
+        line.split("(")[0].split()[1] for line in after.splitlines() if "    def " in line
+    ]
+
+
+# --- Files written whole, and what is left unsynced -----------------------------------------------
+
+
+def test_a_file_put_is_there_whole_and_replaces_another(tmp_path: Path) -> None:
+    (tmp_path / f"f.{os.getpid()}.tmp").write_bytes(b"of a process that was killed")
+    for pieces in ([b"1", b"23"], [b"4"], []):
+        Disk().put(tmp_path / "f", pieces)
+        assert (tmp_path / "f").read_bytes() == b"".join(pieces)
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_what_lies_below_a_directory_that_is_left_unsynced_is_not_synced(tmp_path: Path) -> None:
+    disk, built = CountingDisk(), tmp_path / "built"
+    disk.leave_unsynced(built)
+    disk.create(built / "a" / "f", 10)
+    disk.write(built / "a" / "f", 0, b"x")
+    disk.replace(built / "state", b"1")
+    disk.sync()
+    assert "_fsync" not in disk.calls
+    disk.replace(tmp_path / "built-too", b"1")
+    assert disk.calls.count("_fsync") == 1
+    disk.leave_unsynced(None)
+    disk.calls.clear()
+    disk.write(built / "a" / "f", 1, b"y")
+    disk.sync()
+    assert disk.calls == ["_pwrite", "_fsync"]
+    disk.close()
+
+
+# --- Writes ------------------------------------------------------------------------------------
+
+
+def test_a_write_that_stops_short_or_is_interrupted_goes_on(tmp_path: Path) -> None:
+    disk = SlowDisk(3)
+    disk.create(tmp_path / "f", 20)
+    disk.write(tmp_path / "f", 5, b"0123456789")
+    disk.replace(tmp_path / "g", b"abcdefgh")
+    disk.close()
+    assert (tmp_path / "f").read_bytes() == bytes(5) + b"0123456789" + bytes(5)
+    assert (tmp_path / "g").read_bytes() == b"abcdefgh"
+
+
+def test_a_write_of_nothing_is_a_full_disk(tmp_path: Path) -> None:
+    disk = SlowDisk(0)
+    disk.create(tmp_path / "f", 20)
+    with pytest.raises(StoreIOError, match=r"cannot write .*f: nothing more") as caught:
+        disk.write(tmp_path / "f", 0, b"x")
+    assert caught.value.errno == errno.ENOSPC
+    disk.close()
+
+
+@pytest.mark.parametrize("leftover", [b"", b"much longer than what is to be written"])
+def test_replace_takes_no_heed_of_a_temporary_left_behind(tmp_path: Path, leftover: bytes) -> None:
+    (tmp_path / "f.tmp").write_bytes(leftover)
+    Disk().replace(tmp_path / "f", b"new")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("f", b"new")]
+
+
+def test_what_was_replaced_is_written_by_its_new_content(tmp_path: Path) -> None:
+    disk = Disk()
+    disk.create(tmp_path / "f", 4)
+    disk.write(tmp_path / "f", 0, b"old!")
+    disk.replace(tmp_path / "f", b"new!")
+    disk.write(tmp_path / "f", 0, b"N")
+    disk.sync()
+    disk.close()
+    assert (tmp_path / "f").read_bytes() == b"New!"
+
+
+# --- Zeros -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begin", [0, 1, 4095, 4096, MIB - 1, 3 * MIB + 7, 8 * MIB, 9 * MIB])
+def test_zero_leaves_what_comes_before(tmp_path: Path, begin: int) -> None:
+    path, size = tmp_path / "f", 8 * MIB
+    content = bytearray(size)
+    for at in (0, 4000, MIB - 10, 3 * MIB, 5 * MIB + 123, size - 20):
+        content[at : at + 20] = b"x" * 20
+    disk = Disk()
+    disk.create(path, size)
+    for at in range(0, size, 4096):
+        if any(content[at : at + 4096]):
+            disk.write(path, at, content[at : at + 4096])
+    disk.zero(path, begin)
+    disk.sync()
+    disk.close()
+    assert path.read_bytes() == bytes(content[:begin]).ljust(size, b"\0")
+
+
+def test_zero_reads_and_writes_no_holes_and_no_zeros(tmp_path: Path) -> None:
+    path, size = tmp_path / "f", 1 << 40
+    disk = CountingDisk()
+    disk.create(path, size)
+    disk.write(path, 1 << 39, b"x" * 3 * MIB)
+    disk.write(path, size - 4096, bytes(4096))
+    disk.calls.clear()
+    disk.zero(path, 100)
+    assert 3 <= len(disk.calls) <= 4
+    disk.zero(path, 100)
+    disk.sync()
+    assert disk.calls.count("_pwrite") <= 4
+    disk.close()
+    assert (path.stat().st_size, tree(tmp_path)["f"].pages) == (size, {})
+    assert path.stat().st_blocks * 512 <= 4 * MIB
+
+
+def test_zeros_found_are_synced_too(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(10))
+    disk = CountingDisk()
+    disk.zero(tmp_path / "f", 0)
+    disk.sync()
+    disk.close()
+    assert disk.calls == ["_fsync", "_fsync_directory"]
+
+
+def test_zero_needs_a_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreIOError, match=r"cannot write .*missing.*No such file"):
+        Disk().zero(tmp_path / "missing", 0)
+
+
+# --- Deletions ---------------------------------------------------------------------------------
+
+
+def test_remove_directory_takes_an_empty_one_only(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    disk.create(tmp_path / "a" / "b" / "f", 1)
+    disk.remove_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b" / "f").exists()
+    disk.remove(tmp_path / "a" / "b" / "f")
+    disk.remove_directory(tmp_path / "a" / "b")
+    disk.remove_directory(tmp_path / "a" / "b")
+    disk.remove_directory(tmp_path / "a")
+    disk.remove_directory(tmp_path / "a" / "b")
+    disk.calls.clear()
+    disk.sync()
+    assert disk.calls == ["_fsync_directory"]
+    assert list(tmp_path.iterdir()) == []
+    disk.close()
+
+
+def test_remove_directory_tells_what_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    with pytest.raises(StoreIOError, match="cannot delete"):
+        Disk().remove_directory(tmp_path / "f")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_made_and_goes_again_before_sync_is_not_synced(tmp_path: Path, whole: bool) -> None:
+    disk = Disk()
+    disk.create(tmp_path / "kept", 1)
+    disk.create(tmp_path / "a" / "b" / "f", 1)
+    disk.create(tmp_path / "ab", 1)
+    if whole:
+        disk.remove_tree(tmp_path / "a")
+    else:
+        disk.remove(tmp_path / "a" / "b" / "f")
+        disk.remove_directory(tmp_path / "a" / "b")
+        disk.remove_directory(tmp_path / "a")
+    disk.remove(tmp_path / "a" / "b" / "f")
+    disk.sync()
+    disk.create(tmp_path / "a" / "b" / "f", 2)
+    disk.write(tmp_path / "a" / "b" / "f", 0, b"xy")
+    disk.sync()
+    disk.close()
+    assert {n: c.size for n, c in tree(tmp_path).items()} == {"a/b/f": 2, "ab": 1, "kept": 1}
+
+
+def test_removing_what_another_process_removed_is_synced(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    disk.remove(tmp_path / "missing")
+    disk.sync()
+    assert disk.calls == ["_unlink", "_fsync_directory"]
+
+
+def test_what_another_process_changed_in_a_directory_is_settled(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    disk.settle(tmp_path)
+    disk.settle(tmp_path / "missing")
+    disk.sync()
+    assert disk.calls == ["_fsync_directory"]
+
+
+def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "f").touch()
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "g").touch()
+    (tmp_path / "a" / "link").symlink_to(tmp_path / "kept")
+    (tmp_path / "a" / "dangling").symlink_to(tmp_path / "nowhere")
+    disk = CountingDisk()
+    disk.remove_tree(tmp_path / "a")
+    assert sorted(disk.calls) == ["_rmdir"] * 2 + ["_unlink"] * 3
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["kept", "kept/f"]
+    with pytest.raises(StoreIOError, match="cannot delete"):
+        disk.remove_tree(tmp_path / "a")
+
+
+def test_directories_found_in_a_locked_root_are_made_durable_too(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "a" / "b").mkdir(parents=True)  # by a process that was killed before it came to sync
+    disk = CountingDisk()
+    handle = disk.lock(root / "lock", b"lock")
+    disk.sync()
+    disk.calls.clear()
+    for name in ("f", "g"):
+        disk.create(root / "a" / "b" / name, 1)
+        disk.sync()
+    per_file = ["_create", "_ftruncate", "_fsync"]
+    first, then = ["_fsync_directory"] * 3, ["_fsync_directory"]  # root, a and b; b alone
+    assert disk.calls == [*per_file, *first, *per_file, *then]
+    disk.close()
+    disk.unlock(handle)
+
+
+# --- Failures ----------------------------------------------------------------------------------
+
+
+def work(disk: Disk, root: Path) -> None:
+    """Do all that a disk can do, once."""
+    handle = disk.lock(root / "lock", b"lock")
+    try:
+        disk.create(root / "a" / "f", 10)
+        disk.write(root / "a" / "f", 0, b"x")
+        disk.zero(root / "a" / "f", 0)
+        disk.replace(root / "state", b"1")
+        disk.make_directory(root / "tree" / "b")
+        disk.remove_tree(root / "tree")
+        disk.remove(root / "a" / "f")
+        disk.remove_directory(root / "a")
+        disk.create(root / "g", 10)
+        disk.put(root / "record", [b"1", b"2"])
+        disk.sync()
+        disk.sync_all(root)
+    finally:
+        disk.close()
+        disk.unlock(handle)
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_a_failure_is_told_by_action_and_path(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StoreIOError, match=r"cannot \w+ .*: Input/output error") as caught:
+        work(CountingDisk(fails=name), tmp_path / "root")
+    assert caught.value.path.is_relative_to(tmp_path)
+    assert caught.value.errno == errno.EIO
+    descriptors = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert [d for d in descriptors if d.startswith(str(tmp_path))] == []
+    (tmp_path / "again").mkdir()
+    work(Disk(), tmp_path / "again")
+
+
+def test_a_lock_of_another_process_is_told_as_such(tmp_path: Path) -> None:
+    disk = Disk()
+    handle = disk.lock(tmp_path / "lock", b"lock")
+    with pytest.raises(RootInUseError):
+        disk.lock(tmp_path / "lock", b"lock")
+    disk.unlock(handle)
+    assert (tmp_path / "lock").read_bytes() == b"lock"
+    disk.unlock(disk.lock(tmp_path / "lock", b"other"))
+    assert (tmp_path / "lock").read_bytes() == b"lock"

@@ -1,0 +1,83 @@
+"""A root on a full file system of memory (tmpfs).
+
+There is no page for a hole then: a map that shows one ends the process (SIGBUS), so the root is
+read in a process of its own.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from store.config import config_from, load_config
+from tests.store.reads.test_message_store import START, make_store, numbered
+from tests.support.dispatching import dispatch_all
+from tests.support.volume import mount_tmpfs
+
+VOLUME = 24 << 20
+# Sparse as a broker's: a queue file is longer than what is stored of it, a slot table hardly used.
+CONF = {
+    "mappedFileSizeCommitLog": "4096",
+    "maxHashSlotNum": "1000000",
+    "maxIndexNum": "100000",
+}
+CONFIG = config_from(CONF, version=load_config(Path("none")).version, origin="test")
+READER = """
+import sys
+from pathlib import Path
+from checkpoints.root import DispatchRoot
+from store import MessageStore
+from store.consumequeue.files import queue_end
+from store.errors import StoreIOError
+from streaming.cli import main
+from tests.store.io.test_full_volume import CONFIG
+
+root, output = Path(sys.argv[1]), Path(sys.argv[2])
+with MessageStore.open(root, output) as s:
+    assert s.max_offset_in_queue("T", 0) == 200
+    assert [m.queue_offset for m in s.get_message("T", 0, 199).messages] == [199]
+    assert s.get_message("T", 0, 200).status == "OFFSET_OVERFLOW_ONE"
+    assert s.offset_in_queue_by_time("T", 0, int(sys.argv[3])) == 199
+    for n in range(300):
+        assert len(s.query_message("T", f"k{n}").messages) == (n < 200)
+assert queue_end(output / "consumequeue/T/0", CONFIG.mapped_file_size_consume_queue).end == 4000
+try:
+    DispatchRoot.open(output, root, CONFIG)
+except StoreIOError as e:
+    print(e)
+sys.argv = ["reput", "verify", str(root), "--output", str(output)]
+main()
+"""
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """Mount one."""
+    path = tmp_path / "volume"
+    mount_tmpfs(path, VOLUME)
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until nothing more fits."""
+    with path.open("wb", buffering=0) as f, contextlib.suppress(OSError):
+        while True:
+            f.write(bytes(4096))
+    assert os.statvfs(path).f_bavail == 0
+
+
+def test_reads_need_no_room(tmp_path: Path, volume: Path) -> None:
+    root, output = make_store(tmp_path / "store", numbered(200), CONFIG), volume / "out"
+    (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
+    dispatch_all(root, output, CONFIG)
+    fill(volume / "ballast")
+    arguments = [sys.executable, "-c", READER, str(root), str(output), str(START + 199_000)]
+    read = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert read.returncode == 0, (read.returncode, read.stdout, read.stderr)
+    assert "No space left on device" in read.stdout
+    assert "equal" in read.stdout

@@ -1,0 +1,171 @@
+"""Links below ``consumequeue`` are refused by name: neither followed nor passed over."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpoints.output import check_replaced
+from store import MessageStore
+from store.errors import ConfigError, StoreIOError
+from store.reads.topics import describe_topics
+from store.root.ends import list_queues
+from streaming.cli import run
+from streaming.queries.verify import verify
+from tests.store.reads.test_message_store import CONFIG, make_store, numbered
+from tests.support.dispatching import dispatch_all
+
+LINKS = {
+    "loop": ("a", "."),
+    "second loop": ("T/b", "../../consumequeue"),
+    "topic": ("Linked", "T"),
+    "queue": ("T/1", "0"),
+    "dangling": ("Unmounted", "/nowhere/else"),
+}
+
+LINK = "a symbolic link, which is not followed"
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> tuple[Path, Path]:
+    made = make_store(tmp_path / "store", numbered(20)), tmp_path / "out"
+    dispatch_all(*made, CONFIG)
+    return made
+
+
+def ask_topics(roots: tuple[Path, Path]) -> object:
+    with MessageStore.open(*roots) as s:
+        return [s.queue_ids(topic) for topic in s.topics()]
+
+
+def ask_queues(roots: tuple[Path, Path]) -> None:
+    """Read the queues whose directories the links replace."""
+    with MessageStore.open(*roots) as s:
+        for topic, queue in (("a", 0), ("T/b", 0), ("Linked", 0), ("T", 1), ("Unmounted", 0)):
+            s.get_message(topic, queue, 0)
+
+
+WALKS: dict[str, Callable[[tuple[Path, Path]], object]] = {
+    "list_queues": lambda roots: list(list_queues(roots[1] / "consumequeue")),
+    "topics": ask_topics,
+    "queues": ask_queues,
+    "dispatch": lambda roots: dispatch_anew(*roots),
+}
+
+
+def dispatch_anew(store_root: Path, output: Path) -> None:
+    """Let a dispatch adopt the root, which visits all queues."""
+    (output / "checkpoint").write_bytes(bytes(4096))
+    dispatch_all(store_root, output, CONFIG)
+
+
+@pytest.mark.parametrize("walk", WALKS)
+@pytest.mark.parametrize("kind", LINKS)
+def test_a_link_is_refused_by_name(roots: tuple[Path, Path], kind: str, walk: str) -> None:
+    name, target = LINKS[kind]
+    link = roots[1] / "consumequeue" / name
+    link.symlink_to(target)
+    with pytest.raises(StoreIOError, match="symbolic link") as raised:
+        WALKS[walk](roots)
+    assert raised.value.errno == errno.ELOOP
+    assert raised.value.path == link
+    link.unlink()
+    WALKS[walk](roots)
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_verify_reports_a_link(roots: tuple[Path, Path], kind: str) -> None:
+    name, target = LINKS[kind]
+    link = roots[1] / "consumequeue" / name
+    link.symlink_to(target)
+    found = verify(*roots, CONFIG).differences
+    assert [(d.path, d.expected, d.actual) for d in found] == [(link, "no such file", LINK)]
+
+
+READS: dict[str, Callable[[MessageStore], object]] = {
+    "consumequeue/T/0": lambda s: s.get_message("T", 0, 0),
+    "index": lambda s: s.query_message("T", "k", 1),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_linked_file_is_refused(roots: tuple[Path, Path], name: str) -> None:
+    path = min((roots[1] / name).iterdir())
+    path.rename(roots[1] / "elsewhere")
+    path.symlink_to(roots[1] / "elsewhere")
+    found = verify(*roots, CONFIG).differences
+    assert {(d.path, d.actual) for d in found} == {(path, LINK)}
+    with (
+        MessageStore.open(*roots) as s,
+        pytest.raises(StoreIOError, match="is a symbolic link") as raised,
+    ):
+        READS[name](s)
+    assert raised.value.path == path
+
+
+def test_the_directory_that_is_walked_may_be_a_link(roots: tuple[Path, Path]) -> None:
+    queues = roots[1] / "consumequeue"
+    queues.rename(roots[1] / "elsewhere")
+    queues.symlink_to("elsewhere")
+    assert ask_topics(roots) == [[0]]
+
+
+@pytest.fixture
+def deep(roots: tuple[Path, Path]) -> Iterator[int]:
+    """Make more directories in each other than Python calls may be nested."""
+    at, made = roots[1] / "consumequeue", []
+    for _ in range(1200):
+        at /= "d"
+        at.mkdir()
+        made.append(at)
+    yield len(made)
+    for directory in reversed(made):
+        os.rmdir(directory)
+
+
+def test_directories_may_be_nested_deeper_than_calls(roots: tuple[Path, Path], deep: int) -> None:
+    assert list(list_queues(roots[1] / "consumequeue")) == [("T", 0)]
+    assert ask_topics(roots) == [[0]]
+    assert deep > 1000
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_topics_lists_the_others(
+    roots: tuple[Path, Path], kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name, target = LINKS[kind]
+    link = roots[1] / "consumequeue" / name
+    link.symlink_to(target)
+    assert run(["topics", str(roots[0]), "--output", str(roots[1]), "--json"]) == 6
+    out, err = capfd.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    queues = [(r["topic"], r["queue_id"], r["max_offset"]) for r in rows if r["row"] == "queue"]
+    assert queues == [("T", 0, 20)]
+    assert err.count(f"{link}: it is a symbolic link") == 1
+
+
+def test_topics_lists_the_others_where_a_file_is_a_link(
+    roots: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(roots[1] / "consumequeue/T", roots[1] / "consumequeue/U")
+    path = min((roots[1] / "consumequeue/T/0").iterdir())
+    path.rename(roots[1] / "elsewhere")
+    path.symlink_to(roots[1] / "elsewhere")
+    with MessageStore.open(*roots) as s:
+        overview = describe_topics(s)
+    errors = {t.topic: str(q.damage or "") for t in overview.topics for q in t.queues}
+    assert f"{path}: it is a symbolic link" in errors["T"]
+    assert "U" in errors
+
+
+@pytest.mark.parametrize("name", ["consumequeue/T/0", "index"])
+def test_a_rebuild_names_a_linked_file_as_a_link(roots: tuple[Path, Path], name: str) -> None:
+    path = min((roots[1] / name).iterdir())
+    path.rename(roots[1] / "elsewhere")
+    path.symlink_to(roots[1] / "elsewhere")
+    with pytest.raises(ConfigError, match="is a symbolic link"):
+        check_replaced(roots[1])

@@ -1,0 +1,123 @@
+"""Entries with the name of a store's file that are no readable regular file: errors by name."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.commitlog.commit_log import CommitLog
+from store.errors import StoreIOError
+from store.index.file import list_index_files
+from store.io.mapped_file import MappedFileQueue, file_name
+from streaming.cli import run
+from tests.logs.build import build_log, write_log
+from tests.store.reads.test_message_store import CONFIG, numbered
+from tests.streaming.cli.test_read_odd import make
+from tests.streaming.cli.test_read_odd import numbered as odd
+
+NAME = file_name(0)
+ENTRIES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "dangling": (lambda p: p.symlink_to("/not/mounted"), "does not exist .*: /not/mounted$"),
+    "loop": (lambda p: p.symlink_to(p.name), "Too many levels of symbolic links"),
+    "fifo": (os.mkfifo, "not a regular file"),
+    "device": (lambda p: p.symlink_to("/dev/zero"), "not a regular file"),
+    "self": (lambda p: p.symlink_to("."), "not a regular file"),
+    "directory": (os.mkdir, "not a regular file"),
+}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    write_log(build_log(numbered(200), CONFIG.mapped_file_size_commit_log), tmp_path / "log")
+    assert len(list((tmp_path / "log").iterdir())) > 1
+    return tmp_path / "log"
+
+
+@pytest.mark.parametrize("kind", ENTRIES)
+@pytest.mark.parametrize("at", [0, -1])
+def test_an_entry_of_the_log_is_never_passed_over(log: Path, kind: str, at: int) -> None:
+    make_entry, reason = ENTRIES[kind]
+    path = sorted(log.iterdir())[at]
+    opened, unchanged = CommitLog([log], CONFIG), CommitLog([log], CONFIG)
+    path.unlink()
+    make_entry(path)
+    for read in (
+        lambda: CommitLog([log], CONFIG),
+        opened.refresh,
+        unchanged.refresh_if_changed,
+    ):
+        with pytest.raises(StoreIOError, match=reason) as raised:
+            read()
+        assert raised.value.path == path
+
+
+def test_a_file_of_the_log_may_be_a_link(log: Path, tmp_path: Path) -> None:
+    before = CommitLog([log], CONFIG).max_offset()
+    path = min(log.iterdir())
+    shutil.move(path, tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert CommitLog([log], CONFIG).min_offset() == 0
+    assert CommitLog([log], CONFIG).max_offset() == before
+
+
+def test_a_directory_of_the_log_that_is_a_dangling_link_is_not_empty(log: Path) -> None:
+    other = log.with_name("other")
+    other.symlink_to("/not/mounted")
+    with pytest.raises(StoreIOError, match="does not exist") as raised:
+        CommitLog([log, other], CONFIG)
+    assert raised.value.path == other
+
+
+@pytest.mark.parametrize("name", [".copy", "notes"])
+@pytest.mark.parametrize("kind", ["dangling", "fifo", "directory"])
+def test_other_names_are_passed_over(log: Path, name: str, kind: str) -> None:
+    before = CommitLog([log], CONFIG).max_offset()
+    ENTRIES[kind][0](log / name)
+    assert CommitLog([log], CONFIG).max_offset() == before
+
+
+@pytest.mark.parametrize("kind", [*ENTRIES, "link"])
+def test_queue_and_index_files_are_no_links(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "file").write_bytes(bytes(100))
+    for name, read in (
+        (NAME, lambda: MappedFileQueue([tmp_path / "d"], 100)),
+        ("2" * 17, lambda: list_index_files(tmp_path / "d")),
+    ):
+        path = tmp_path / "d" / name
+        path.parent.mkdir()
+        if kind == "link":
+            path.symlink_to(tmp_path / "file")
+        else:
+            ENTRIES[kind][0](path)
+        is_link = kind not in {"fifo", "directory"}
+        with pytest.raises(StoreIOError, match="symbolic link" if is_link else "regular") as raised:
+            read()
+        assert raised.value.path == path
+        shutil.rmtree(tmp_path / "d")
+
+
+def test_a_dangling_log_file_has_not_expired(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store, output = make(tmp_path / "store", odd(*range(100))), str(tmp_path / "out")
+    assert run(["rebuild", store, "--output", output]) == 0
+    path = min((tmp_path / "store" / "commitlog").iterdir())
+    path.rename(tmp_path / "keep")
+    path.symlink_to("/not/mounted")
+    capfd.readouterr()
+    for arguments in (
+        ["rebuild", store, "--output", output],
+        ["rebuild", store, "--output", output, "--topic", "T"],
+        ["verify", store, "--output", output],
+        ["message", store, "--commit-log-offset", "0"],
+        ["get", store, "--topic", "T", "--queue", "0", "--offset", "0"],
+    ):
+        assert run(arguments) == 6, arguments
+        error = capfd.readouterr().err
+        assert str(path) in error, arguments
+        assert "a symbolic link whose target does not exist" in error, arguments
+    path.unlink()
+    (tmp_path / "keep").rename(path)
+    assert run(["verify", store, "--output", output]) == 0

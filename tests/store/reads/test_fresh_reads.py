@@ -1,0 +1,193 @@
+"""A store that stays open sees what changes, though it lists directories only when it must."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store import MessageStore
+from store.errors import DamageError
+from store.io import mapped_file
+from store.io.mapped_file import DirectoryWatch, MappedFileQueue, file_name
+from tests.store.reads.test_message_store import CONFIG, FILE_SIZE, make_store, numbered, offsets
+from tests.support.dispatching import dispatch_all
+
+HOUR_NS = 3600 * 10**9
+
+
+def settle(directory: Path) -> None:
+    """Let the last change of a directory be an hour old."""
+    then = time.time_ns() - HOUR_NS + 12_345
+    os.utime(directory, ns=(then, then))
+
+
+def is_asked_again(watch: DirectoryWatch) -> bool:
+    changed = watch.may_have_changed()
+    watch.trust()
+    return changed
+
+
+def test_a_directory_is_listed_again_only_where_it_may_have_changed(tmp_path: Path) -> None:
+    settle(tmp_path)
+    watch = DirectoryWatch([tmp_path])
+    assert [is_asked_again(watch) for _ in range(3)] == [True, False, False]
+    (tmp_path / "new").touch()
+    assert is_asked_again(watch)
+    assert is_asked_again(watch)  # another change could have the same time
+    settle(tmp_path)
+    assert [is_asked_again(watch) for _ in range(2)] == [True, False]
+
+
+def test_a_time_without_fractions_is_trusted_later(tmp_path: Path) -> None:
+    watch = DirectoryWatch([tmp_path])
+    second = time.time_ns() // 10**9 * 10**9
+    for age, is_trusted in ((0, False), (1, False), (4, True)):
+        os.utime(tmp_path, ns=(second, second - age * 10**9))
+        assert is_asked_again(watch)
+        assert is_asked_again(watch) != is_trusted
+
+
+def test_a_listing_that_failed_is_not_trusted(tmp_path: Path) -> None:
+    queue = MappedFileQueue([tmp_path], 100)
+    bad = tmp_path / "bad"
+    bad.touch()
+    settle(tmp_path)
+    for _ in range(2):
+        with pytest.raises(DamageError):
+            queue.refresh_if_changed()
+
+
+def test_a_file_that_is_being_created_is_seen_when_it_has_its_size(tmp_path: Path) -> None:
+    path = tmp_path / file_name(0)
+    path.touch()
+    settle(tmp_path)
+    queue = MappedFileQueue([tmp_path], 100)
+    queue.refresh_if_changed()
+    os.truncate(path, 100)
+    queue.refresh_if_changed()
+    assert [file.length for file in queue.files] == [100]
+
+
+def test_a_truncated_file_that_is_extended_in_place_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / file_name(0)
+    path.write_bytes(bytes(100))
+    settle(tmp_path)
+    queue = MappedFileQueue([tmp_path], 100)
+    assert queue.refresh_if_changed()
+    os.truncate(path, 50)
+    queue.refresh()
+    os.truncate(path, 100)
+    assert queue.refresh_if_changed()
+    assert [file.length for file in queue.files] == [100]
+    assert not queue.refresh_if_changed()
+
+
+@pytest.mark.parametrize("is_newest", [True, False], ids=["newest", "older"])
+def test_an_index_file_that_is_being_created_holds_nothing_yet(
+    tmp_path: Path, is_newest: bool
+) -> None:
+    root = make_store(tmp_path / "store", numbered(200))
+    output, view = tmp_path / "out", tmp_path / "view"
+    dispatch_all(root, output, CONFIG)
+    for name in ("consumequeue", "index"):
+        shutil.copytree(output / name, view / name)  # as a broker's: the same files, no progress
+    paths = sorted((view / "index").iterdir())
+    name = int(paths[-1].name) + 1 if is_newest else int(paths[0].name) - 1
+    new = view / "index" / str(name)
+    with MessageStore.open(root, view) as s:
+        expected = s.query_message("T", "all", 999)
+        assert len(expected.messages) == 200
+        new.touch()
+        if is_newest:
+            assert s.query_message("T", "all", 999) == expected
+            os.truncate(new, paths[0].stat().st_size)
+            assert s.query_message("T", "all", 999).messages == expected.messages
+        else:
+            with pytest.raises(DamageError, match="0 bytes"):
+                s.query_message("T", "all", 999)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Rename another file over this one."""
+    other = path.with_name(f".{path.name}")
+    other.write_bytes(content)
+    other.replace(path)
+
+
+@pytest.mark.parametrize("is_settled", [True, False], ids=["settled", "just made"])
+def test_an_open_store_sees_files_that_come_and_go(tmp_path: Path, is_settled: bool) -> None:
+    root, output = make_store(tmp_path / "store", numbered(120)), tmp_path / "out"
+    dispatch_all(root, output, CONFIG)
+    queue = output / "consumequeue/T/0"
+    if is_settled:
+        settle(root / "commitlog")
+        settle(queue)
+    with MessageStore.open(root, output) as s:
+        assert s.max_offset_in_queue("T", 0) == 120
+        make_store(root, numbered(200))  # the log grows, in its files and by new ones
+        dispatch_all(root, output, CONFIG)
+        assert offsets(s.get_message("T", 0, 119, 32).messages) == [119]  # its file ends there
+        assert offsets(s.get_message("T", 0, 195).messages) == [195, 196, 197, 198, 199]
+        content = (queue / file_name(0)).read_bytes()
+        replace_file(queue / file_name(0), bytes(400))
+        with pytest.raises(DamageError):
+            s.get_message("T", 0, 0)
+        replace_file(queue / file_name(0), content)
+        assert offsets(s.get_message("T", 0, 0, 1).messages) == [0]
+        (root / "commitlog" / file_name(0)).unlink()
+        assert s.get_message("T", 0, 0).status == "OFFSET_TOO_SMALL"
+
+
+def cut_queue(root: Path, output: Path) -> None:
+    os.truncate(output / "consumequeue/T/0" / file_name(0), 20)
+
+
+def cut_log(root: Path, output: Path) -> None:
+    os.truncate(root / "commitlog" / file_name(0), FILE_SIZE // 4)
+
+
+def cut_index(root: Path, output: Path) -> None:
+    os.truncate(max((output / "index").iterdir()), 40)
+
+
+@pytest.mark.parametrize("cut", [cut_queue, cut_log, cut_index])
+def test_a_file_cut_off_under_an_open_store_is_damage_and_no_crash(
+    tmp_path: Path, cut: Callable[[Path, Path], None]
+) -> None:
+    root, output = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
+    dispatch_all(root, output, CONFIG)
+    for directory in (root / "commitlog", output / "consumequeue/T/0", output / "index"):
+        settle(directory)
+    with MessageStore.open(root, output) as s:
+        assert len(s.get_message("T", 0, 0).messages) == 20
+        assert s.query_message("T", "k199").messages
+        cut(root, output)
+        with pytest.raises(DamageError, match="bytes"):
+            (s.query_message("T", "k199"), s.get_message("T", 0, 0))
+
+
+def test_a_missing_file_stays_damage_however_often_one_asks(tmp_path: Path) -> None:
+    root, output = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
+    dispatch_all(root, output, CONFIG)
+    queue = output / "consumequeue/T/0"
+    with MessageStore.open(root, output) as s:
+        assert s.max_offset_in_queue("T", 0) == 200
+        (queue / file_name(400)).unlink()
+        settle(queue)
+        for _ in range(3):
+            with pytest.raises(DamageError, match="missing"):
+                s.get_message("T", 0, 0)
+
+
+def test_not_all_files_are_kept_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped_file, "_MAPS_MAX", 3)
+    root = make_store(tmp_path / "store", numbered(200))
+    dispatch_all(root, tmp_path / "out", CONFIG)
+    with MessageStore.open(root, tmp_path / "out") as s:
+        for _ in range(2):
+            for at in range(0, 200, 20):
+                assert offsets(s.get_message("T", 0, at).messages) == list(range(at, at + 20))
+        assert len(mapped_file._MAPPED) <= 3

@@ -1,0 +1,142 @@
+"""Long polling: a held read returns with its message, in whichever process it is dispatched."""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from store import MessageStore
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.planner import LogPlanner
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.scanner import Scanner
+from store.commitlog.writer import CommitLogWriter
+from store.config import StoreConfig
+from store.reads.get_message import GetMessageResult, parse_tags
+from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
+from tests.support.dispatching import dispatch_all
+
+CONFIG = StoreConfig(mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=2000)
+SOON = 10.0  # far more than it takes, far less than the reads would wait
+
+
+def append(root: Path, *tags: str) -> None:
+    """Append messages with these tags to queue T/0 and dispatch them."""
+    with CommitLogWriter(root / "store", CONFIG) as writer:
+        for tag in tags:
+            writer.append(NewMessage("T", 0, tag.encode(), make_properties(tags=tag)))
+    dispatch_all(root / "store", root / "out", CONFIG)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Make a root with two messages."""
+    append(tmp_path, "A", "B")
+    return tmp_path
+
+
+def newest(root: Path) -> DispatchRequests:
+    """Scan the last message of the log."""
+    log = CommitLog(CONFIG.commit_log_paths(root / "store"), CONFIG)
+    (part,) = LogPlanner(log, lambda: True).plan(0).ranges
+    (requests,) = Scanner(CONFIG).read(part)
+    assert isinstance(requests, DispatchRequests)
+    return requests.slice(len(requests) - 1, len(requests))
+
+
+def read(root: Path, offset: int, tags: str = "*", wait_seconds: float = 60) -> GetMessageResult:
+    with MessageStore.open(root / "store", root / "out") as s:
+        return s.get_message("T", 0, offset, tags=tags, wait_seconds=wait_seconds)
+
+
+def until_held(root: Path, count: int = 1) -> None:
+    """Wait until so many reads of this process are held on a root."""
+    service, deadline = PullRequestHoldService.of(root / "out"), time.monotonic() + SOON
+    while service.held_count() < count:
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.001)
+
+
+def during(root: Path, do: Callable[[], None], *reads: tuple[int, str]) -> list[GetMessageResult]:
+    """Begin reads (offset, tags), do something once all are held, and return their results."""
+    with ThreadPoolExecutor(len(reads)) as pool:
+        results = [pool.submit(read, root, *r) for r in reads]
+        until_held(root, len(reads))
+        do()
+        return [r.result(SOON) for r in results]
+
+
+def test_a_message_dispatched_in_this_process_ends_the_wait(root: Path) -> None:
+    (found,) = during(root, lambda: append(root, "C"), (2, "*"))
+    assert [m.body for m in found.messages] == [b"C"]
+    assert (found.status, found.next_begin_offset) == ("FOUND", 3)
+
+
+def test_a_message_dispatched_by_another_process_ends_the_wait(root: Path) -> None:
+    def elsewhere() -> None:
+        process = multiprocessing.get_context("spawn").Process(target=append, args=(root, "C"))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+    (found,) = during(root, elsewhere, (2, "*"))
+    assert [m.body for m in found.messages] == [b"C"]
+
+
+def test_other_tags_are_passed_over(root: Path) -> None:
+    def both() -> None:
+        append(root, "C", "C")
+        append(root, "D")
+
+    (found,) = during(root, both, (2, "D || E"))
+    assert [m.body for m in found.messages] == [b"D"]
+    assert found.next_begin_offset == 5
+
+
+def test_a_wait_that_is_over_says_where_to_go_on(root: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(read, root, 2, "D", 1.0)
+        until_held(root)
+        append(root, "C")
+        result = waiting.result(SOON)
+    assert (result.status, result.next_begin_offset) == ("OFFSET_OVERFLOW_ONE", 3)
+    assert result.messages == ()
+
+
+def test_only_the_queues_end_is_waited_for(root: Path) -> None:
+    began = time.monotonic()
+    assert read(root, 5).status == "OFFSET_OVERFLOW_BADLY"
+    assert read(root, 0, "D").status == "NO_MATCHED_MESSAGE"
+    assert read(root, 1).status == "FOUND"
+    assert time.monotonic() - began < SOON
+
+
+def test_many_waiters_each_get_their_message_and_cost_no_busy_loop(root: Path) -> None:
+    held = [(2, "*")] * 50
+    with ThreadPoolExecutor(len(held)) as pool:
+        results = [pool.submit(read, root, *r) for r in held]
+        until_held(root, len(held))
+        before = time.process_time()
+        threading.Event().wait(2)
+        assert time.process_time() - before < 0.5
+        append(root, "C")
+        assert {r.result(SOON).messages[0].body for r in results} == {b"C"}
+
+
+def test_a_dispatcher_wakes_those_alone_whose_queue_and_tags_fit(root: Path) -> None:
+    service = PullRequestHoldService.of(root / "out")
+    reads = [
+        HeldRead(topic, queue, parse_tags(tags))
+        for topic, queue, tags in (("T", 0, "C"), ("T", 0, "D"), ("T", 1, "*"), ("T", 0, "*"))
+    ]
+    append(root, "C")
+    requests = newest(root)
+    for held in reads:
+        with service.hold(held):
+            service.notify_message_arriving(requests)
+    assert [held.wait(0) for held in reads] == [True, False, False, True]

@@ -1,0 +1,218 @@
+"""`reput dispatch` and `reput demo` as processes: exit codes, signals, what they print."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkpoints.progress import read_progress
+from tests.streaming.queries.test_dispatch import corrupt, make_store
+from tests.support.commands import REPUT, reput
+from tests.support.dispatching import assert_same_store, dispatch_all
+
+pytestmark = pytest.mark.spark
+
+
+def test_available_now_dispatches_and_says_what_it_did(tmp_path: Path) -> None:
+    store, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store, 700)
+    done = reput("dispatch", store, "--output", output, "--available-now", "--json")
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [e["event"] for e in events if e["event"] in ("start", "stop")] == ["start", "stop"]
+    assert events[-1]["messages"] == 700
+    dispatch_all(store, tmp_path / "expected", config)
+    assert_same_store(output, tmp_path / "expected")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_cleanly_and_it_goes_on_later(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    store, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store, 2_000)
+    arguments = ["dispatch", str(store), "--output", str(output), "--max-bytes-per-trigger", "20k"]
+    with subprocess.Popen(
+        [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if " progress " in line:
+                break
+        os.killpg(process.pid, number)  # as a terminal does, and `timeout`
+        rest = process.stderr.read()
+        assert process.wait() == 0, rest
+    assert " stop messages=" in rest
+    assert "Traceback" not in rest
+    assert not (output / "abort").exists()
+    progress = read_progress(output)
+    assert progress is not None
+    assert progress.reput_from_offset > 0
+    assert reput("dispatch", store, "--output", output, "--available-now").returncode == 0
+    dispatch_all(store, tmp_path / "expected", config)
+    assert_same_store(output, tmp_path / "expected")
+
+
+def test_damage_exits_with_3_and_one_clear_message(tmp_path: Path) -> None:
+    store, output = tmp_path / "store", tmp_path / "out"
+    make_store(store, 1_000)
+    path = store / "commitlog" / f"{0:020d}"
+    corrupt(path, 4)
+    stopped = reput("dispatch", store, "--output", output, "--available-now")
+    assert stopped.returncode == 3, stopped.stderr
+    message = [line for line in stopped.stderr.splitlines() if line.startswith("reput: ")]
+    assert len(message) == 1
+    assert f"damaged: {path} at offset 0: no record starts here (bad magic)" in message[0]
+    assert "failOnDataLoss=false" in message[0]
+    assert "Traceback" not in stopped.stderr
+    options = ["--available-now", "--fail-on-data-loss", "false"]
+    assert reput("dispatch", store, "--output", output, *options).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--broker-version", "3.0"], 2, "3.0"),
+        (["--max-bytes-per-trigger", "many"], 2, "many"),
+        (["--fail-on-data-loss", "perhaps"], 2, "perhaps"),
+        (["--from-time", "soon"], 2, "soon"),
+        (["--trigger-interval", "banana"], 2, "banana"),
+        (["--available-now", "--trigger-interval", "banana"], 2, "banana"),
+        (["--nonsense"], 2, "--nonsense"),
+        (["--broker-conf", "missing.conf"], 6, "missing.conf"),
+    ],
+)
+def test_wrong_options_are_named(
+    tmp_path: Path, arguments: list[str], code: int, says: str
+) -> None:
+    make_store(tmp_path / "store", 5)
+    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", *arguments)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert not (tmp_path / "out" / "consumequeue").exists()
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        ("storeType=defaultRocksDB", "RocksDB"),
+        ("enableDLegerCommitLog=true", "DLedger"),
+        ("enableCalcFilterBitMap=true", "bitmaps"),
+        (
+            "messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore",
+            "tiered store",
+        ),
+    ],
+)
+def test_stores_of_other_kinds_exit_with_5(tmp_path: Path, conf: str, says: str) -> None:
+    make_store(tmp_path / "store", 5)
+    (tmp_path / "store" / "broker.conf").write_text(conf + "\n")
+    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    assert done.returncode == 5, done.stderr
+    assert says in done.stderr
+
+
+def test_a_signal_while_spark_starts_is_a_clean_stop(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", 5)
+    arguments = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+    with subprocess.Popen(
+        [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        assert " start " in process.stderr.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait() == 0, rest
+    assert "Traceback" not in rest
+    assert not (tmp_path / "out" / "abort").exists()
+
+
+def test_no_java_exits_with_7_and_gives_the_root_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path / "store", 5)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", "--available-now")
+    assert done.returncode == 7, done.stderr
+    assert f"JAVA_HOME={tmp_path}/no-java has no bin/java" in done.stderr
+    assert not (tmp_path / "out" / "abort").exists()
+
+
+def test_a_dispatch_waits_for_the_first_file_of_a_log_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    arguments = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+    with subprocess.Popen(
+        [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if " warning " in line)
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait() == 0, rest
+    assert f"{tmp_path}/store/commitlog" in said
+
+
+def test_the_current_log_of_a_directory_without_files_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", "--available-now")
+    assert done.returncode == 2
+    assert f"{tmp_path}/store/commitlog holds no commit log file" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_demo_ends_by_itself_and_verifies(tmp_path: Path) -> None:
+    done = reput("demo", "--seconds", "2", "--directory", tmp_path / "demo")
+    assert done.returncode == 0, done.stderr
+    assert "equal:" in done.stdout
+    assert "What just happened" in done.stdout
+
+
+def changed(change: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run `reput` with something of it changed."""
+    program = f"import streaming.cli.{change}; from streaming.cli import main; main()"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_demo_says_so_where_the_dispatch_does_not_catch_up(tmp_path: Path) -> None:
+    change = "demo as d; d._CATCH_UP_SECONDS = 0.0"
+    done = changed(change, "demo", "--seconds", "0.5", "--directory", tmp_path / "demo")
+    assert done.returncode == 3
+    assert "reput: the dispatch did not catch up within 0 s" in done.stderr
+
+
+def test_a_query_that_ends_by_itself_without_an_error_is_one(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", 20)
+    change = "dispatch as d; d._wait = lambda running, stop: running.query.stop()"
+    done = changed(change, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    assert done.returncode == 7
+    assert "Spark ended the query and did not say why" in done.stderr
+
+
+FULL_AFTER_STOP = """dispatch
+import errno, os, signal, threading
+from store.io.disk import Disk
+from store.errors import StoreIOError
+from streaming.sinks.ordered_sink import BatchSink
+stopping, sync = threading.Event(), Disk.sync
+BatchSink.stop_waiting = lambda sink: stopping.set()
+def full(disk):
+    if threading.current_thread() is threading.main_thread():
+        return sync(disk)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert stopping.wait(60)
+    raise StoreIOError("sync", "out", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+Disk.sync = full"""
+
+
+def test_an_error_in_the_last_batch_after_a_signal_is_not_swallowed(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", 300)
+    done = changed(FULL_AFTER_STOP, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    assert done.returncode == 6, done.stderr
+    assert "reput: cannot sync out: No space left on device" in done.stderr.splitlines()
+    again = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", "--available-now")
+    assert again.returncode == 0, again.stderr

@@ -1,0 +1,118 @@
+"""Reads on odd roots: messages that a broker has displaced, and the log of another store."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from checkpoints.root import DispatchRoot
+from store import MessageStore
+from store.config import StoreConfig
+from store.errors import ConfigError
+from streaming.cli import run
+from tests.logs.build import Message, build_log, write_log
+from tests.support.dispatching import dispatch_all
+
+FILE_SIZE = 4096
+CONFIG = replace(
+    StoreConfig(),
+    mapped_file_size_commit_log=FILE_SIZE,
+    mapped_file_size_consume_queue=400,
+    max_hash_slot_num=5,
+    max_index_num=100,
+)
+CONF = f"""
+mappedFileSizeCommitLog={FILE_SIZE}
+mappedFileSizeConsumeQueue=400
+maxHashSlotNum=5
+maxIndexNum=100
+"""
+QUEUE = ("--topic", "T", "--queue", "0")
+MULTI = [("INNER_MULTI_DISPATCH", "%LMQ%a"), ("INNER_MULTI_QUEUE_OFFSET", "0"), ("TAGS", "B")]
+
+
+def make(root: Path, messages: list[Message], config: StoreConfig = CONFIG) -> str:
+    """Write a store and dispatch it into itself."""
+    write_log(build_log(messages, FILE_SIZE), root / "commitlog")
+    (root / "broker.conf").write_text(CONF)
+    dispatch_all(root, root, config)
+    return str(root)
+
+
+def shown_offsets(out: str) -> list[int]:
+    """Return the column of queue offsets of a table."""
+    return [int(line.split()[1]) for line in out.splitlines() if line.split()[:1] == ["0"]]
+
+
+def numbered(*queue_offsets: int) -> list[Message]:
+    """Make messages of one queue with these queue offsets, tags by turns."""
+    return [
+        Message(topic="T", queue_offset=at, properties=[("TAGS", "AB"[n % 2])])
+        for n, at in enumerate(queue_offsets)
+    ]
+
+
+def test_messages_that_lie_elsewhere_than_they_say_are_noted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = make(tmp_path, numbered(0, 1, 7, 8, 20))  # a broker closes the gaps
+    with MessageStore.open(root) as s:
+        found = s.get_message("T", 0, 1, tags="A")
+        assert [m.queue_offset for m in found.messages] == [7, 20]
+        assert found.message_queue_offsets == (2, 4)
+    assert run(["get", root, *QUEUE, "--offset", "1"]) == 0
+    out, err = capfd.readouterr()
+    assert shown_offsets(out) == [1, 7, 8, 20]
+    assert err.startswith("3 of these messages lie elsewhere ")
+    assert "the first has 7 and lies at 2;" in err
+    assert err.count("\n") == 1
+    assert run(["get", root, *QUEUE, "--offset", "3", "--tags", "A"]) == 0
+    assert "the first has 20 and lies at 4;" in capfd.readouterr().err
+    assert run(["get", root, *QUEUE, "--offset", "0", "--max", "2"]) == 0
+    assert capfd.readouterr().err == ""
+    assert run(["get", root, *QUEUE, "--offset", "3", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert ([json.loads(line)["queue_offset"] for line in out.splitlines()], err) == ([8, 20], "")
+
+
+def test_a_message_in_a_further_queue_is_not_displaced(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = replace(CONFIG, enable_multi_dispatch=True, enable_lmq=True)
+    messages = [*numbered(0, 1), Message(topic="T", queue_offset=2, properties=MULTI)]
+    root = make(tmp_path, messages, config)
+    (tmp_path / "broker.conf").write_text(CONF + "enableMultiDispatch=true\nenableLmq=true\n")
+    assert run(["get", root, "--topic", "%LMQ%a", "--queue", "0", "--offset", "0"]) == 0
+    out, err = capfd.readouterr()
+    assert (shown_offsets(out), err) == ([2], "")
+
+
+def test_the_wrong_store_is_told_alike_by_dispatch_verify_and_reads(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    right, wrong, copy = (tmp_path / name for name in ("right", "wrong", "copy"))
+    make(right, numbered(0, 1, 2))
+    make(wrong, [replace(m, body=b"other") for m in numbered(0, 1, 2)])
+    shutil.copytree(right / "commitlog", copy / "commitlog")
+    shutil.copy(right / "broker.conf", copy)
+    output = tmp_path / "out"
+    dispatch_all(right, output, CONFIG)
+    says = f"{output} was made from {right}, not from {wrong}"
+    read = ["get", str(wrong), *QUEUE, "--offset", "0"]
+    for command in (read, ["verify", str(wrong)]):
+        assert run([*command, "--output", str(output)]) == 2
+        assert f"reput: {says}: the log" in capfd.readouterr().err
+    with pytest.raises(ConfigError, match=f"^{says}; "):
+        DispatchRoot.open(output, wrong, CONFIG)
+    for store in (right, copy):  # a store may lie elsewhere now
+        assert run(["get", str(store), "--output", str(output), *QUEUE, "--offset", "0"]) == 0
+        assert run(["verify", str(store), "--output", str(output)]) == 0
+    # In place the log has changed: that is not the wrong store.
+    shutil.rmtree(right)
+    shutil.copytree(wrong, right)
+    for command in (["get", str(right), *QUEUE, "--offset", "0"], ["verify", str(right)]):
+        capfd.readouterr()
+        assert run([*command, "--output", str(output)]) == 3
+        assert "was made from" not in capfd.readouterr().err

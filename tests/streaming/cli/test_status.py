@@ -1,0 +1,126 @@
+"""``reput status``: stuck or not, as a health check sees it."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.config import StoreConfig
+from store.root.progress import PROGRESS
+from streaming.cli import run
+from tests.logs.build import Message, build_log, write_log
+from tests.support.dispatching import dispatch_all
+
+FILE_SIZE = 4096
+CONF = f"mappedFileSizeCommitLog={FILE_SIZE}\nmappedFileSizeConsumeQueue=400\n"
+CONFIG = StoreConfig(mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=400)
+HOUR = 3_600_000
+
+
+class Made:
+    """A store of messages stored an hour ago; as many as are wanted have been dispatched."""
+
+    def __init__(self, root: Path) -> None:
+        self.store, self.output = root / "store", root / "out"
+        self.now = int(time.time() * 1000)
+        self.store.mkdir()
+        (self.store / "broker.conf").write_text(CONF)
+
+    def write(self, count: int, *, last: int = HOUR) -> None:
+        """Write messages of an hour ago; the last one of so long ago."""
+        shutil.rmtree(self.store / "commitlog", ignore_errors=True)
+        messages = [
+            Message(
+                topic="T",
+                queue_offset=n,
+                body=b"x" * 100,
+                store_timestamp=self.now - (last if n == count - 1 else HOUR),
+            )
+            for n in range(count)
+        ]
+        write_log(build_log(messages, FILE_SIZE), self.store / "commitlog")
+
+    def dispatch(self, *, ago: int) -> int:
+        """Dispatch what is there, as if it had been so long ago; return up to where."""
+        dispatch_all(self.store, self.output, CONFIG)
+        then = self.now / 1000 - ago / 1000
+        os.utime(self.output / PROGRESS, (then, then))
+        return int(
+            json.loads((self.output / PROGRESS).read_text().splitlines()[0])["reput_from_offset"]
+        )
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return Made(tmp_path)
+
+
+def status(
+    made: Made, capture: pytest.CaptureFixture[str], *options: str
+) -> tuple[int, dict[str, Any]]:
+    code = run(["status", str(made.store), "--output", str(made.output), "--json", *options])
+    out, _ = capture.readouterr()
+    return code, json.loads(out)
+
+
+@pytest.mark.parametrize("count", [5, 19, 40])
+def test_nothing_waits_at_the_end_of_the_log(
+    made: Made, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    made.write(count)
+    end = made.dispatch(ago=HOUR)
+    code, said = status(made, capsys)
+    assert (code, said["reput_from_offset"], said["waiting_timestamp"]) == (0, end, None)
+    assert (said["is_stuck"], said["stuck_ms"]) == (False, 0)
+
+
+# The message that waits is the next of the file, or the first of the next file behind a blank.
+@pytest.mark.parametrize("count", range(5, 40))
+def test_a_message_that_waits_for_long_is_stuck(
+    made: Made, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    made.write(count)
+    made.dispatch(ago=HOUR // 2)
+    made.write(count + 1)
+    code, said = status(made, capsys)
+    assert (code, said["is_stuck"]) == (1, True)
+    assert said["waiting_timestamp"] == made.now - HOUR
+    assert HOUR // 2 - 1000 <= said["stuck_ms"] < HOUR // 2 + 60_000
+
+
+def test_who_catches_up_with_an_old_log_is_not_stuck(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.write(5)
+    made.dispatch(ago=5_000)
+    made.write(9)
+    assert status(made, capsys)[0] == 0
+    assert status(made, capsys, "--stuck-after", "4")[0] == 1
+
+
+def test_who_was_idle_for_long_is_not_stuck_when_a_message_comes(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.write(5)
+    made.dispatch(ago=HOUR)
+    made.write(6, last=1000)
+    code, said = status(made, capsys)
+    assert (code, said["waiting_timestamp"]) == (0, made.now - 1000)
+
+
+def test_words_and_exit_codes(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    made.write(5)
+    command = ["status", str(made.store), "--output", str(made.output)]
+    made.output.mkdir()
+    assert run(command) == 2
+    assert "holds no dispatch" in capsys.readouterr().err
+    made.dispatch(ago=HOUR)
+    assert run(command) == 0
+    assert "nothing waits" in capsys.readouterr().out
+    made.write(6)
+    assert run(command) == 1
+    assert "a message waits since 1h 00m, nothing was dispatched since" in capsys.readouterr().out

@@ -1,0 +1,136 @@
+"""The command ``reput rebuild``: by threads without a JVM, and by a Spark query."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from checkpoints.swap import WHOLE_DIR
+from store.config import load_config
+from store.errors import DamageError, StoreIOError
+from streaming.cli import run
+from streaming.queries.rebuild import Rebuilt, rebuild_root, take_root
+from streaming.queries.spark_feed import spark_feed
+from tests.checkpoints.test_retention import log_files
+from tests.conftest import ARCHIVES, Golden, archive_name
+from tests.logs.build import Message
+from tests.support.commands import reput
+from tests.support.dispatching import assert_same_store, built_tree, dispatch_all
+from tests.support.verify_stores import CONFIG, flip, messages, write_store
+
+REAL = {"g1", "g3", "g5", "g7", "g10"}
+CONF = """mappedFileSizeCommitLog=4096
+mappedFileSizeConsumeQueue=100
+maxHashSlotNum=7
+maxIndexNum=13
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    sent = [*messages(30), *(Message("Other", queue_offset=n, body=b"\xff") for n in range(3))]
+    root = write_store(tmp_path, sent)
+    (root / "broker.conf").write_text(CONF)
+    return root
+
+
+def rebuild_by_spark(
+    spark: SparkSession, store_root: Path, output: Path, version: str | None = None
+) -> tuple[Rebuilt, list[tuple[int, int]]]:
+    """Rebuild by a query; return also the progress that was told."""
+    told: list[tuple[int, int]] = []
+    conf = store_root / "broker.conf"
+    feed = spark_feed(spark, store_root, load_config(store_root, conf, version))
+    root = take_root(store_root, output, conf, version)
+    return rebuild_root(root, feed, lambda done, total: told.append((done, total))), told
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "golden", [p for p in ARCHIVES if archive_name(p) in REAL], indirect=True, ids=archive_name
+)
+def test_a_real_store_is_rebuilt_by_a_query(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    rebuilt, told = rebuild_by_spark(spark, golden.store_root, tmp_path, golden.version)
+    assert_same_store(tmp_path, golden.expected)
+    assert rebuilt.messages > 0
+    assert told[-1][0] == told[-1][1] == rebuilt.end_offset - rebuilt.begin_offset
+    assert not (tmp_path / WHOLE_DIR).exists()
+
+
+@pytest.mark.spark
+def test_damage_that_a_query_met_is_told_when_all_before_it_is_in_place(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    flip(log_files(store)[1], 100)
+    rebuilt, _ = rebuild_by_spark(spark, store, tmp_path / "output")
+    assert rebuilt.damage is not None
+    assert (rebuilt.damage.begin, rebuilt.end_offset) == (4096, 4096)
+    with pytest.raises(DamageError):
+        dispatch_all(store, tmp_path / "dispatched", CONFIG)
+    assert_same_store(tmp_path / "output", tmp_path / "dispatched")
+
+
+@pytest.mark.spark
+def test_a_failed_query_leaves_the_root_as_it_was(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    rebuild_by_spark(spark, store, tmp_path / "output")
+    before = built_tree(tmp_path / "output")
+    (tmp_path / "output/reput/bulk").write_text("in the way")
+    with pytest.raises(StoreIOError):
+        rebuild_by_spark(spark, store, tmp_path / "output")
+    assert built_tree(tmp_path / "output") == before
+
+
+@pytest.mark.spark
+def test_the_command_rebuilds_by_a_query_and_once_more(store: Path, tmp_path: Path) -> None:
+    dispatch_all(store, tmp_path / "dispatched", CONFIG)
+    done = reput(
+        "rebuild", store, "--output", tmp_path / "output", "--json", "--master", "local[1]"
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert (result["messages"], result["queues"], result["damage"]) == (33, 2, None)
+    assert (result["begin_offset"], result["resumed_from"]) == (0, 0)
+    assert set(result) == set(Rebuilt.__dataclass_fields__)
+    assert set(result["stages"]) == {"dispatch", "swap"}
+    assert_same_store(tmp_path / "output", tmp_path / "dispatched")
+    assert not (tmp_path / "output" / WHOLE_DIR).exists()
+    told = reput("rebuild", store, "--output", tmp_path / "output", "--master", "local[*]")
+    assert told.stdout.startswith(f"rebuilt {tmp_path / 'output'}: 33 messages, offsets 0 to ")
+    assert_same_store(tmp_path / "output", tmp_path / "dispatched")
+
+
+def test_the_commands_rebuild_and_verify_without_a_jvm(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    output = str(tmp_path / "output")
+    assert run(["rebuild", str(store), "--output", output]) == 0
+    assert capsys.readouterr().out.startswith(f"rebuilt {output}: 33 messages")
+    dispatch_all(store, tmp_path / "dispatched", CONFIG)
+    assert_same_store(tmp_path / "output", tmp_path / "dispatched")
+    assert run(["verify", str(store), "--output", output]) == 0
+    flip(min((tmp_path / "output/consumequeue/TopicTest/0").iterdir()), 30)
+    assert run(["verify", str(store), "--output", output]) == 1
+    assert "unit 1" in capsys.readouterr().out
+    assert run(["rebuild", str(store), "--output", output, "--master", "local[1]"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--queue", "0"], "--queue needs --topic"),
+        (["--topic", "T", "--master", "local[1]"], "--topic runs without Spark"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    assert run(["rebuild", str(store), "--output", str(tmp_path / "o"), *options]) == 2
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()

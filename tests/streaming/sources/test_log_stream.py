@@ -1,0 +1,218 @@
+"""Planning the micro-batches of a stream over damaged, expired and shortened logs; no JVM."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.planner import LogPlanner
+from store.commitlog.scanner import Damage, Scanner
+from store.config import StoreConfig, load_config
+from store.errors import DamageError, LostDataError, StoreError
+from streaming.sources.log_stream import DataLoss, LogStream
+from streaming.sources.options import OFFSET_KEY
+from tests.streaming.queries.test_dispatch import corrupt, make_store
+
+FILE_SIZE = 65536
+COUNT = 1_500  # four files
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("whole") / "store"
+    make_store(root, COUNT)
+    return root
+
+
+@pytest.fixture
+def store(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "store"))
+
+
+def config_of(store: Path) -> StoreConfig:
+    return load_config(store)
+
+
+def stream_of(store: Path, data_loss: DataLoss = DataLoss.FAIL) -> LogStream:
+    return LogStream(
+        store,
+        config_of(store),
+        is_clean=lambda: True,
+        max_bytes=None,
+        range_bytes=8 * 1024,
+        data_loss=data_loss,
+    )
+
+
+def offsets_of(store: Path) -> list[int]:
+    config = config_of(store)
+    plan = LogPlanner(CommitLog([store / "commitlog"], config), lambda: True).plan(0)
+    return [o for p in plan.ranges for o in rows_of(config, p)]
+
+
+def rows_of(config: StoreConfig, part: object) -> list[int]:
+    found = Scanner(config).read(part, skip_damage=True)  # type: ignore[arg-type]
+    return [int(o) for s in found if not isinstance(s, Damage) for o in s.commit_log_offset]
+
+
+def read(stream: LogStream, store: Path, begin: int, end: int) -> list[int]:
+    """Return the records that the tasks of a batch read."""
+    parts = stream.partitions({OFFSET_KEY: begin}, {OFFSET_KEY: end})
+    return [o for p in parts for o in rows_of(config_of(store), p.part)]
+
+
+def latest(stream: LogStream, begin: int, limit: ReadAllAvailable | ReadMaxBytes = ALL) -> int:
+    return stream.latest({OFFSET_KEY: begin}, limit)[OFFSET_KEY]
+
+
+def file_of(store: Path, base: int) -> Path:
+    return store / "commitlog" / f"{base:020d}"
+
+
+@pytest.mark.parametrize(("at", "reason"), [(4, "magic"), (8, "CRC"), (35, "physical offset")])
+@pytest.mark.parametrize("number", [1, 100, 700, 1_400])
+def test_a_batch_ends_before_damage_and_the_next_one_raises_it(
+    store: Path, number: int, at: int, reason: str
+) -> None:
+    offsets = offsets_of(store)
+    bad = offsets[number]
+    path = file_of(store, bad // FILE_SIZE * FILE_SIZE)
+    corrupt(path, bad % FILE_SIZE + at)
+    stream = stream_of(store)
+    end = latest(stream, 0)
+    assert end == bad
+    assert read(stream, store, 0, end) == offsets[:number]
+    with pytest.raises(DamageError, match=f"at offset {bad}: .*{reason}") as caught:
+        latest(stream, end)
+    assert caught.value.path == path
+
+
+def test_damage_of_a_records_properties_ends_a_batch_too(store: Path) -> None:
+    offsets = offsets_of(store)
+    bad = offsets[300]
+    data = bytearray(file_of(store, 0).read_bytes())
+    at = data.index(b"TopicA", bad)
+    data[at : at + 6] = b"a/../b"  # no CRC covers it, only the scan sees it
+    file_of(store, 0).write_bytes(data)
+    stream = stream_of(store)
+    assert latest(stream, 0) == offsets[300]
+    with pytest.raises(DamageError, match="cannot name a directory"):
+        latest(stream, bad)
+
+
+def test_limits_hold_in_front_of_damage(store: Path) -> None:
+    offsets = offsets_of(store)
+    bad = offsets[1_200]
+    corrupt(file_of(store, bad // FILE_SIZE * FILE_SIZE), bad % FILE_SIZE + 8)
+    stream = stream_of(store)
+    at, seen = 0, []
+    while at != bad:
+        end = latest(stream, at, ReadMaxBytes(20_000))
+        assert 0 < end - at <= 21_000
+        seen += read(stream, store, at, end)
+        at = end
+    assert seen == offsets[:1_200]
+
+
+@pytest.mark.parametrize("begin_at", [0, 300, 700])
+def test_an_expired_part_of_a_logged_batch_is_lost_data(store: Path, begin_at: int) -> None:
+    offsets = offsets_of(store)
+    begin, stop = offsets[begin_at], offsets[1_100]
+    for base in (0, FILE_SIZE):
+        file_of(store, base).unlink()
+    with pytest.raises(LostDataError) as caught:
+        read(stream_of(store), store, begin, stop)
+    gone = min(stop, 2 * FILE_SIZE)
+    assert (caught.value.begin, caught.value.end) == (begin, gone)
+    assert f"offsets {begin} to {gone} are lost" in str(caught.value)
+
+
+@pytest.mark.parametrize("expired", [[0], [0, 1, 2], [1], [1, 2], [0, 1, 2, 3]])
+@pytest.mark.parametrize(("first", "last"), [(0, 300), (300, 1_400)])
+def test_an_expired_part_of_a_logged_batch_is_left_out_when_asked(
+    store: Path,
+    caplog: pytest.LogCaptureFixture,
+    expired: list[int],
+    first: int,
+    last: int,
+) -> None:
+    offsets = offsets_of(store)
+    begin, stop = offsets[first], offsets[last]
+    for number in expired:
+        file_of(store, number * FILE_SIZE).unlink()
+    stream = stream_of(store, DataLoss.SKIP)
+    kept = [o for o in offsets[first:last] if o // FILE_SIZE not in expired]
+    assert read(stream, store, begin, stop) == kept
+    assert bool(caplog.messages) == (kept != offsets[first:last])
+    for message in caplog.messages:
+        assert " are left out: " in message
+    after = latest(stream, stop)
+    left = [o for o in offsets[last:] if o // FILE_SIZE not in expired]
+    if left:
+        assert after > left[-1]
+        assert read(stream, store, stop, after) == left
+
+
+@pytest.mark.parametrize("data_loss", [DataLoss.FAIL, DataLoss.SKIP])
+def test_damage_in_a_logged_batch_does_not_move_its_end(store: Path, data_loss: DataLoss) -> None:
+    offsets = offsets_of(store)
+    corrupt(file_of(store, 0), offsets[100] + 4)
+    stream = stream_of(store, data_loss)
+    plan = stream.plan_between(0, offsets[200])
+    assert plan.end == offsets[200]
+    assert read(stream, store, 0, offsets[200]) == offsets[:100] + offsets[101:200]
+
+
+@pytest.mark.parametrize("data_loss", [DataLoss.FAIL, DataLoss.SKIP])
+def test_a_log_that_became_shorter_is_lost_data(
+    store: Path, caplog: pytest.LogCaptureFixture, data_loss: DataLoss
+) -> None:
+    offsets = offsets_of(store)
+    end = offsets[700]
+    for base in (2 * FILE_SIZE, 3 * FILE_SIZE):
+        file_of(store, base).unlink()
+    path = file_of(store, FILE_SIZE)
+    data = path.read_bytes()
+    path.write_bytes(data[: end - FILE_SIZE] + bytes(2 * FILE_SIZE - end))
+    stream, stop = stream_of(store, data_loss), offsets[1_300]
+    if data_loss is DataLoss.FAIL:
+        with pytest.raises(LostDataError, match=f"offsets {end} to {stop} are lost"):
+            read(stream, store, offsets[600], stop)
+        with pytest.raises(LostDataError, match=f"offsets {end} to {stop} are lost"):
+            latest(stream, stop)
+        return
+    assert read(stream, store, offsets[600], stop) == offsets[600:700]
+    assert latest(stream, stop) == stop
+    assert latest(stream, stop) == stop
+    assert [f"offsets {end} to {stop} are left out" in m for m in caplog.messages] == [True] * 2
+
+
+def test_other_records_than_those_read_are_damage_or_left_out(store: Path) -> None:
+    offsets = offsets_of(store)
+    inside = offsets[50] + 10
+    with pytest.raises(DamageError, match=f"at offset {inside}: .*the log changed"):
+        read(stream_of(store), store, 0, inside)
+    skipping = stream_of(store, DataLoss.SKIP)
+    assert read(skipping, store, 0, inside) == offsets[:51]
+    at, seen = inside, []
+    while (end := latest(skipping, at)) != at:
+        seen += read(skipping, store, at, end)
+        at = end
+    assert seen == offsets[51:]
+
+
+def test_a_loss_is_read_as_a_marker_by_who_asks_for_them(store: Path) -> None:
+    file_of(store, FILE_SIZE).unlink()
+    stream = stream_of(store, DataLoss.MARK)
+    end = latest(stream, 0)
+    parts = stream.partitions({OFFSET_KEY: 0}, {OFFSET_KEY: end})
+    (gap,) = [p.part for p in parts if p.part.gap]
+    assert (gap.begin, gap.end, gap.is_lost) == (FILE_SIZE, 2 * FILE_SIZE, True)
+    (lost,) = Scanner(config_of(store)).read(gap)
+    assert isinstance(lost, Damage)
+    error: StoreError = lost.error()
+    assert isinstance(error, LostDataError)
+    assert (error.begin, error.end) == (FILE_SIZE, 2 * FILE_SIZE)

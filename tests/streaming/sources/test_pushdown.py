@@ -1,0 +1,167 @@
+"""Filter push-down and ranges: rows chosen before they are decoded are those Spark would choose."""
+
+import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.dispatch_request import DispatchRequests, concat
+from store.commitlog.planner import LogPlanner
+from store.commitlog.scanner import Scanner
+from store.config import StoreConfig
+from streaming import CommitLogDataSource
+from streaming.sources.messages import FORMAT
+from streaming.sources.pushdown import RowFilter
+from tests.streaming.queries.test_dispatch import make_store, small_config
+
+COUNT = 300
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+COMPARE = {
+    EqualTo: lambda a, b: a == b,
+    GreaterThan: lambda a, b: a > b,
+    GreaterThanOrEqual: lambda a, b: a >= b,
+    LessThan: lambda a, b: a < b,
+    LessThanOrEqual: lambda a, b: a <= b,
+}
+
+
+def scanned(root: Path, config: StoreConfig) -> DispatchRequests:
+    log = CommitLog(config.commit_log_paths(root), config)
+    parts = LogPlanner(log, lambda: True).plan(0).ranges
+    return concat([s for p in parts for s in Scanner(config).read(p)])  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def requests(tmp_path_factory: pytest.TempPathFactory) -> DispatchRequests:
+    root = tmp_path_factory.mktemp("store")
+    make_store(root, COUNT)
+    return scanned(root, small_config())
+
+
+def rows(requests: DispatchRequests) -> list[dict[str, object]]:
+    """Return each record as what Spark's filters see of it."""
+    return [
+        {
+            "topic": requests.topics[q],
+            "queue_id": int(requests.queue_ids[q]),
+            "queue_offset": int(requests.queue_offset[r]),
+            "commit_log_offset": int(requests.commit_log_offset[r]),
+            "size": int(requests.size[r]),
+            "store_timestamp": EPOCH
+            + datetime.timedelta(milliseconds=int(requests.store_timestamp[r])),
+        }
+        for r, q in enumerate(requests.queue.tolist())
+    ]
+
+
+def holds(f: Filter, row: dict[str, object]) -> bool:
+    """Evaluate a filter as SQL does."""
+    if isinstance(f, Not):
+        return not holds(f.child, row)
+    if isinstance(f, IsNotNull):
+        return True
+    value = row[f.attribute[0]]  # type: ignore[attr-defined]
+    if isinstance(f, In):
+        return value in f.value
+    return bool(COMPARE[type(f)](value, f.value))  # type: ignore[attr-defined, no-untyped-call]
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_a_mask_takes_just_the_rows_that_the_filters_hold_for(
+    requests: DispatchRequests, data: st.DataObject
+) -> None:
+    all_rows = rows(requests)
+
+    def draw_filter() -> Filter:
+        row = data.draw(st.sampled_from(all_rows))
+        column = data.draw(st.sampled_from(sorted(row)))
+        value = row[column]
+        if column == "topic":
+            return data.draw(
+                st.sampled_from([EqualTo((column,), value), In((column,), ("TopicB", "no"))])
+            )
+        near = data.draw(st.integers(-1500, 1500))
+        if isinstance(value, datetime.datetime):
+            value += datetime.timedelta(microseconds=near)
+        else:
+            assert isinstance(value, int)
+            value += data.draw(st.sampled_from([-1, 0, 0, 1]))
+        return data.draw(st.sampled_from(list(COMPARE)))((column,), value)
+
+    filters = [draw_filter() for _ in range(data.draw(st.integers(0, 3)))]
+    chosen = RowFilter()
+    chosen.add([*filters, IsNotNull(("topic",)), Not(EqualTo(("topic",), "TopicA"))])
+    wanted = [all(holds(f, row) for f in filters) for row in all_rows]
+    assert chosen.mask(requests).tolist() == wanted
+
+
+def test_what_cannot_be_compared_narrows_nothing(requests: DispatchRequests) -> None:
+    chosen = RowFilter()
+    naive = datetime.datetime(2030, 1, 1)  # noqa: DTZ001 - a time without a zone is none
+    chosen.add([GreaterThan(("store_timestamp",), naive), EqualTo(("keys",), "k01")])
+    chosen.add([GreaterThan(("size",), 1.5), EqualTo(("a", "size"), 0)])
+    assert np.all(chosen.mask(requests))
+
+
+@pytest.mark.spark
+def test_answers_are_the_same_with_and_without_push_down(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    make_store(tmp_path, COUNT)
+    requests = scanned(tmp_path, small_config())
+    spark.dataSource.register(CommitLogDataSource)
+    when = EPOCH + datetime.timedelta(milliseconds=int(requests.store_timestamp[0]))
+    conditions = [
+        ("topic = 'TopicB' AND queue_offset BETWEEN 3 AND 7", 5),
+        ("topic IN ('TopicA', 'no') AND queue_id = 1", COUNT // 3),
+        (f"commit_log_offset < {requests.commit_log_offset[10]}", 10),
+        (f"store_timestamp < timestamp'{when.isoformat()}'", 0),
+        (f"store_timestamp >= timestamp'{when.isoformat()}'", COUNT),
+    ]
+    try:
+        for enabled in ("true", "false"):
+            spark.conf.set(PUSHDOWN, enabled)
+            frame = spark.read.format(FORMAT).load(str(tmp_path))
+            assert [frame.where(c).count() for c, _ in conditions] == [n for _, n in conditions]
+    finally:
+        spark.conf.set(PUSHDOWN, "true")
+
+
+@pytest.mark.spark
+def test_files_outside_the_range_are_not_opened(spark: SparkSession, tmp_path: Path) -> None:
+    make_store(tmp_path, 2000)
+    spark.dataSource.register(CommitLogDataSource)
+    offsets = scanned(tmp_path, small_config()).commit_log_offset
+    files = sorted((tmp_path / "commitlog").iterdir())
+    assert len(files) > 3
+    for path in (files[0], files[-1]):
+        path.write_bytes(b"\x55" * path.stat().st_size)  # whoever opens it finds it damaged
+    begin, end = int(files[1].name), int(files[-1].name)
+    wanted = int(((offsets >= begin) & (offsets < end)).sum())
+    options = {
+        "startingOffsets": f'{{"commit_log_offset": {begin}}}',
+        "endingOffsets": f'{{"commit_log_offset": {end}}}',
+    }
+    read = spark.read.format(FORMAT)
+    assert read.options(**options).load(str(tmp_path)).count() == wanted
+    until = {"endingOffsets": options["endingOffsets"]}
+    frame = spark.read.format(FORMAT).options(**until).load(str(tmp_path))
+    assert frame.where(f"commit_log_offset >= {begin}").count() == wanted

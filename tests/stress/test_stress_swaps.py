@@ -1,0 +1,12 @@
+"""The short form of the stress script: reads while their root is replaced, on busy cores."""
+
+from pathlib import Path
+
+from tests.stress.swaps import REPLACE, questions, stress
+
+
+def test_reads_of_a_root_that_is_replaced_are_right_every_time(tmp_path: Path) -> None:
+    result = stress(tmp_path, 12)
+    assert result["wrong"] == []
+    assert set(result["replaced"]) == {change.__name__ for change in REPLACE}
+    assert set(result["asked"]) == set(questions())

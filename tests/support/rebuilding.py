@@ -1,0 +1,86 @@
+"""Rebuild a store, or a topic of it, in small batches; a test may do something before each."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from checkpoints.queue_selection import QueueSelection
+from checkpoints.root import DispatchRoot
+from store.commitlog.planner import LogPlanner
+from store.commitlog.replay import scan_in_order
+from store.config import StoreConfig
+from store.io.disk import Disk
+from streaming.queries.feed import Feed
+from streaming.queries.rebuild import Rebuilt, RebuiltQueue, rebuild_queues, rebuild_root
+from streaming.sinks.ordered_sink import BatchSink
+from tests.support.dispatching import HastyDisk
+
+BATCH_BYTES = 1_500
+
+BeforeBatch = Callable[[int], object]  # told where the next batch begins
+
+
+def rebuild_all(  # noqa: PLR0913 - each is a way of the same rebuild
+    store_root: Path,
+    output: Path,
+    config: StoreConfig,
+    *,
+    batch_bytes: int = BATCH_BYTES,
+    before: BeforeBatch = lambda _: None,
+    disk: Disk | None = None,
+) -> Rebuilt:
+    """Rebuild all; a process that is killed gives its lock back, and nothing more."""
+    disk = disk if disk is not None else HastyDisk()
+    root = DispatchRoot.replacing(output, store_root, config, disk=disk)
+    try:
+        return rebuild_root(root, feed_in_batches(root, batch_bytes, before))
+    finally:
+        root._release()
+
+
+def rebuild_topic(  # noqa: PLR0913 - each is a way of the same rebuild
+    roots: tuple[Path, Path],
+    config: StoreConfig,
+    topic: str,
+    *,
+    queue_id: int | None = None,
+    before: BeforeBatch = lambda _: None,
+    disk: Disk | None = None,
+) -> list[RebuiltQueue]:
+    """Rebuild the queues of a topic; a process that is killed gives its lock back, nothing more."""
+    store_root, output = roots
+    disk = disk if disk is not None else HastyDisk()
+    root = DispatchRoot.open(output, store_root, config, disk=disk)
+    try:
+        feed = feed_in_batches(root, BATCH_BYTES, before)
+        return rebuild_queues(root, QueueSelection(topic, queue_id, root.progress), feed)
+    finally:
+        root._release()
+
+
+def feed_in_batches(root: DispatchRoot, batch_bytes: int, before: BeforeBatch) -> Feed:
+    """Return a feed of small batches."""
+
+    def feed(span: tuple[int, int], is_clean: bool, sink: BatchSink) -> None:
+        planner, at = LogPlanner(root.log, lambda: is_clean), span[0]
+        scan = scan_in_order(planner, root.log.config, span, batch_bytes=batch_bytes)
+        with closing(scan) as scanned:
+            before(at)
+            for at, stretches in scanned:
+                sink.apply(stretches)
+                before(at)
+
+    return feed
+
+
+def fail_after(batches: int, error: BaseException) -> BeforeBatch:
+    """Return what raises an error when so many batches have been applied."""
+    left = batches
+
+    def count(_at: int) -> None:
+        nonlocal left
+        if left == 0:
+            raise error
+        left -= 1
+
+    return count
