@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 from checkpoints.progress import REPUT_DIR, Progress, check_progress
+from store.consumequeue.ends import QueueMark
+from store.index.ends import CheckedIndexMark
 from store.io.checked_json import BY_POSITION, Count, decode_record, encode_values, read_state_file
 from store.io.disk import Disk
-from store.root.ends import CheckedIndexMark, QueueMark
 
 BATCH = REPUT_DIR / "batch"
 

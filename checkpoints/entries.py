@@ -9,8 +9,8 @@ from pathlib import Path
 
 from store import layout
 from store.errors import StoreIOError
+from store.index.file import is_index_file_name
 from store.io.mapped_file import is_mapped_file_name
-from store.state_names import is_index_file_name
 
 BUILT_DIRS = (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR)
 

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Annotated
 
 from store.config import Shape
+from store.consumequeue.ends import QueueMark
+from store.consumequeue.names import Drops
+from store.index.ends import IndexFileOrNone
 from store.index.writer import IndexState
 from store.io.checked_json import (
     Checksum,
@@ -26,9 +29,7 @@ from store.io.checked_json import (
     span,
 )
 from store.io.disk import Disk
-from store.root.ends import QueueMark
 from store.root.progress import PROGRESS, Fingerprint, check_index_fields, fields_of
-from store.state_names import Drops, IndexFileOrNone
 
 REPUT_DIR = PROGRESS.parent
 _MARKS_MAX = 20_000  # in all milestones together

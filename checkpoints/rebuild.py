@@ -23,10 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkpoints.entries import BUILT_DIRS
+from checkpoints.foreign_writer import read_signs
 from checkpoints.output import check_queue_directory, check_replaced
 from checkpoints.progress import read_progress
 from checkpoints.queue_selection import QueueSelection
-from checkpoints.recovery.foreign_writer import read_signs
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import (
     BOOT,
@@ -39,11 +39,11 @@ from checkpoints.swap import (
     forget_beginning,
     write_swap,
 )
+from store.consumequeue.names import list_queues
 from store.consumequeue.writer import QueueKey
 from store.errors import ConfigError, StoreError
 from store.io.file_system import read_small_file
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
-from store.root.ends import list_queues
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

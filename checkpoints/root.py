@@ -20,6 +20,7 @@ from checkpoints.checkpoint_file import (
     read_checkpoint,
     write_checkpoint,
 )
+from checkpoints.foreign_writer import ANY_ABORT, checksum, find_broker, read_signs
 from checkpoints.output import NEW_OUTPUT_HINT, check_output
 from checkpoints.output_state import is_sparks, numbered_epochs
 from checkpoints.progress import (
@@ -33,16 +34,16 @@ from checkpoints.progress import (
 )
 from checkpoints.recovery.adoption import Report
 from checkpoints.recovery.fingerprint import check_unchanged, read_fingerprint
-from checkpoints.recovery.foreign_writer import ANY_ABORT, checksum, find_broker, read_signs
 from checkpoints.recovery.recovery import Recovered, Recovery, finished_swap
 from checkpoints.swap import finish_swap
 from store import layout
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.config import StoreConfig, check_shape
+from store.consumequeue.ends import QueueMark
 from store.errors import ConfigError
+from store.index.ends import IndexMark
 from store.io.disk import Disk
-from store.root.ends import IndexMark, QueueMark
 from store.root.progress import SWAP
 
 _EPOCHS_DIR = "spark"

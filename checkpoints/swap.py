@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated
 
 from checkpoints.entries import BUILT_DIRS
+from checkpoints.foreign_writer import find_broker
 from checkpoints.progress import (
     REPUT_DIR,
     Progress,
@@ -29,7 +30,7 @@ from checkpoints.progress import (
     read_progress,
     write_progress,
 )
-from checkpoints.recovery.foreign_writer import find_broker
+from store.consumequeue.names import QueueId, Topic
 from store.errors import DamageError
 from store.io.checked_json import (
     ADDED_LATER,
@@ -43,7 +44,6 @@ from store.io.disk import Disk
 from store.io.links import refuse_link
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
 from store.root.progress import SWAP, fields_of
-from store.state_names import QueueId, Topic
 
 REBUILD_DIR = REPUT_DIR / "rebuild"
 NEW_DIR, OLD_DIR = REBUILD_DIR / "new", REBUILD_DIR / "old"

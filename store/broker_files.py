@@ -32,10 +32,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from store import java
-from store.errors import StoreIOError
+from store.errors import StoreIOError, parse_fault, shown
 from store.io.file_system import read_small_file
 from store.layout import CONFIG_DIR
-from store.words import parse_fault, shown
 
 BACKUP_SUFFIX = ".bak"
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import javaproperties
 
 from store import java
-from store.errors import ConfigError, StoreIOError, UnsupportedFormatError
+from store.errors import ConfigError, StoreIOError, UnsupportedFormatError, parse_fault, shown
 from store.io.checked_json import Check
 from store.io.file_system import read_small_file
 from store.layout import (
@@ -30,7 +30,6 @@ from store.layout import (
     RECORD_MIN_SIZE,
     index_file_size,
 )
-from store.words import parse_fault, shown
 
 BROKER_CONF = "broker.conf"
 DEFAULT_VERSION = "5.3.3"

@@ -21,9 +21,11 @@ End of data is a return value, never an exception.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+SHOWN_MAX = 120  # characters of a value in an error
 _RAISE_LIMIT = (
     "raise the limit: --max-body-bytes, the option maxBodyBytes, or MessageStore.max_body_bytes"
 )
@@ -126,3 +128,23 @@ class KafkaIOError(StoreError):
 
 class SparkError(StoreError):
     """Spark or Java did not start, or ended a query with an error that is none of ours."""
+
+
+def shown(value: str) -> str:
+    """Return a value as errors show it: quoted, and cut if it is long."""
+    if len(value) <= SHOWN_MAX:
+        return repr(value)
+    return f"{value[:SHOWN_MAX]!r}… ({len(value)} characters)"
+
+
+def parse_fault(error: Exception) -> str:
+    """Return why a text was not decoded or parsed as JSON."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 at byte {error.start}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON at line {error.lineno}, column {error.colno}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if type(error) is ValueError:  # Python parses no more than some thousand digits
+        return "an integer has too many digits"
+    return str(error)

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkpoints.batch_record import read_batch
+from checkpoints.foreign_writer import ANY_ABORT, read_signs
 from checkpoints.progress import Progress, add_milestone, queue_name
 from checkpoints.recovery.consistent_prefix import Agreement, find_agreement
 from checkpoints.recovery.fingerprint import read_fingerprint
-from checkpoints.recovery.foreign_writer import ANY_ABORT, read_signs
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
@@ -24,13 +24,14 @@ from store.commitlog.replay import LogReplay
 from store.compare.store import Terms
 from store.config import StoreConfig
 from store.consumequeue.files import ConsumeQueue, Unit, written_units
+from store.consumequeue.names import list_queues
 from store.consumequeue.reader import QueueReader
 from store.errors import ConfigError, DamageError
+from store.index.ends import IndexMark
 from store.index.file import list_index_files
 from store.io.mapped_file import is_mapped_file_name
 from store.kernels.index import INDEX_COUNT
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, PRE_BLANK_SIZE, index_file_size
-from store.root.ends import IndexMark, list_queues
 
 Report = Callable[[str, int, int], None]  # what is being done, how much of how much
 

@@ -15,12 +15,14 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.compare.findings import NOTHING, Difference
 from store.compare.store import StoreComparison, Terms
 from store.config import StoreConfig
+from store.consumequeue.ends import QueueMark
 from store.consumequeue.files import ConsumeQueue
+from store.consumequeue.names import list_queues
 from store.consumequeue.writer import QueueEnds, QueueKey
+from store.index.ends import IndexMark
 from store.kernels.consume_queue import NO_QUEUE_YET
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
 from store.root.end_search import count_ext_units
-from store.root.ends import IndexMark, QueueMark, list_queues
 
 _ONE_BY_ONE = 64  # so many records are compared one by one
 _FINISHED_PARTS = ("header", "slot")  # compared when an index file is finished

@@ -29,7 +29,9 @@ from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.search import is_boundary
 from store.config import StoreConfig
+from store.consumequeue.ends import QueueMark
 from store.errors import DamageError
+from store.index.ends import IndexMark
 from store.index.file import list_index_files
 from store.index.writer import read_header
 from store.io.disk import Disk
@@ -37,7 +39,6 @@ from store.io.mapped_file import map_file
 from store.kernels.index import END_TIMESTAMP, INDEX_COUNT
 from store.layout import INDEX_DIR
 from store.root.end_search import find_index_mark, find_queue_marks, was_dispatched, without_expired
-from store.root.ends import IndexMark, QueueMark
 from store.root.progress import Fingerprint
 from store.root.truncation import Truncated, Truncation
 

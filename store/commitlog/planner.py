@@ -11,30 +11,23 @@ ends at the next file's base.
 from __future__ import annotations
 
 import errno
-import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from store import layout
 from store.commitlog.commit_log import CommitLog, wrong_size
-from store.commitlog.log_range import LogRange
-from store.commitlog.scanner import scan_rules
+from store.commitlog.live_end import LiveEnd
+from store.commitlog.scanner import LogRange, scan_rules
 from store.errors import StoreIOError
-from store.io.file_system import data_extents
 from store.io.mapped_file import MappedFile
 from store.kernels import record as rk
-from store.kernels.log_walk import WalkEnd, find_record, walk
+from store.kernels.log_walk import WalkEnd, walk
 
 UNLIMITED = 1 << 62
 _CUTS_MAX = 4096
 _TAIL_BYTES = 8 * 1024 * 1024  # before the live end, which is always walked
-_STALLED_SECONDS = 2.0
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +55,11 @@ class LogPlanner:
         self, commit_log: CommitLog, is_clean: Callable[[], bool], *, range_bytes: int = UNLIMITED
     ) -> None:
         self._log = commit_log
-        self._is_clean = is_clean
         self._range_bytes = range_bytes
         self._rules = scan_rules(commit_log.config)
         self._fast_rules = self._rules._replace(check_crc=False, check_property_crc=False)
         self._marks = np.empty(_CUTS_MAX, np.int64)
-        self._stop = ((0, -1), 0.0)  # (file, offset) of the last failed record, since when
-        self._searched = (0, -1, False)  # (file, offset) nothing more is looked for behind; clean
+        self._live_end = LiveEnd(commit_log, is_clean)
 
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
         """Plan from ``begin``: about ``max_bytes`` (one record more at most), never past ``until``.
@@ -116,21 +107,9 @@ class LogPlanner:
             begin = end
 
     def end(self) -> int:
-        """Return where the log ends now, by the chain of its last file (no CRCs).
-
-        In a log that was closed cleanly, what lies behind damage counts.
-        """
+        """Return the offset where the log ends now (``LiveEnd.find``)."""
         self._log.refresh()
-        end, last = self._log.max_offset(), self._log.last_file()
-        if last is None or last.length != self._log.file_size or not self._is_clean():
-            return end
-        while end < last.base + last.length:
-            stopped = self._walk(last, end, UNLIMITED, live=True)
-            found = self._record_after(last, stopped) if stopped.reason != rk.BLANK else -1
-            if found < 0:
-                return last.base + stopped.at
-            end = last.base + found
-        return end
+        return self._live_end.find()
 
     def _plan_file(self, at: int, stop: int, until: int) -> tuple[list[LogRange], bool]:
         """Plan within the file of ``at``; tell whether the log may go on behind.
@@ -176,7 +155,7 @@ class LogPlanner:
         end = self._walk(file, at, stop, live=True)
         ranges = self._cut(file, at, file.base + end.at, end)
         if end.reason not in (rk.OK, rk.BLANK):
-            valid_after = self._record_after(file, end)
+            valid_after = self._live_end.record_after(file, end)
             if valid_after >= 0:
                 beyond = self._walk(file, file.base + valid_after, stop, live=True)
                 reached = min(file.base + max(beyond.at, valid_after), until)
@@ -195,47 +174,3 @@ class LogPlanner:
         bounds = [begin, *[m for m in marks if begin < m < end], end]
         path = str(file.path)
         return [LogRange(a, b, path, file.base) for a, b in pairwise(bounds) if a < b]
-
-    def _find_record(self, file: MappedFile, at: int) -> int:
-        """Find the first valid record from ``at`` on, -1 if there is none. Holes are not read."""
-        for data_begin, data_end in _data_ranges(file, at):
-            # A record that begins at a range's edge may have its first bytes in the hole before
-            # it, which are zeros, and its last in the next.
-            begin, end = data_begin - layout.BLANK_SIZE, data_end + layout.RECORD_MIN_SIZE
-            span = (file.base, max(begin, at), min(end, file.length))
-            found = int(find_record(file.view(), span, self._rules))
-            if found >= 0:
-                return found
-        return -1
-
-    def _record_after(self, file: MappedFile, end: WalkEnd) -> int:
-        """Find a valid record after the failed one at ``end.at``; -1 if the log ends there.
-
-        Looked for at once where the log was closed cleanly, else when the walk has been standing
-        there for a while, and then only to warn.
-        """
-        offset, now = file.base + end.at, time.monotonic()
-        if self._stop[0] != (file.inode, offset):
-            self._stop = ((file.inode, offset), now)
-        is_clean = self._is_clean()
-        if self._searched == (file.inode, offset, is_clean):
-            return -1
-        if not is_clean and now - self._stop[1] < _STALLED_SECONDS:
-            return -1
-        found = self._find_record(file, end.at + 1)
-        if found < 0 or not is_clean:
-            self._searched = (file.inode, offset, is_clean)
-        if found >= 0 and not is_clean:
-            _log.warning(
-                "%s: the log ends at offset %d (%s); valid records follow from %d on: a broker "
-                "cuts them off at its next start, they are not dispatched",
-                file.path, offset, rk.REASONS.get(end.reason, "?"), file.base + found,
-            )  # fmt: skip
-            return -1
-        return found
-
-
-def _data_ranges(file: MappedFile, at: int) -> Iterator[tuple[int, int]]:
-    """Yield the pieces of a file from position ``at`` on that are not holes."""
-    with file.path.open("rb") as f:
-        yield from data_extents(f.fileno(), at, file.length)

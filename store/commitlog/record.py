@@ -38,9 +38,8 @@ from store.commitlog.message import (
     undecoded_message,
 )
 from store.config import StoreConfig
-from store.errors import ConfigError, DamageError, StoreError
+from store.errors import ConfigError, DamageError, StoreError, shown
 from store.layout import BLANK_RECORD, COMMIT_LOG_DIR, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, struct_of
-from store.words import shown
 
 __all__ = [
     "BEFORE_BODY",

@@ -18,9 +18,8 @@ from queue import SimpleQueue
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests, concat
-from store.commitlog.log_range import LogRange
 from store.commitlog.planner import LogPlanner
-from store.commitlog.scanner import Cut, Damage, Scanner
+from store.commitlog.scanner import Cut, Damage, LogRange, Scanner
 from store.config import StoreConfig
 from store.errors import DamageError
 

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.log_range import LogRange
 from store.config import StoreConfig
 from store.errors import DamageError, LostDataError, StoreIOError, UnsupportedFormatError
 from store.io.mapped_file import map_file
@@ -28,6 +27,23 @@ from store.layout import RECORD_MIN_SIZE
 
 CHUNK_BYTES = 4 * 1024 * 1024
 _SETTLE_SECONDS = 0.05  # a failed record is read once more after this
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """``[begin, end)`` of the log, in one file; ``gap`` says why nothing can be read there.
+
+    ``is_lost``: the log has no bytes for the gap. Otherwise they are damaged. A range that does
+    not begin ``at_record`` is about the records that begin in it.
+    """
+
+    begin: int
+    end: int
+    path: str
+    base: int
+    gap: str = ""
+    is_lost: bool = False
+    at_record: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +77,9 @@ class Damage:
             "failOnDataLoss=false; "
             f"that loses some or all of the offsets {self.begin} to {self.end}",
         )
+
+
+Stretch = DispatchRequests | Damage  # what a scan yields: records, or a part that cannot be read
 
 
 @dataclass(frozen=True, slots=True)

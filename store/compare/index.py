@@ -24,10 +24,10 @@ from store.compare.findings import (
     first_difference,
 )
 from store.config import StoreConfig
+from store.index.file import is_index_file_name
 from store.index.writer import read_slots
 from store.io.disk import Bytes, Disk
 from store.io.listing import list_entries
-from store.state_names import is_index_file_name
 
 
 class IndexComparison(Disk):

@@ -21,9 +21,9 @@ from store.compare.queues import QueueComparison
 from store.config import StoreConfig
 from store.consumequeue.writer import ConsumeQueueStore, QueueDrops, QueueEnds, QueueKey
 from store.errors import ConfigError
+from store.index.ends import IndexMark
 from store.index.writer import IndexService
 from store.layout import CONSUME_QUEUE_DIR
-from store.root.ends import IndexMark
 
 __all__ = ["Counts", "Difference", "StoreComparison", "Terms"]
 

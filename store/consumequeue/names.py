@@ -1,6 +1,6 @@
-"""Which topic names can be directories, and which of them there are.
+"""Names of topics and queues: which can be directories, which a root holds, which are the broker's.
 
-The scan kernel has a twin of the former in ``store.kernels.topic``.
+The scan kernel has a twin of ``can_name_directory`` in ``store.kernels.topic``.
 """
 
 from __future__ import annotations
@@ -8,11 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 from store import java
 from store.errors import DamageError, StoreIOError
+from store.io.checked_json import Check, Count, Int32
 from store.io.file_system import list_directories
-from store.layout import TOPIC_BYTES_MAX
+from store.io.mapped_file import is_mapped_file_name
+from store.layout import SCHEDULE_TOPIC, TOPIC_BYTES_MAX
+
+# Java parity: TopicValidator's system topics, those of 4.x included.
+SYSTEM_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "TBW102",
+        "OFFSET_MOVED_EVENT", "BenchmarkTest", "CHECKPOINT_TOPIC",
+    }
+)  # fmt: skip
+_SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "rmq_sys.")
 
 
 def can_name_directory(topic: str) -> bool:
@@ -54,3 +67,48 @@ def list_topics(directory: Path, links: list[StoreIOError] | None = None) -> Ite
             if not prefix or java.parse_int(path.name) is None:
                 yield prefix + path.name
                 pending.append((path, f"{prefix}{path.name}/"))
+
+
+def list_queues(directory: Path) -> Iterator[tuple[str, int]]:
+    """Yield topic and id of each queue below ``consumequeue`` or ``consumequeue_ext``.
+
+    A queue is a directory named as a number that holds mapped files, or nothing. A topic with
+    slashes is several directories. Raises StoreIOError, also for a symbolic link.
+    """
+    pending = [(directory, "")]
+    while pending:
+        parent, prefix = pending.pop()
+        for path in list_directories(parent):
+            queue_id = java.parse_int(path.name)
+            if prefix and queue_id is not None and _is_queue(path):
+                yield prefix, queue_id
+            else:
+                pending.append((path, f"{prefix}/{path.name}" if prefix else path.name))
+
+
+def _is_queue(directory: Path) -> bool:
+    names = [p.name for p in directory.iterdir()]
+    return not names or any(is_mapped_file_name(name) for name in names)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Return whether a topic is the broker's own; those of consumer groups (%RETRY%…) are not."""
+    return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
+
+
+def is_queue_name(name: str) -> bool:
+    """Return whether a text is ``TOPIC/QUEUE_ID``."""
+    topic, _, queue_id = name.rpartition("/")
+    number = java.parse_int(queue_id)
+    return can_name_directory(topic) and number is not None and str(number) == queue_id
+
+
+def _has_both_counts(counts: dict[str, int]) -> bool:
+    return counts.keys() == {"repeated", "gaps"}
+
+
+Topic = Annotated[str, Check("a topic that can name a directory", can_name_directory)]
+QueueId = Int32
+QueueName = Annotated[str, Check("TOPIC/QUEUE_ID", is_queue_name)]
+DropCounts = Annotated[dict[str, Count], Check("an object of repeated and gaps", _has_both_counts)]
+Drops = dict[QueueName, DropCounts]  # what a broker's rules did, by queue

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
+from store.consumequeue.ends import QueueMark
 from store.consumequeue.extension import ConsumeQueueExtWriter
 from store.consumequeue.files import QueueTail, queue_end
 from store.consumequeue.names import check_topic
@@ -31,7 +32,6 @@ from store.layout import (
     QUEUE_OFFSET_MAX,
     SYS_COMMIT,
 )
-from store.root.ends import QueueMark
 
 QueueKey = tuple[str, int]
 

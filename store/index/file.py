@@ -23,7 +23,6 @@ from store.config import StoreConfig
 from store.errors import DamageError, StoreIOError
 from store.io.listing import list_names
 from store.io.mapped_file import MappedFile
-from store.state_names import is_index_file_name
 
 _HEADER = layout.struct_of(layout.INDEX_HEADER)
 _SLOT = layout.struct_of(layout.INDEX_SLOT)
@@ -201,6 +200,11 @@ def index_key_hash(topic: str, key: str, *, is_tag: bool = False) -> int:
     """
     value = abs(java.hash_code(f"{topic}#T#{key}" if is_tag else f"{topic}#{key}"))
     return 0 if value == 2**31 else value
+
+
+def is_index_file_name(name: str) -> bool:
+    """Return whether a file is named as an index file: 17 digits, ``yyyyMMddHHmmssSSS``."""
+    return len(name) == layout.INDEX_FILE_NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 def list_index_files(directory: Path) -> list[Path]:

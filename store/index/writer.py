@@ -20,6 +20,7 @@ from store import layout
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.errors import DamageError, StoreIOError
+from store.index.ends import INDEX_HEADER_FIELDS, IndexMark
 from store.index.file import list_index_files
 from store.io.disk import Disk
 from store.io.mapped_file import data_pieces, map_file
@@ -36,7 +37,6 @@ from store.kernels.index import (
     fill_slots,
     put_keys,
 )
-from store.root.ends import INDEX_HEADER_FIELDS, IndexMark
 
 _NAME_FORMAT = "%Y%m%d%H%M%S%f"
 

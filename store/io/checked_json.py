@@ -38,9 +38,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError
+from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError, parse_fault
 from store.io.file_system import read_small_file
-from store.words import parse_fault
 
 FORMAT_VERSION = 2
 STATE_BYTES_MAX = 256 << 20  # some million queues, of which each may have marks or drops

@@ -320,7 +320,7 @@ class Disk:
         with told("write", path):
             if not handle.read(1):
                 self._write_all(handle.fileno(), memoryview(content), 0)
-            # Always: its time is known by (``checkpoints.recovery.foreign_writer``), and who wrote it may have been
+            # Always: its time is known by (``checkpoints.foreign_writer``), and who wrote it may have been
             # killed before it came to that.
             self._fsync(handle.fileno())
         self._directories.add(path.parent)

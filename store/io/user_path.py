@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from store.errors import ConfigError
-from store.words import shown
+from store.errors import ConfigError, shown
 
 
 def given_path(value: str | Path) -> Path:

@@ -15,8 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store.commitlog.dispatch_request import DispatchRequests
-from store.errors import ConfigError
-from store.words import shown
+from store.errors import ConfigError, shown
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 

@@ -14,9 +14,8 @@ from store.commitlog.owned_record import Said
 from store.commitlog.record import Message
 from store.consumequeue.files import UnitColumns
 from store.consumequeue.reader import QueueReader
-from store.errors import ConfigError
+from store.errors import ConfigError, shown
 from store.layout import EXT_ADDRESS_MAX
-from store.words import shown
 
 _ANY_TAG = "*"
 _FILTER_UNITS_MAX = 800  # maxFilterMessageSize is 16000 bytes of units

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.record import Message
 from store.config import StoreConfig
-from store.errors import ConfigError, DamageError
+from store.errors import ConfigError, DamageError, shown
 from store.index.file import IndexBound, IndexFile, IndexFiles, index_key_hash
 from store.layout import SYS_ROLLBACK, SYS_TRANSACTION
 from store.root.progress import Dispatched
-from store.words import shown
 
 KEY_TYPE = "K"
 TAG_TYPE = "T"

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 
 from store.commitlog.commit_log import CommitLog
 from store.config import StoreConfig
+from store.consumequeue.ends import QueueMark
 from store.consumequeue.extension import ExtFiles
 from store.consumequeue.files import ConsumeQueue, units_in, written_units
+from store.consumequeue.names import list_queues
+from store.index.ends import INDEX_HEADER_FIELDS, IndexMark
 from store.index.file import list_index_files
 from store.index.writer import entries_of, map_index_file, read_header
 from store.io.mapped_file import MappedFileQueue
@@ -43,7 +46,6 @@ from store.layout import (
     MAGIC_BLANK,
     PRE_BLANK_SIZE,
 )
-from store.root.ends import INDEX_HEADER_FIELDS, IndexMark, QueueMark, list_queues
 from store.root.progress import Fingerprint
 
 RecordAt = Callable[[int], Fingerprint | None]

@@ -17,6 +17,7 @@ import numpy as np
 
 from store.config import StoreConfig
 from store.consumequeue.files import ConsumeQueue, units_in, written_units
+from store.consumequeue.names import list_queues
 from store.errors import DamageError
 from store.index.file import list_index_files
 from store.index.writer import entries_of, map_index_file, read_header
@@ -29,7 +30,6 @@ from store.layout import (
     EXT_ADDRESS_MAX,
     INDEX_DIR,
 )
-from store.root.ends import list_queues
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,9 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 from store.config import Shape
+from store.consumequeue.names import Drops
 from store.errors import DamageError, StoreIOError
+from store.index.ends import IndexFileOrNone
 from store.io.checked_json import (
     Check,
     Count,
@@ -53,7 +55,6 @@ from store.io.checked_json import (
 )
 from store.io.lock_file import UNKNOWN_OWNER, find_owner
 from store.layout import ABORT_FILE, LOCK_FILE
-from store.state_names import Drops, IndexFileOrNone
 
 PROGRESS = Path("reput", "progress")
 SWAP = Path("reput", "swap")  # is there while rebuilt queues take the places of the old ones

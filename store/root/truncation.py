@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 
 from store import layout
 from store.config import StoreConfig
+from store.consumequeue.ends import QueueMark
 from store.consumequeue.extension import ExtFiles
 from store.errors import DamageError
+from store.index.ends import IndexMark
 from store.index.file import list_index_files
 from store.index.writer import encode_header, read_slots
 from store.io.disk import Disk
 from store.io.listing import list_names
 from store.io.mapped_file import data_pieces, file_name, is_mapped_file_name, map_file
 from store.kernels.index import INDEX_COUNT, SLOTS_PER_PAGE, fill_slots
-from store.root.ends import IndexMark, QueueMark
 
 _REBUILD_HINT = "rebuild that queue from the log (reput rebuild --topic)"
 _NEW_OUTPUT_HINT = "give a new OUTPUT"

@@ -29,6 +29,7 @@ from typing import Annotated
 import typer
 
 from store.errors import (
+    SHOWN_MAX,
     ConfigError,
     KafkaIOError,
     RootInUseError,
@@ -38,7 +39,6 @@ from store.errors import (
     UnknownTopicError,
     UnsupportedFormatError,
 )
-from store.words import SHOWN_MAX
 from streaming.cli.commands import CommandGroup
 from streaming.cli.lines import print_line, printable, say
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from store.errors import ConfigError
-from store.words import shown
+from store.errors import ConfigError, shown
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.long_running import (
     MEGA,

@@ -12,10 +12,9 @@ import typer
 from store import MessageStore
 from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import StoreConfig
-from store.errors import ConfigError, DamageError
+from store.errors import ConfigError, DamageError, shown
 from store.io.user_path import given_output, given_path
 from store.unsupported import require_log_files
-from store.words import shown
 from streaming.cli.lines import say
 from streaming.sources.options import parse_bytes, parse_time_ms, time_fault
 

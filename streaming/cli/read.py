@@ -11,12 +11,11 @@ import typer
 
 from store import Boundary, Message, MessageStore
 from store.commitlog.record import decode_msg_id
-from store.errors import ConfigError, StoreIOError
+from store.errors import ConfigError, StoreIOError, shown
 from store.io.user_path import given_path
 from store.reads.get_message import GetMessageResult, GetMessageStatus
 from store.reads.message_json import message_json
 from store.reads.query_message import KEY_TYPE, TAG_TYPE
-from store.words import shown
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import print_json, print_line, say, time_text
 from streaming.cli.options import (

@@ -21,16 +21,21 @@ from checkpoints.settings import open_store_config
 from store.broker_files import read_topic_configs
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.compression import BODY_BYTES_MAX
-from store.commitlog.log_range import LogRange
+from store.commitlog.scanner import LogRange
 from store.commitlog.search import first_stored_at
 from store.config import StoreConfig
-from store.consumequeue.names import can_name_directory
-from store.errors import ConfigError, DamageError, LostDataError, StoreIOError, UnknownTopicError
+from store.consumequeue.names import can_name_directory, is_system_topic
+from store.errors import (
+    ConfigError,
+    DamageError,
+    LostDataError,
+    StoreIOError,
+    UnknownTopicError,
+    shown,
+)
 from store.layout import ABORT_FILE, CONSUME_QUEUE_DIR
 from store.reads.arrow_schema import MESSAGE_FIELDS
 from store.reads.message_json import BODY_FIELDS, JSON_FIELDS
-from store.system_topics import is_system_topic
-from store.words import shown
 from streaming.export.directory import ExportDirectory, check_directory
 from streaming.export.record import ExportRecord, ExportSettings
 from streaming.export.run import Run, SparkRun

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from checkpoints.recovery.fingerprint import fingerprint_at
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.log_range import LogRange
-from store.commitlog.scanner import Damage, Scanner
+from store.commitlog.scanner import Damage, LogRange, Scanner
 from store.config import StoreConfig
+from store.consumequeue.names import is_system_topic
 from store.errors import StoreError
 from store.io.disk import Disk
 from store.io.mapped_file import map_file
@@ -33,7 +33,6 @@ from store.reads.arrow import BodyLimits, message_batches
 from store.reads.arrow_schema import rows_of_topics
 from store.reads.message_lines import columns_of, json_lines
 from store.root.progress import Fingerprint
-from store.system_topics import is_system_topic
 from streaming.export.hive_partition import NO_VALUE, partition_directory
 
 PARQUET, JSONL = "parquet", "jsonl"

@@ -31,9 +31,8 @@ from typing import Any
 import javaproperties
 from kafka import KafkaProducer
 
-from store.errors import ConfigError, StoreIOError
+from store.errors import ConfigError, StoreIOError, shown
 from store.io.file_system import read_small_file
-from store.words import shown
 
 PREFIX = "kafka."
 # How long a first contact may take, in milliseconds.

@@ -20,7 +20,7 @@ from kafka import errors
 from checkpoints.recovery.fingerprint import change_of, read_fingerprint
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.scanner import Damage
+from store.commitlog.scanner import Damage, Stretch
 from store.errors import (
     ConfigError,
     DamageError,
@@ -38,8 +38,7 @@ from streaming.kafka.producer import (
 )
 from streaming.kafka.record_batches import Encoder, RecordBatch, Route
 from streaming.kafka.routes import Router
-from streaming.sinks.ordered_sink import BatchSink, SinkCounts, StoppedError
-from streaming.sinks.stretches import Stretch, take_following
+from streaming.sinks.ordered_sink import BatchSink, SinkCounts, StoppedError, take_following
 
 _log = logging.getLogger(__name__)
 

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
-from store.errors import ConfigError
+from store.errors import ConfigError, shown
 from store.layout import SYS_COMMIT
 from store.reads.arrow import BodyLimits, message_batches
-from store.words import shown
 from streaming.kafka import record_kernel as rk
 from streaming.kafka.record_kernel import Batches, Messages
 

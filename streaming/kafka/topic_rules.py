@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from store.errors import ConfigError
-from store.system_topics import is_system_topic
-from store.words import shown
+from store.consumequeue.names import is_system_topic
+from store.errors import ConfigError, shown
 
 NAME_MAX = 249
 _REFUSED = re.compile(r"[^a-zA-Z0-9._-]")

@@ -13,11 +13,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from store.commitlog.scanner import Stretch
 from store.config import StoreConfig, config_to_json
 from store.errors import SparkError, StoreError
 from streaming.queries.metrics import DispatchProgress, Listener
 from streaming.sinks.ordered_sink import BatchSink, StoppedError
-from streaming.sinks.stretches import Stretch
 from streaming.sources.dispatch import FORMAT, DispatchRequestSource, parts_of, spooled_stretches
 from streaming.sources.log_stream import RANGE_BYTES_MAX, RANGE_BYTES_MIN
 from streaming.sources.options import spark_interval

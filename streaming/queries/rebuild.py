@@ -23,10 +23,10 @@ from store.commitlog.planner import LogPlanner
 from store.commitlog.replay import cannot_derive, log_too_short
 from store.commitlog.scanner import Damage
 from store.consumequeue.files import ConsumeQueue
+from store.consumequeue.names import list_queues
 from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import StoreError
 from store.layout import CONSUME_QUEUE_DIR
-from store.root.ends import list_queues
 from streaming.queries.feed import Feed, threads_feed
 from streaming.sinks.dispatch import DispatchSink
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from store.commitlog.scanner import Stretch
 from store.config import StoreConfig
 from streaming.queries.feed import Feed
 from streaming.queries.log_query import LogQuery
 from streaming.sinks.ordered_sink import BatchSink
-from streaming.sinks.stretches import Stretch
 
 _BATCH_BYTES = 256 * 1024 * 1024
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoints.progress import LostRange, Progress, read_progress
 from checkpoints.recovery.fingerprint import check_unchanged
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.dispatch_request import concat
 from store.commitlog.planner import LogPlanner
-from store.commitlog.replay import cannot_derive, log_too_short
-from store.commitlog.scanner import Damage
+from store.commitlog.replay import log_too_short
 from store.compare.store import Counts, Difference, StoreComparison, Terms
 from store.config import StoreConfig, check_shape
 from store.consumequeue.writer import QueueDrops, QueueKey
@@ -21,10 +18,7 @@ from store.layout import ABORT_FILE
 from store.root.config import other_store
 from store.unsupported import refuse_foreign_store, require_log_files
 from streaming.queries.feed import Feed, threads_feed
-from streaming.sinks.ordered_sink import BatchSink, SinkCounts
-from streaming.sinks.stretches import Stretch, take_following
-
-Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+from streaming.sinks.compare import CompareSink, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,63 +118,6 @@ def verify(
         drops=comparison.take_drops(),
         lost=span.lost,
     )
-
-
-class CompareSink(BatchSink):
-    """Compares batches with a root; ``at`` is the offset up to which the log was compared."""
-
-    name = "comparison"
-    takes_parts = True
-
-    def __init__(
-        self, comparison: StoreComparison, span: tuple[int, int], report: Report | None
-    ) -> None:
-        super().__init__()
-        self._comparison = comparison
-        self._span = span
-        self._report = report
-        self._damage: Damage | None = None
-        self.at = span[0]
-        self.counts = SinkCounts()
-
-    def begin(self, offset: int) -> None:
-        """Take the stretches from ``offset`` on: those between were lost."""
-        self.at = offset
-
-    def applied_to(self) -> int:
-        """Return up to which offset the log was compared."""
-        return self.at
-
-    def is_blocked(self) -> bool:
-        """Return whether nothing more is compared."""
-        return self.error is not None or self._damage is not None
-
-    def _apply_part(self, stretches: list[Stretch]) -> None:
-        """Compare a part of a batch, up to damage."""
-        if self._damage is not None:
-            return
-        requests, _, self._damage = take_following(stretches, self.at, lambda _: False)
-        if requests:
-            batch = concat(requests)
-            self._comparison.put(batch)
-            self.at = batch.end
-            self.counts = replace(
-                self.counts,
-                batches=self.counts.batches + 1,
-                messages=self.counts.messages + len(batch),
-                reput_from_offset=self.at,
-            )
-
-    def _apply(self, stretches: list[Stretch]) -> None:
-        """Compare the rest of a batch. Raises DamageError at damage, after all before it."""
-        self._apply_part(stretches)
-        if self._damage is not None:
-            raise cannot_derive(self._damage)
-        if self._report is not None:
-            self._report(self.at - self._span[0], self._span[1] - self._span[0])
-
-    def _end(self) -> None:
-        """Do nothing: a comparison owns nothing."""
 
 
 def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int]) -> _Span:

@@ -18,14 +18,14 @@ from checkpoints.queue_selection import QueueSelection
 from checkpoints.retention import Retention
 from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests, concat
-from store.commitlog.scanner import Damage
+from store.commitlog.scanner import Damage, Stretch
 from store.config import StoreConfig
+from store.consumequeue.ends import QueueMark
 from store.consumequeue.writer import ConsumeQueueStore, QueueKey
+from store.index.ends import IndexMark
 from store.index.writer import IndexService, IndexState
 from store.reads.pull_request_hold import PullRequestHoldService
-from store.root.ends import IndexMark, QueueMark
-from streaming.sinks.ordered_sink import BatchSink, SinkCounts
-from streaming.sinks.stretches import Stretch, take_following
+from streaming.sinks.ordered_sink import BatchSink, SinkCounts, take_following
 
 
 class CommitLogDispatcher(Protocol):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.scanner import Damage, Stretch
 from store.errors import StoreError
-from streaming.sinks.stretches import Stretch, in_log_order
 
 
 class StoppedError(StoreError):
@@ -111,3 +112,39 @@ class BatchSink(ABC):
     @abstractmethod
     def _end(self) -> None:
         """Give back what the sink owns."""
+
+
+def in_log_order(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """Return stretches as they lie in the log."""
+    return sorted(stretches, key=lambda s: (s.begin, s.end))
+
+
+def take_following(
+    stretches: Iterable[Stretch], at: int, may_skip: Callable[[int], bool]
+) -> tuple[list[DispatchRequests], list[Damage], Damage | None]:
+    """Split what lies behind offset ``at`` into requests, gaps to skip, and the damage that stops.
+
+    ``may_skip`` tells whether to go on behind damage at an offset. Raises StoreError if a part of
+    the log between is missing.
+    """
+    requests: list[DispatchRequests] = []
+    lost: list[Damage] = []
+    for stretch in stretches:
+        if stretch.end <= at:
+            continue
+        if isinstance(stretch, Damage):
+            if not may_skip(stretch.begin):
+                return requests, lost, stretch
+            lost.append(replace(stretch, begin=max(stretch.begin, at)))
+        else:
+            if stretch.begin > at:
+                raise StoreError(
+                    f"a batch begins at offset {stretch.begin}, all up to {at} has been done: "
+                    "what lies between is missing"
+                )
+            part = stretch.starting_at(at)
+            if len(part) and part.begin != at and stretch.begin < at:
+                raise StoreError(f"offset {at} is inside a record: the log changed")
+            requests.append(part)
+        at = stretch.end
+    return requests, lost, None

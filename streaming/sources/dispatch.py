@@ -21,13 +21,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from store.commitlog.dispatch_request import COLUMN_TYPES, DispatchRequests
-from store.commitlog.log_range import LogRange
 from store.commitlog.planner import UNLIMITED
-from store.commitlog.scanner import Damage, Scanner
+from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig, config_from_json
 from store.errors import StoreIOError
 from store.layout import ABORT_FILE
-from streaming.sinks.stretches import Stretch
 from streaming.sources.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.sources.options import OFFSET_KEY
 from streaming.sources.spool import SPOOLED_BYTES_MIN, Spool

@@ -31,9 +31,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.log_range import LogRange
 from store.commitlog.planner import UNLIMITED, LogPlanner, Plan
-from store.commitlog.scanner import Damage, Scanner
+from store.commitlog.scanner import Damage, LogRange, Scanner
 from store.config import StoreConfig
 from store.errors import DamageError, StoreError, UnsupportedFormatError
 from streaming.sources.options import OFFSET_KEY

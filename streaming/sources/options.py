@@ -16,8 +16,7 @@ from datetime import datetime
 
 from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import BrokerVersion
-from store.errors import ConfigError
-from store.words import shown
+from store.errors import ConfigError, shown
 
 EARLIEST = "earliest"
 LATEST = "latest"

@@ -19,11 +19,11 @@ from checkpoints.progress import (
     write_progress,
 )
 from store.config import StoreConfig
+from store.consumequeue.ends import QueueMark
 from store.consumequeue.names import can_name_directory
 from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError
 from store.io.checked_json import can_be_path
 from store.io.disk import Disk
-from store.root.ends import QueueMark
 from store.root.progress import Fingerprint
 
 PATH = Path("root/reput/progress")

@@ -14,8 +14,9 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
+from store.consumequeue.ends import QueueMark
 from store.errors import DamageError, StoreError, StoreIOError
-from store.root.ends import IndexMark, QueueMark
+from store.index.ends import IndexMark
 from streaming.sinks.dispatch import DispatchSink
 from tests.logs.build import PREPARED, Message, build_log, write_log
 from tests.support.dispatching import HastyDisk, assert_same_store, dispatch_all, tree

@@ -11,7 +11,7 @@ import pytest
 from checkpoints.progress import LostRange, Progress, read_progress
 from checkpoints.recovery.recovery import Recovered
 from checkpoints.root import DispatchRoot
-from store.commitlog import planner as log_plan
+from store.commitlog import live_end
 from store.commitlog import scanner as scan
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
@@ -134,7 +134,7 @@ class Store:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Return an empty store; nothing is waited for before it is looked at again."""
     monkeypatch.setattr(scan, "_SETTLE_SECONDS", 0)
-    monkeypatch.setattr(log_plan, "_STALLED_SECONDS", 0)
+    monkeypatch.setattr(live_end, "_STALLED_SECONDS", 0)
     return Store(tmp_path / "store", tmp_path / "output")
 
 

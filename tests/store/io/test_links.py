@@ -11,9 +11,9 @@ import pytest
 
 from checkpoints.output import check_replaced
 from store import MessageStore
+from store.consumequeue.names import list_queues
 from store.errors import ConfigError, StoreIOError
 from store.reads.topics import describe_topics
-from store.root.ends import list_queues
 from streaming.cli import run
 from streaming.queries.verify import verify
 from tests.store.reads.test_message_store import CONFIG, make_store, numbered

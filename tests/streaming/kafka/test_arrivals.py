@@ -11,8 +11,7 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.log_range import LogRange
-from store.commitlog.scanner import Scanner
+from store.commitlog.scanner import LogRange, Scanner
 from store.config import StoreConfig
 from store.errors import ConfigError
 from streaming.kafka.arrivals import Arrival, KafkaArrivals, arrivals_of

@@ -14,8 +14,7 @@ from kafka.record.memory_records import MemoryRecords
 from kafka.structs import TopicPartition
 
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.log_range import LogRange
-from store.commitlog.scanner import Scanner
+from store.commitlog.scanner import LogRange, Scanner
 from store.config import StoreConfig
 from store.errors import ConfigError
 from store.io.mapped_file import map_file

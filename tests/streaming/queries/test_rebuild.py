@@ -17,8 +17,7 @@ from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import BOOT, NEW_ROOT_DIR, WHOLE_DIR
 from store import MessageStore
-from store.commitlog.log_range import LogRange
-from store.commitlog.scanner import Cut, Scanner
+from store.commitlog.scanner import Cut, LogRange, Scanner
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, RootInUseError
 from store.index.writer import IndexService

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.scanner import Damage
+from store.commitlog.scanner import Damage, Stretch
 from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.consumequeue.writer import ConsumeQueueStore
@@ -32,7 +32,6 @@ from streaming.queries.spark_feed import spark_feed
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch import DispatchSink
 from streaming.sinks.ordered_sink import StoppedError
-from streaming.sinks.stretches import Stretch
 from streaming.sources.dispatch import parts_of, stretches_of, to_batch
 from streaming.sources.spool import SPOOL_DIR, Spool
 from tests.checkpoints.test_retention import sent

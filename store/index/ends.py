@@ -1,0 +1,47 @@
+"""The end of the index at an offset of the log, so that the index can be truncated to it.
+
+See ``store.consumequeue.ends``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from store.index.file import is_index_file_name
+from store.io.checked_json import Check
+
+INDEX_HEADER_FIELDS = 6
+
+
+def _is_index_file_or_none(name: str) -> bool:
+    return not name or is_index_file_name(name)
+
+
+def _is_index_header(header: tuple[int, ...]) -> bool:
+    if len(header) != INDEX_HEADER_FIELDS:
+        return not header
+    slot_count, index_count = header[-2:]
+    return -(1 << 31) <= slot_count < 1 << 31 and 1 <= index_count < 1 << 31
+
+
+IndexFileName = Annotated[str, Check("an index file's name (17 digits)", is_index_file_name)]
+IndexFileOrNone = Annotated[
+    str, Check("an index file's name (17 digits), or empty", _is_index_file_or_none)
+]
+HeaderFields = Annotated[tuple[int, ...], Check("an index file's header", _is_index_header)]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMark:
+    """The newest index file and its header's fields, in on-disk order; "" and () without files."""
+
+    file: IndexFileOrNone = ""
+    header: HeaderFields = ()
+
+
+def _has_both_or_none(mark: IndexMark) -> bool:
+    return bool(mark.file) == bool(mark.header)
+
+
+CheckedIndexMark = Annotated[IndexMark, Check("an index file and its header", _has_both_or_none)]

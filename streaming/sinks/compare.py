@@ -1,0 +1,71 @@
+"""The sink of ``reput verify``: compares stretches of the log with the files of a root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from store.commitlog.dispatch_request import concat
+from store.commitlog.replay import cannot_derive
+from store.commitlog.scanner import Damage, Stretch
+from store.compare.store import StoreComparison
+from streaming.sinks.ordered_sink import BatchSink, SinkCounts, take_following
+
+Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+
+
+class CompareSink(BatchSink):
+    """Compares batches with a root; ``at`` is the offset up to which the log was compared."""
+
+    name = "comparison"
+    takes_parts = True
+
+    def __init__(
+        self, comparison: StoreComparison, span: tuple[int, int], report: Report | None
+    ) -> None:
+        super().__init__()
+        self._comparison = comparison
+        self._span = span
+        self._report = report
+        self._damage: Damage | None = None
+        self.at = span[0]
+        self.counts = SinkCounts()
+
+    def begin(self, offset: int) -> None:
+        """Take the stretches from ``offset`` on: those between were lost."""
+        self.at = offset
+
+    def applied_to(self) -> int:
+        """Return up to which offset the log was compared."""
+        return self.at
+
+    def is_blocked(self) -> bool:
+        """Return whether nothing more is compared."""
+        return self.error is not None or self._damage is not None
+
+    def _apply_part(self, stretches: list[Stretch]) -> None:
+        """Compare a part of a batch, up to damage."""
+        if self._damage is not None:
+            return
+        requests, _, self._damage = take_following(stretches, self.at, lambda _: False)
+        if requests:
+            batch = concat(requests)
+            self._comparison.put(batch)
+            self.at = batch.end
+            self.counts = replace(
+                self.counts,
+                batches=self.counts.batches + 1,
+                messages=self.counts.messages + len(batch),
+                reput_from_offset=self.at,
+            )
+
+    def _apply(self, stretches: list[Stretch]) -> None:
+        """Compare the rest of a batch. Raises DamageError at damage, after all before it."""
+        self._apply_part(stretches)
+        if self._damage is not None:
+            raise cannot_derive(self._damage)
+        if self._report is not None:
+            self._report(self.at - self._span[0], self._span[1] - self._span[0])
+
+    def _end(self) -> None:
+        """Do nothing: a comparison owns nothing."""
