@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Annotated
 
 from checkpoints.progress import REPUT_DIR, Progress, check_progress
-from store.consumequeue.ends import QueueMark
-from store.index.ends import CheckedIndexMark
+from store.consumequeue.ends import QueueEnd
+from store.index.ends import CheckedIndexEnd
 from store.io.checked_json import BY_POSITION, Count, decode_record, encode_values, read_state_file
 from store.io.disk import Disk
 
@@ -29,8 +29,8 @@ class BatchRecord:
     """
 
     number: Count
-    queues: tuple[Annotated[QueueMark, BY_POSITION], ...]
-    index: CheckedIndexMark | None  # None: there is no index, or the batch does not touch it
+    queues: tuple[Annotated[QueueEnd, BY_POSITION], ...]
+    index: CheckedIndexEnd | None  # None: there is no index, or the batch does not touch it
     progress: Progress | None = None
 
 

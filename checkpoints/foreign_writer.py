@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-from checkpoints.progress import Signs
+from checkpoints.progress import OwnershipStamp
 from store.errors import StoreIOError
 from store.io.checked_json import read_state_file
 from store.layout import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE
@@ -22,9 +22,9 @@ def checksum(data: bytes | None) -> str:
     return "" if data is None else f"{zlib.crc32(data):08x}"
 
 
-def read_signs(root: Path, checkpoint_before: str = "") -> Signs:
+def read_ownership_stamp(root: Path, checkpoint_before: str = "") -> OwnershipStamp:
     """Return the signs as they are now."""
-    return Signs(
+    return OwnershipStamp(
         checkpoint=checksum(read_state_file(root / CHECKPOINT_FILE)),
         checkpoint_before=checkpoint_before,
         abort_ns=_written_ns(root / ABORT_FILE),
@@ -32,9 +32,9 @@ def read_signs(root: Path, checkpoint_before: str = "") -> Signs:
     )
 
 
-def find_broker(root: Path, known: Signs) -> str:
+def detect_foreign_writer(root: Path, known: OwnershipStamp) -> str:
     """Say how it is seen that a broker ran on a root since, "" if nothing tells that."""
-    now = read_signs(root)
+    now = read_ownership_stamp(root)
     if now.checkpoint not in (known.checkpoint, known.checkpoint_before):
         return f"{root / CHECKPOINT_FILE} is not as a dispatch left it"
     if not now.abort_ns or known.abort_ns == ANY_ABORT:

@@ -104,7 +104,7 @@ def numbered_epochs(directory: Path) -> dict[Path, int]:
     }
 
 
-def is_sparks(epoch: Path) -> bool:
+def is_spark_checkpoint(epoch: Path) -> bool:
     """Return whether a directory holds a Spark checkpoint's names only, or is a link.
 
     Raises StoreIOError.
@@ -162,6 +162,6 @@ def _foreign_in_spark(output: Path, entries: Mapping[str, EntryKind]) -> Path | 
     spark = REPUT_DIR / "spark"
     for name, kind in sorted(list_entries(output / spark, entries.get("spark")).items()):
         is_epoch = kind is EntryKind.DIRECTORY and _EPOCH_NAME.fullmatch(name) is not None
-        if not is_epoch or not is_sparks(output / spark / name):
+        if not is_epoch or not is_spark_checkpoint(output / spark / name):
             return spark / name
     return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 from store.config import Shape
-from store.consumequeue.ends import QueueMark
+from store.consumequeue.ends import QueueEnd
 from store.consumequeue.names import Drops
 from store.index.ends import IndexFileOrNone
 from store.index.writer import IndexState
@@ -48,7 +48,7 @@ class LostRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Milestone:
+class RollbackPoint:
     """An end that an earlier batch had: where the root can be rolled back to if the log changed.
 
     ``marks`` are those of the queues whose own units cannot tell them: some of their messages were
@@ -60,12 +60,12 @@ class Milestone:
     last_record: Fingerprint
     messages: Count
     drops: Drops
-    marks: tuple[QueueMark, ...]
+    marks: tuple[QueueEnd, ...]
     index_msg_timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class OwnershipStamp:
     """What a broker changes that runs on a root: by these it is seen that one did.
 
     Checksums of ``checkpoint`` as it is and as it was before, "" for none; of ``abort`` and
@@ -99,8 +99,10 @@ class Progress:
     log_was_clean: bool | None = None  # STORE had no abort, where OUTPUT = STORE
     lost: tuple[LostRange, ...] = ()
     drops: Drops = field(default_factory=dict)
-    milestones: tuple[Milestone, ...] = ()  # oldest first; the last one is this record's own end
-    signs: Signs = Signs()
+    milestones: tuple[
+        RollbackPoint, ...
+    ] = ()  # oldest first; the last one is this record's own end
+    signs: OwnershipStamp = OwnershipStamp()
 
     @property
     def is_untouched(self) -> bool:
@@ -124,7 +126,7 @@ class BatchEnd:
     messages: int
     index: IndexState
     drops: Mapping[tuple[str, int], tuple[int, int]]  # repeated, gaps by queue, so far
-    marks: Iterable[QueueMark] = ()  # of the queues that have drops
+    marks: Iterable[QueueEnd] = ()  # of the queues that have drops
     lost: tuple[LostRange, ...] = ()
     kept: frozenset[int] = frozenset()  # offsets of milestones that are not thinned out
 
@@ -141,13 +143,13 @@ def queue_key(name: str) -> tuple[str, int]:
 
 
 def thin(
-    milestones: tuple[Milestone, ...], always: frozenset[int] = frozenset()
-) -> tuple[Milestone, ...]:
+    milestones: tuple[RollbackPoint, ...], always: frozenset[int] = frozenset()
+) -> tuple[RollbackPoint, ...]:
     """Keep few milestones: the farther back, the farther apart (about two for each doubling).
 
     Those at the offsets ``always`` are kept.
     """
-    kept: list[Milestone] = []
+    kept: list[RollbackPoint] = []
     marks = 0
     for milestone in reversed(milestones):
         distance = milestones[-1].number - milestone.number
@@ -159,9 +161,9 @@ def thin(
     return tuple(reversed(kept))
 
 
-def add_milestone(
-    progress: Progress, marks: Iterable[QueueMark], kept: frozenset[int] = frozenset()
-) -> tuple[Milestone, ...]:
+def add_rollback_point(
+    progress: Progress, marks: Iterable[QueueEnd], kept: frozenset[int] = frozenset()
+) -> tuple[RollbackPoint, ...]:
     """Add the end of a batch to the milestones, and thin them."""
     last = progress.last_record
     if last is None:
@@ -169,7 +171,7 @@ def add_milestone(
     before = progress.milestones[-1].marks if progress.milestones else ()
     known = {mark.key: mark for mark in before} | {mark.key: mark for mark in marks}
     dropped = {queue_key(name) for name, drops in progress.drops.items() if drops["repeated"]}
-    milestone = Milestone(
+    milestone = RollbackPoint(
         number=progress.milestones[-1].number + 1 if progress.milestones else 0,
         reput_from_offset=progress.reput_from_offset,
         last_record=last,
@@ -204,7 +206,7 @@ def advance(
         drops=_add_drops(progress.drops, end.drops),
         milestones=milestones,
     )
-    return replace(progress, milestones=add_milestone(progress, end.marks, end.kept))
+    return replace(progress, milestones=add_rollback_point(progress, end.marks, end.kept))
 
 
 def _add_drops(known: Drops, new: Mapping[tuple[str, int], tuple[int, int]]) -> Drops:
@@ -216,11 +218,11 @@ def _add_drops(known: Drops, new: Mapping[tuple[str, int], tuple[int, int]]) -> 
     return total
 
 
-def _first_milestone(first: Fingerprint | None) -> tuple[Milestone, ...]:
+def _first_milestone(first: Fingerprint | None) -> tuple[RollbackPoint, ...]:
     """Return the end that a batch of the first record alone would have had."""
     if first is None:
         return ()
-    return (Milestone(0, first.offset + first.size, first, 1, {}, (), 0),)
+    return (RollbackPoint(0, first.offset + first.size, first, 1, {}, (), 0),)
 
 
 def progress_path(root: Path) -> Path:

@@ -10,11 +10,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from checkpoints.progress import Milestone, Progress, queue_key
+from checkpoints.progress import Progress, RollbackPoint, queue_key
 from store.commitlog.scanner import Damage
 from store.consumequeue.writer import QueueKey
 
-_End = TypeVar("_End", Progress, Milestone)
+_End = TypeVar("_End", Progress, RollbackPoint)
 
 
 @dataclass(frozen=True, slots=True)

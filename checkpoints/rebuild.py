@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkpoints.entries import BUILT_DIRS
-from checkpoints.foreign_writer import read_signs
+from checkpoints.foreign_writer import read_ownership_stamp
 from checkpoints.output import check_queue_directory, check_replaced
 from checkpoints.progress import read_progress
 from checkpoints.queue_selection import QueueSelection
@@ -111,7 +111,7 @@ class NewRoot:
         return max(self._root.log.min_offset(), self._root.progress.begin_offset)
 
     def _open(self) -> DispatchRoot:
-        self._root.disk.leave_unsynced(self._path)
+        self._root.disk.defer_sync(self._path)
         return DispatchRoot.unread(self._root, self._path, self._begin(), self._config)
 
     def swap_in(self, built: DispatchRoot) -> None:
@@ -129,7 +129,7 @@ class NewRoot:
             progress,
             batch=root.progress.batch + number,
             log_was_clean=root.progress.log_was_clean,
-            signs=read_signs(root.path, root.progress.signs.checkpoint),
+            signs=read_ownership_stamp(root.path, root.progress.signs.checkpoint),
         )
         names = tuple(name for name in BUILT_DIRS if (self._path / name).is_dir())
         write_swap(root.path, SwapRecord((), progress, names), root.disk)
@@ -160,7 +160,7 @@ class NewRoot:
 
     def _sync(self) -> None:
         self._root.disk.sync_all(self._path)
-        self._root.disk.leave_unsynced(None)
+        self._root.disk.defer_sync(None)
 
     def _check_queue(self, key: QueueKey) -> None:
         """Refuse to swap a queue that cannot be renamed or whose place holds foreign files."""

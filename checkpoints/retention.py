@@ -50,7 +50,9 @@ class Retention:
         root = self._root
         queues = list(expired_queue_files(root.path, self._config, min_offset))
         for files in queues:
-            root.disk.settle(files[0].parent)  # a process killed before may have deleted some
+            root.disk.include_in_sync(
+                files[0].parent
+            )  # a process killed before may have deleted some
         root.disk.sync()
         for oldest in zip_longest(*queues):
             self._remove([path for path in oldest if path is not None])

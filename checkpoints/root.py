@@ -20,14 +20,19 @@ from checkpoints.checkpoint_file import (
     read_checkpoint,
     write_checkpoint,
 )
-from checkpoints.foreign_writer import ANY_ABORT, checksum, find_broker, read_signs
+from checkpoints.foreign_writer import (
+    ANY_ABORT,
+    checksum,
+    detect_foreign_writer,
+    read_ownership_stamp,
+)
 from checkpoints.output import NEW_OUTPUT_HINT, check_output
-from checkpoints.output_state import is_sparks, numbered_epochs
+from checkpoints.output_state import is_spark_checkpoint, numbered_epochs
 from checkpoints.progress import (
     REPUT_DIR,
     BatchEnd,
+    OwnershipStamp,
     Progress,
-    Signs,
     advance,
     read_progress,
     write_progress,
@@ -40,9 +45,9 @@ from store import layout
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.config import StoreConfig, check_shape
-from store.consumequeue.ends import QueueMark
+from store.consumequeue.ends import QueueEnd
 from store.errors import ConfigError
-from store.index.ends import IndexMark
+from store.index.ends import IndexEnd
 from store.io.disk import Disk
 from store.root.progress import SWAP
 
@@ -189,7 +194,7 @@ class DispatchRoot:
     def _find_other(self, progress: Progress | None) -> str:
         """Say how it is seen that something else wrote to the root, "" if it is not."""
         if progress is not None:
-            broker = find_broker(self.path, progress.signs)
+            broker = detect_foreign_writer(self.path, progress.signs)
             return f"a broker ran on it since: {broker}" if broker else ""
         for name in (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR):
             if _has_entries(self.path / name):
@@ -204,13 +209,13 @@ class DispatchRoot:
         """Write ``abort`` and ``checkpoint``, and note what a broker that ran here would change."""
         checkpoint = self._checkpoint_of(self.progress)
         before = checksum(encode_checkpoint(self._checkpoint)) if self._checkpoint else ""
-        signs = Signs(checksum(encode_checkpoint(checkpoint)), before, ANY_ABORT)
+        signs = OwnershipStamp(checksum(encode_checkpoint(checkpoint)), before, ANY_ABORT)
         write_progress(self.path, replace(self.progress, signs=signs), self.disk)
         content = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
         self.disk.replace(self.path / layout.ABORT_FILE, content)
         self._write_checkpoint(checkpoint)
         self.disk.sync()
-        self.progress = replace(self.progress, signs=read_signs(self.path, before))
+        self.progress = replace(self.progress, signs=read_ownership_stamp(self.path, before))
         write_progress(self.path, self.progress, self.disk)
 
     def _new_progress(
@@ -244,7 +249,7 @@ class DispatchRoot:
         is_last = last is not None and offset >= last.base
         return not is_last or self.is_log_clean(Path(self.progress.store))
 
-    def begin_batch(self, queues: Iterable[QueueMark], index: IndexMark | None) -> None:
+    def begin_batch(self, queues: Iterable[QueueEnd], index: IndexEnd | None) -> None:
         """Write down, durably, where the files end that a batch is about to write."""
         record = BatchRecord(self.progress.batch + 1, tuple(queues), index)
         write_batch(self.path, record, self.disk)
@@ -304,7 +309,7 @@ class DispatchRoot:
         number = max(old.values(), default=0) + 1
         epoch = epochs / f"epoch-{number:06d}"
         self.disk.make_directory(epoch)
-        for directory in filter(is_sparks, old):
+        for directory in filter(is_spark_checkpoint, old):
             self.disk.remove_tree(directory)
         return epoch
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Annotated
 
 from checkpoints.entries import BUILT_DIRS
-from checkpoints.foreign_writer import find_broker
+from checkpoints.foreign_writer import detect_foreign_writer
 from checkpoints.progress import (
     REPUT_DIR,
     Progress,
@@ -124,7 +124,7 @@ def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress |
 def _finish_queues(
     root: Path, record: SwapRecord, progress: Progress | None, disk: Disk
 ) -> Progress | None:
-    is_ours = progress is not None and not find_broker(root, progress.signs)
+    is_ours = progress is not None and not detect_foreign_writer(root, progress.signs)
     queues = [Path(topic, str(queue_id)) for topic, queue_id in record.queues]
     _settle(root, queues, disk)
     for queue in queues:
@@ -149,9 +149,9 @@ def _finish_whole(
     names, target = whole
     new, old = root / NEW_ROOT_DIR, root / REPLACED_DIR
     for parent in (root, new, old):
-        disk.settle(parent)
+        disk.include_in_sync(parent)
     disk.sync()
-    if find_broker(root, target.signs):
+    if detect_foreign_writer(root, target.signs):
         return progress
     _check_unnamed(root, names, target)
     for name in names:
@@ -213,7 +213,7 @@ def _settle(root: Path, queues: Iterable[Path], disk: Disk) -> None:
     for queue in queues:
         for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
             for parent in (root, root / NEW_DIR, root / OLD_DIR):
-                disk.settle((parent / kind / queue).parent)
+                disk.include_in_sync((parent / kind / queue).parent)
     disk.sync()
 
 

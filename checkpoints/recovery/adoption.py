@@ -13,21 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkpoints.batch_record import read_batch
-from checkpoints.foreign_writer import ANY_ABORT, read_signs
-from checkpoints.progress import Progress, add_milestone, queue_name
-from checkpoints.recovery.consistent_prefix import Agreement, find_agreement
+from checkpoints.foreign_writer import ANY_ABORT, read_ownership_stamp
+from checkpoints.progress import Progress, add_rollback_point, queue_name
+from checkpoints.recovery.consistent_prefix import ConsistentPrefix, find_consistent_prefix
 from checkpoints.recovery.fingerprint import read_fingerprint
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.replay import LogReplay
-from store.compare.store import Terms
+from store.compare.store import ComparisonPolicy
 from store.config import StoreConfig
 from store.consumequeue.files import ConsumeQueue, Unit, written_units
 from store.consumequeue.names import list_queues
 from store.consumequeue.reader import QueueReader
 from store.errors import ConfigError, DamageError
-from store.index.ends import IndexMark
+from store.index.ends import IndexEnd
 from store.index.file import list_index_files
 from store.io.mapped_file import is_mapped_file_name
 from store.kernels.index import INDEX_COUNT
@@ -48,7 +48,7 @@ class Adoption:
         self._planner = planner
         self._report = report
 
-    def adopt(self, progress: Progress, end: int) -> tuple[Progress, Agreement]:
+    def adopt(self, progress: Progress, end: int) -> tuple[Progress, ConsistentPrefix]:
         """Compare the root with its log up to ``end``; return the progress it is cut back to.
 
         Raises ConfigError if its files have other sizes than configured, or it is the root of
@@ -57,8 +57,10 @@ class Adoption:
         self._check_file_sizes()
         self._check_log()
         begin = max(self._log.min_offset(), progress.begin_offset)
-        terms = Terms(begin, is_aged=begin > progress.begin_offset, may_be_ahead=True)
-        agreement = find_agreement(self._root, self._log.config, terms, self._requests(begin, end))
+        terms = ComparisonPolicy(begin, is_aged=begin > progress.begin_offset, may_be_ahead=True)
+        agreement = find_consistent_prefix(
+            self._root, self._log.config, terms, self._requests(begin, end)
+        )
         return self._adopted(progress, agreement), agreement
 
     def _requests(self, begin: int, end: int) -> Iterator[DispatchRequests]:
@@ -71,8 +73,8 @@ class Adoption:
         except DamageError as e:
             _log.warning("%s", e)
 
-    def _adopted(self, progress: Progress, agreement: Agreement) -> Progress:
-        index = agreement.index or IndexMark()
+    def _adopted(self, progress: Progress, agreement: ConsistentPrefix) -> Progress:
+        index = agreement.index or IndexEnd()
         names = [path.name for path in list_index_files(self._root / INDEX_DIR)]
         names = [name for name in names if name <= index.file]
         record = read_batch(self._root)
@@ -90,7 +92,7 @@ class Adoption:
                 queue_name(*key): {"repeated": repeated, "gaps": gaps}
                 for key, (repeated, gaps) in agreement.drops.items()
             },
-            signs=replace(read_signs(self._root), abort_ns=ANY_ABORT),
+            signs=replace(read_ownership_stamp(self._root), abort_ns=ANY_ABORT),
         )
         last = None
         if agreement.last_offset >= 0:
@@ -98,7 +100,7 @@ class Adoption:
         if last is None:
             return adopted
         adopted = replace(adopted, last_record=last)
-        return replace(adopted, milestones=add_milestone(adopted, agreement.queues))
+        return replace(adopted, milestones=add_rollback_point(adopted, agreement.queues))
 
     def _check_log(self) -> None:
         """Refuse a root of whose queues no unit that is looked at is one of this log."""

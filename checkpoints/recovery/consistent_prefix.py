@@ -13,13 +13,13 @@ from pathlib import Path
 
 from store.commitlog.dispatch_request import DispatchRequests
 from store.compare.findings import NOTHING, Difference
-from store.compare.store import StoreComparison, Terms
+from store.compare.store import ComparisonPolicy, StoreComparison
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueMark
+from store.consumequeue.ends import QueueEnd
 from store.consumequeue.files import ConsumeQueue
 from store.consumequeue.names import list_queues
 from store.consumequeue.writer import QueueEnds, QueueKey
-from store.index.ends import IndexMark
+from store.index.ends import IndexEnd
 from store.kernels.consume_queue import NO_QUEUE_YET
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
 from store.root.end_search import count_ext_units
@@ -29,7 +29,7 @@ _FINISHED_PARTS = ("header", "slot")  # compared when an index file is finished
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class ConsistentPrefix:
     """Root and log agree up to ``offset``; ``last_offset`` is the last record's before it, or -1.
 
     ``difference`` is what ended it, None if nothing did. ``queues`` are the marks of all queues
@@ -39,8 +39,8 @@ class Agreement:
     offset: int
     last_offset: int
     messages: int
-    queues: tuple[QueueMark, ...]
-    index: IndexMark | None
+    queues: tuple[QueueEnd, ...]
+    index: IndexEnd | None
     index_full_timestamp: int
     drops: dict[QueueKey, tuple[int, int]]
     difference: Difference | None
@@ -55,14 +55,14 @@ class _Moment:
     messages: int
     ends: QueueEnds
     index_number: int
-    index: IndexMark | None
+    index: IndexEnd | None
     index_full_timestamp: int
     drops: dict[QueueKey, tuple[int, int]]
 
 
-def find_agreement(
-    root: Path, config: StoreConfig, terms: Terms, batches: Iterable[DispatchRequests]
-) -> Agreement:
+def find_consistent_prefix(
+    root: Path, config: StoreConfig, terms: ComparisonPolicy, batches: Iterable[DispatchRequests]
+) -> ConsistentPrefix:
     """Compare a root with its log's requests from ``terms.begin`` on.
 
     Raises DamageError, as the batches do, StoreIOError.
@@ -85,7 +85,7 @@ def find_agreement(
     if comparison.differs():
         difference = comparison.differences()[0]
         moment = min((before, *_begun_before(comparison, begun)), key=lambda m: m.offset)
-    return Agreement(
+    return ConsistentPrefix(
         offset=moment.offset,
         last_offset=moment.last_offset,
         messages=moment.messages,
@@ -137,7 +137,7 @@ def _begun_before(comparison: StoreComparison, begun: dict[int, _Moment]) -> lis
 
 def _queue_marks(
     root: Path, config: StoreConfig, comparison: StoreComparison, ends: QueueEnds
-) -> Iterator[QueueMark]:
+) -> Iterator[QueueEnd]:
     """Yield the mark of each queue on disk."""
     numbers = {key: n for n, key in enumerate(ends.keys)}
     there = (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR)
@@ -161,4 +161,4 @@ def _queue_marks(
             ext_count = count_ext_units(queue, config, end)
             if number is not None and not comparison.has_older:
                 ext_count = int(ends.ext_count[number])
-        yield QueueMark(*key, end, allocated, ext_count)
+        yield QueueEnd(*key, end, allocated, ext_count)

@@ -42,7 +42,7 @@ def fingerprint_at(view: NDArray[np.uint8], at: int, offset: int) -> Fingerprint
     )
 
 
-def change_of(
+def find_log_change(
     log: CommitLog, last: Fingerprint | None, end: int | None = None, *, verb: str = "dispatched"
 ) -> str:
     """Return why the log no longer matches what was read from it; "" if it matches.
@@ -108,7 +108,7 @@ def find_other_record(
 def check_unchanged(
     log: CommitLog, last: Fingerprint | None, end: int | None = None, *, hint: str = OTHER_LOG_HINT
 ) -> None:
-    """Raise DamageError if the log no longer matches what was dispatched (``change_of``)."""
-    why = change_of(log, last, end)
+    """Raise DamageError if the log no longer matches what was dispatched (``find_log_change``)."""
+    why = find_log_change(log, last, end)
     if why and last is not None:
         raise DamageError(log.path_of(last.offset), last.offset, why, hint)

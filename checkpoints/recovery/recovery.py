@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoints.batch_record import BATCH, BatchRecord, read_batch, write_batch
-from checkpoints.progress import Milestone, Progress, progress_path, queue_key, write_progress
+from checkpoints.progress import Progress, RollbackPoint, progress_path, queue_key, write_progress
 from checkpoints.recovery.adoption import Adoption, Report
 from checkpoints.recovery.fingerprint import (
-    change_of,
+    find_log_change,
     find_other_record,
     read_fingerprint,
 )
@@ -29,18 +29,23 @@ from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.search import is_boundary
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueMark
+from store.consumequeue.ends import QueueEnd
 from store.errors import DamageError
-from store.index.ends import IndexMark
+from store.index.ends import IndexEnd
 from store.index.file import list_index_files
 from store.index.writer import read_header
 from store.io.disk import Disk
 from store.io.mapped_file import map_file
 from store.kernels.index import END_TIMESTAMP, INDEX_COUNT
 from store.layout import INDEX_DIR
-from store.root.end_search import find_index_mark, find_queue_marks, was_dispatched, without_expired
+from store.root.end_search import (
+    find_index_end,
+    find_queue_ends,
+    trim_to_remaining_files,
+    was_dispatched,
+)
 from store.root.progress import Fingerprint
-from store.root.truncation import Truncated, Truncation
+from store.root.truncation import Truncation, TruncationCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +55,14 @@ class Recovered:
     why: str
     from_offset: int
     to_offset: int
-    cut: Truncated
+    cut: TruncationCounts
     seconds: float
 
 
 def finished_swap(offset: int, seconds: float) -> Recovered:
     """Return what the end of an interrupted swap came to, on a root that is at ``offset``."""
     why = "a swap of rebuilt files was interrupted, and is complete now"
-    return Recovered(why, offset, offset, Truncated(), seconds)
+    return Recovered(why, offset, offset, TruncationCounts(), seconds)
 
 
 class Recovery:
@@ -86,7 +91,7 @@ class Recovery:
             why = "a recovery was cut off"
         return self._cut(why, progress.reput_from_offset, record, target)
 
-    def _check_index_mark(self, mark: IndexMark, progress: Progress) -> None:
+    def _check_index_mark(self, mark: IndexEnd, progress: Progress) -> None:
         """Refuse to cut the index back to another file than progress names."""
         if mark.file != progress.index_file:
             reason = f"it names index file {mark.file!r}, progress {progress.index_file!r}"
@@ -118,7 +123,7 @@ class Recovery:
 
         The log ends at ``end`` now.
         """
-        why = change_of(self._log, progress.last_record, progress.dispatched_to)
+        why = find_log_change(self._log, progress.last_record, progress.dispatched_to)
         if why:
             return why
         if progress.reput_from_offset > max(end, self._log.min_offset()):
@@ -151,13 +156,13 @@ class Recovery:
         for path in expired:
             self._disk.remove(path)
 
-    def _last_common(self, progress: Progress, end: int) -> Milestone | None:
+    def _last_common(self, progress: Progress, end: int) -> RollbackPoint | None:
         """Return the newest milestone whose last record the log still has, in its chain."""
         for milestone in reversed(progress.milestones):
             at, last = milestone.reput_from_offset, milestone.last_record
             if at >= progress.reput_from_offset or at > end or last.offset < self._min():
                 continue
-            if not change_of(self._log, last, at) and is_boundary(self._log, at):
+            if not find_log_change(self._log, last, at) and is_boundary(self._log, at):
                 return milestone
         return None
 
@@ -172,21 +177,23 @@ class Recovery:
             "it is another log, or was cut off too far back; dispatch it into a new OUTPUT",
         )
 
-    def _queue_marks(self, progress: Progress, milestone: Milestone) -> tuple[QueueMark, ...]:
-        noted = [without_expired(self._root, self._config, mark) for mark in milestone.marks]
+    def _queue_marks(self, progress: Progress, milestone: RollbackPoint) -> tuple[QueueEnd, ...]:
+        noted = [
+            trim_to_remaining_files(self._root, self._config, mark) for mark in milestone.marks
+        ]
         known = {mark.key: mark for mark in noted}
         dropped = [queue_key(name) for name, d in progress.drops.items() if d["repeated"]]
-        found = find_queue_marks(self._root, self._config, milestone.reput_from_offset, dropped)
+        found = find_queue_ends(self._root, self._config, milestone.reput_from_offset, dropped)
         return tuple(({mark.key: mark for mark in found} | known).values())
 
-    def _index_mark(self, offset: int) -> IndexMark | None:
+    def _index_mark(self, offset: int) -> IndexEnd | None:
         if not self._config.message_index_enable:
             return None
 
         def record_at(at: int) -> Fingerprint | None:
             return read_fingerprint(self._log, at)
 
-        return find_index_mark(self._root, self._config, offset, self._log, record_at)
+        return find_index_end(self._root, self._config, offset, self._log, record_at)
 
     def adopt(self, progress: Progress, planner: LogPlanner, why: str) -> Progress:
         """Make a root that something else wrote ours, cut back to where it agrees with its log.
@@ -228,7 +235,7 @@ class Recovery:
 
 
 def _progress_at(
-    progress: Progress, milestone: Milestone, index: IndexMark | None, files: list[Path]
+    progress: Progress, milestone: RollbackPoint, index: IndexEnd | None, files: list[Path]
 ) -> Progress:
     """Return progress as it was at a milestone, but for the count of batches."""
     at = milestone.reput_from_offset

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from store.commitlog.owned_record import Owner, Said, decode_owned, owned_store_timestamp
+from store.commitlog.owned_record import Owner, RecordRef, decode_owned, owned_store_timestamp
 from store.commitlog.record import Message, decode_message, encode_property_crc
 from store.config import StoreConfig
 from store.errors import DamageError, LostDataError, StoreIOError
@@ -159,7 +159,7 @@ class CommitLog:
             raise DamageError(message.path, offset, reason)
         return message
 
-    def owned_message(self, said: Said, owner: Owner) -> Message | None:
+    def owned_message(self, said: RecordRef, owner: Owner) -> Message | None:
         """Return the message that a unit refers to if its record matches the unit.
 
         None means inconclusive: ``message`` raises what is wrong, if anything is.
@@ -174,7 +174,7 @@ class CommitLog:
             _check_property_crc(record, said.offset, file.path)
         return message
 
-    def owned_store_timestamp(self, said: Said, owner: Owner) -> int | None:
+    def owned_store_timestamp(self, said: RecordRef, owner: Owner) -> int | None:
         """Return the store time of such a message without reading its body; None as above."""
         at = said.offset % self.file_size
         data = self._queue.map_at(said.offset - at)
@@ -182,7 +182,7 @@ class CommitLog:
             return None
         return owned_store_timestamp(data, at, said, owner)
 
-    def look(self, offset: int) -> Message | None:
+    def find_message(self, offset: int) -> Message | None:
         """Return the message whose record begins at ``offset``, None if no record begins there.
 
         Raises DamageError for a damaged record. To distinguish one from an offset inside a record,

@@ -38,7 +38,7 @@ class Owner(NamedTuple):
         return cls({m: length + name for m, length in lengths.items()}, queue_id)
 
 
-class Said(NamedTuple):
+class RecordRef(NamedTuple):
     """What a queue's unit says of a record."""
 
     offset: int
@@ -46,13 +46,13 @@ class Said(NamedTuple):
     queue_offset: int
 
 
-def decode_owned(record: bytes, said: Said, owner: Owner, origin: Origin) -> Message | None:
+def decode_owned(record: bytes, ref: RecordRef, owner: Owner, origin: Origin) -> Message | None:
     """Decode the record of a unit if it is in all just what the unit says.
 
     None is no verdict: ``decode_message`` tells what is wrong, if anything is. This is its quick
     way; it checks the same, and whose record it is.
     """
-    found = _find_owned(record, 0, said, owner) if len(record) == said.size else None
+    found = _find_owned(record, 0, ref, owner) if len(record) == ref.size else None
     if found is None:
         return None
     values, spans = found
@@ -61,20 +61,20 @@ def decode_owned(record: bytes, said: Said, owner: Owner, origin: Origin) -> Mes
     return undecoded_message(values, record, spans, origin)
 
 
-def owned_store_timestamp(data: mmap, at: int, said: Said, owner: Owner) -> int | None:
+def owned_store_timestamp(data: mmap, at: int, ref: RecordRef, owner: Owner) -> int | None:
     """Return the store time of the record at ``data[at]`` if it is what the unit says.
 
     As ``decode_owned``, but the body is not looked at.
     """
-    found = _find_owned(data, at, said, owner) if at + said.size <= len(data) else None
+    found = _find_owned(data, at, ref, owner) if at + ref.size <= len(data) else None
     return None if found is None else int(found[0][_STORE_TIMESTAMP])
 
 
 def _find_owned(
-    data: bytes | mmap, at: int, said: Said, owner: Owner
+    data: bytes | mmap, at: int, ref: RecordRef, owner: Owner
 ) -> tuple[tuple[Any, ...], tuple[int, ...]] | None:
     """Return the values before the body and the spans (as in Spans) of a unit's record."""
-    offset, size, expected = said
+    offset, size, expected = ref
     if size < layout.RECORD_MIN_SIZE:
         return None
     fixed = BEFORE_BODY[0]

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from store.compare.findings import (
     NOTHING,
+    ComparisonPolicy,
     Difference,
     Findings,
-    Terms,
-    Views,
+    MapCache,
     ext_unit_words,
     first_data,
 )
@@ -40,13 +40,13 @@ _MARK = np.array(-1, EXT_END_MARK).tobytes()
 class ExtComparison:
     """Compares the ext units of a root's queues. Directories are those of the root."""
 
-    def __init__(self, config: StoreConfig, terms: Terms, findings: Findings) -> None:
+    def __init__(self, config: StoreConfig, terms: ComparisonPolicy, findings: Findings) -> None:
         self.by_address = terms.is_aged or terms.by_broker
         self.file_size = config.mapped_file_size_consume_queue_ext
         self._per_file = (self.file_size - EXT_END_BLANK_SIZE) // EXT_UNIT_SIZE
         self._terms = terms
         self._findings = findings
-        self._views = Views(findings)
+        self._views = MapCache(findings)
         self._ends: dict[Path, int] = {}  # derived bytes by file
         self._derived: Counter[Path] = Counter()  # units, by directory, as the next two
         self._referred: Counter[Path] = Counter()  # compared by address
@@ -86,9 +86,9 @@ class ExtComparison:
         if self.by_address:
             self._in_place[path.parent].append(difference)
         else:
-            self._findings.tell(difference)
+            self._findings.add(difference)
 
-    def judge(
+    def compare_units(
         self, directory: Path, expected: NDArray[np.int64], actual: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Compare the ext units that derived and actual tags codes refer to; by address only.
@@ -126,7 +126,7 @@ class ExtComparison:
         begin = 0 if self.by_address else self._ends.get(path, 0)
         count = self._count_well_formed(path, view, begin) if is_open else 0
         if not count and path not in self._ends:
-            self._findings.tell_file(path, "no such file", f"{len(view)} bytes")
+            self._findings.add_file(path, "no such file", f"{len(view)} bytes")
             return
         self._there[path.parent] += count
         end = begin + count * EXT_UNIT_SIZE
@@ -135,7 +135,7 @@ class ExtComparison:
             end += len(_MARK)  # the next file has begun
         at = first_data(path, view, end)
         if at >= 0:
-            self._findings.tell(_difference(path, at - at % EXT_UNIT_SIZE, NOTHING, view))
+            self._findings.add(_difference(path, at - at % EXT_UNIT_SIZE, NOTHING, view))
 
     def finish(self) -> None:
         """Tell derived files that are not there; settle the count of orphans."""
@@ -145,10 +145,10 @@ class ExtComparison:
             self._findings.counts.orphan_ext_units += orphans
         for directory, differences in self._in_place.items():
             for difference in differences if directory not in self._moved else ():
-                self._findings.tell(difference)
+                self._findings.add(difference)
         for path in self._ends:
             if path.parent not in self._moved and not path.exists():
-                self._findings.tell_file(path, f"a file of {self.file_size} bytes", "no file")
+                self._findings.add_file(path, f"a file of {self.file_size} bytes", "no file")
 
     def _after(self, address: int) -> int:
         """Return the address of the unit that is put after the one at ``address``."""
@@ -172,7 +172,7 @@ class ExtComparison:
             return True
         if is_natural:
             words = _words(np.frombuffer(expected, np.uint8))
-            self._findings.tell(_difference(path, at - base, words, view))
+            self._findings.add(_difference(path, at - base, words, view))
         return is_natural
 
     def _count_well_formed(self, path: Path, view: NDArray[np.uint8], begin: int) -> int:
@@ -182,7 +182,7 @@ class ExtComparison:
         is_odd = (units["size"][:count] != EXT_UNIT_SIZE) | (units["bitmap_length"][:count] != 0)
         for i in np.flatnonzero(is_odd)[:1]:
             at = begin + int(i) * EXT_UNIT_SIZE
-            self._findings.tell(_difference(path, at, "an ext unit without bitmap", view))
+            self._findings.add(_difference(path, at, "an ext unit without bitmap", view))
         return count
 
 

@@ -44,7 +44,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ComparisonPolicy:
     """What is compared, and what is only counted."""
 
     begin: int  # the log is derived from this physical offset on
@@ -76,16 +76,16 @@ class Findings:
     counts: Counts = field(default_factory=Counts)
     _found: dict[tuple[Path, str], Difference] = field(default_factory=dict)
 
-    def tell(self, difference: Difference) -> None:
+    def add(self, difference: Difference) -> None:
         """Note a difference, if none before it in the same part of the file is known."""
         key = (difference.path, difference.part)
         known = self._found.get(key)
         if known is None or (known.index or 0) > (difference.index or 0):
             self._found[key] = difference
 
-    def tell_file(self, path: Path, expected: str, actual: str) -> None:
+    def add_file(self, path: Path, expected: str, actual: str) -> None:
         """Note what is wrong with a file as a whole."""
-        self.tell(Difference(path, "file", None, None, expected, actual))
+        self.add(Difference(path, "file", None, None, expected, actual))
 
     def has_any(self) -> bool:
         """Tell whether anything differs so far."""
@@ -98,7 +98,7 @@ class Findings:
         return tuple(sorted(found, key=lambda d: (d.path, parts.index(d.part))))
 
 
-class Views:
+class MapCache:
     """Read-only maps of the files compared with, the last ones used kept open."""
 
     def __init__(self, findings: Findings) -> None:
@@ -118,11 +118,11 @@ class Views:
 
     def _map(self, path: Path, size: int) -> NDArray[np.uint8] | None:
         if path.is_symlink() or not path.is_file():
-            self._findings.tell_file(path, f"a file of {size} bytes", file_words(path))
+            self._findings.add_file(path, f"a file of {size} bytes", file_words(path))
             return None
         view = map_file(path)
         if len(view) != size:
-            self._findings.tell_file(path, f"a file of {size} bytes", f"{len(view)} bytes")
+            self._findings.add_file(path, f"a file of {size} bytes", f"{len(view)} bytes")
             return None
         return view
 

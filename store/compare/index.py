@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from store import layout
 from store.compare.findings import (
     NOTHING,
+    ComparisonPolicy,
     Difference,
     Findings,
-    Terms,
-    Views,
+    MapCache,
     entry_words,
     file_words,
     first_data,
@@ -33,7 +33,9 @@ from store.io.listing import list_entries
 class IndexComparison(Disk):
     """Compares what an IndexService puts, file by file in order, with a root's index files."""
 
-    def __init__(self, root: Path, config: StoreConfig, terms: Terms, findings: Findings) -> None:
+    def __init__(
+        self, root: Path, config: StoreConfig, terms: ComparisonPolicy, findings: Findings
+    ) -> None:
         super().__init__()
         self._directory = root / layout.INDEX_DIR
         # Not list_index_files: a link or a directory with such a name is a difference, no error.
@@ -41,7 +43,7 @@ class IndexComparison(Disk):
         self._config = config
         self._terms = terms
         self._findings = findings
-        self._views = Views(findings)
+        self._views = MapCache(findings)
         self._size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
         self._entries_at = layout.index_entry_at(0, config.max_hash_slot_num)
         self._number = -1  # of the file in work
@@ -57,7 +59,7 @@ class IndexComparison(Disk):
         self._end = layout.index_entry_at(1, self._config.max_hash_slot_num)
         if self._number >= len(self.files):
             where = self._directory / f"(file {self._number + 1} of the index)"
-            self._findings.tell_file(where, f"a file of {size} bytes", "no file")
+            self._findings.add_file(where, f"a file of {size} bytes", "no file")
 
     def write(self, path: Path, offset: int, data: Bytes) -> None:
         """Compare entries; keep slots and header until the file is finished."""
@@ -86,9 +88,9 @@ class IndexComparison(Disk):
             self.write(self.files[0], 0, header.tobytes())
         self._finish_file()
         for path in self.files[self._number + 1 :]:
-            self._findings.tell_file(path, "no such file", file_words(path))
+            self._findings.add_file(path, "no such file", file_words(path))
         for path in sorted(set(list_entries(self._directory)) - set(self.files)):
-            self._findings.tell_file(path, "no such file", "one that is no index file")
+            self._findings.add_file(path, "no such file", "one that is no index file")
 
     def _view(self) -> NDArray[np.uint8] | None:
         """Return the actual file in work, None without one or if it has another size."""
@@ -112,7 +114,7 @@ class IndexComparison(Disk):
         if at >= 0:
             at -= at % layout.INDEX_ENTRY_SIZE
             words = [entry_words(e[at : at + layout.INDEX_ENTRY_SIZE]) for e in (expected, actual)]
-            self._tell("entry", self._entry_number(offset + at), words[0], words[1])
+            self._add_difference("entry", self._entry_number(offset + at), words[0], words[1])
 
     def _finish_file(self) -> None:
         """Compare header and slots of the file in work, and that nothing follows its entries."""
@@ -126,16 +128,16 @@ class IndexComparison(Disk):
             slot = at // layout.INDEX_SLOT_SIZE
             heads = (int(s.view(layout.INDEX_SLOT)[slot]) for s in (self._slots, actual))
             words = [f"entry {head}" if head else "no entry" for head in heads]
-            self._tell("slot", slot, words[0], words[1])
+            self._add_difference("slot", slot, words[0], words[1])
         unused = view[self._entries_at : layout.index_entry_at(1, self._config.max_hash_slot_num)]
         if unused.any():
-            self._tell("entry", 0, NOTHING, entry_words(unused))
+            self._add_difference("entry", 0, NOTHING, entry_words(unused))
         at = first_data(self.files[self._number], view, self._end)
         if at >= 0:
             number = self._entry_number(at)
             begin = layout.index_entry_at(number, self._config.max_hash_slot_num)
             raw = view[begin : begin + layout.INDEX_ENTRY_SIZE]
-            self._tell("entry", number, NOTHING, entry_words(raw))
+            self._add_difference("entry", number, NOTHING, entry_words(raw))
 
     def _compare_header(self, actual: NDArray[np.uint8]) -> None:
         expected = self._header
@@ -150,7 +152,9 @@ class IndexComparison(Disk):
                 continue
             pairs.append((f"{name} {values[0]}", f"{name} {values[1]}"))
         if pairs:
-            self._tell("header", None, *(", ".join(side) for side in zip(*pairs, strict=True)))
+            self._add_difference(
+                "header", None, *(", ".join(side) for side in zip(*pairs, strict=True))
+            )
 
     def _is_unwritten_count(self, name: str, values: list[int]) -> bool:
         """Tell whether a broker has not yet written the count of a file without entries (§8.2)."""
@@ -165,6 +169,6 @@ class IndexComparison(Disk):
     def _entry_number(self, at: int) -> int:
         return (at - self._entries_at) // layout.INDEX_ENTRY_SIZE
 
-    def _tell(self, part: str, index: int | None, expected: str, actual: str) -> None:
+    def _add_difference(self, part: str, index: int | None, expected: str, actual: str) -> None:
         path = self.files[self._number]
-        self._findings.tell(Difference(path, part, index, None, expected, actual))
+        self._findings.add(Difference(path, part, index, None, expected, actual))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from store import layout
 from store.commitlog.dispatch_request import DispatchRequests
-from store.compare.findings import Counts, Terms, Views
+from store.compare.findings import ComparisonPolicy, Counts, MapCache
 from store.config import StoreConfig
 from store.index.writer import read_header
 from store.kernels.index import BEGIN_TIMESTAMP, END_TIMESTAMP, INDEX_COUNT
@@ -46,7 +46,12 @@ class IndexAligner:
     """Walks the entries of index files along with the log's dispatch requests."""
 
     def __init__(
-        self, files: list[Path], config: StoreConfig, terms: Terms, counts: Counts, views: Views
+        self,
+        files: list[Path],
+        config: StoreConfig,
+        terms: ComparisonPolicy,
+        counts: Counts,
+        views: MapCache,
     ) -> None:
         self._entries = _Entries(files, config, views)
         self._terms = terms
@@ -159,7 +164,7 @@ class IndexAligner:
 class _Entries:
     """The entries of index files as one sequence, as far as their headers count them."""
 
-    def __init__(self, files: list[Path], config: StoreConfig, views: Views) -> None:
+    def __init__(self, files: list[Path], config: StoreConfig, views: MapCache) -> None:
         self._files = files
         self._config = config
         self._views = views

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from store.compare.extension import ExtComparison
 from store.compare.findings import (
     NOTHING,
+    ComparisonPolicy,
     Difference,
     Findings,
-    Terms,
-    Views,
+    MapCache,
     file_words,
     first_data,
     unit_words,
@@ -60,7 +60,12 @@ class QueueComparison(Disk):
     """
 
     def __init__(
-        self, root: Path, derived: Path, config: StoreConfig, terms: Terms, findings: Findings
+        self,
+        root: Path,
+        derived: Path,
+        config: StoreConfig,
+        terms: ComparisonPolicy,
+        findings: Findings,
     ) -> None:
         super().__init__()
         self._root = root
@@ -70,7 +75,7 @@ class QueueComparison(Disk):
         self._has_ext = config.enable_consume_queue_ext
         self._terms = terms
         self._findings = findings
-        self._views = Views(findings)
+        self._views = MapCache(findings)
         self._ext = ExtComparison(config, terms, findings)
         self._queues: dict[Path, _Queue] = {}
 
@@ -122,7 +127,7 @@ class QueueComparison(Disk):
                 if self._has_ext:
                     self._ext.finish_file(path)
                 else:
-                    self._tell_extra(path)
+                    self._add_extra_files(path)
         self._ext.finish()
         for directory, files in self._queue_directories(CONSUME_QUEUE_DIR):
             self._finish_queue(files, self._queues.get(directory), end)
@@ -132,7 +137,7 @@ class QueueComparison(Disk):
             for base in range(queue.first_base, queue.allocated, self._file_size):
                 path = directory / file_name(base)
                 if not path.is_file():
-                    self._findings.tell_file(path, f"a file of {self._file_size} bytes", "no file")
+                    self._findings.add_file(path, f"a file of {self._file_size} bytes", "no file")
 
     def end_of_older(self, directory: Path) -> tuple[int, int]:
         """Return where a queue's units below the log's minimum end and their files do, in bytes.
@@ -175,7 +180,7 @@ class QueueComparison(Disk):
                 if differs >= 0:
                     number = in_file // CQ_UNIT_SIZE + differs
                     raw = np.frombuffer(part[differs].tobytes(), np.uint8)
-                    self._tell(path, number, unit_words(raw), view)
+                    self._add_difference(path, number, unit_words(raw), view)
             units, at = units[len(part) :], at + part.nbytes
 
     def _first_difference(
@@ -190,7 +195,7 @@ class QueueComparison(Disk):
                 / CONSUME_QUEUE_EXT_DIR
                 / directory.relative_to(self._root / CONSUME_QUEUE_DIR)
             )
-            differs = ~self._ext.judge(ext_directory, *tags)
+            differs = ~self._ext.compare_units(ext_directory, *tags)
             for name in ("commit_log_offset", "size"):
                 differs |= expected[name] != actual[name]
         return int(np.argmax(differs)) if differs.any() else -1
@@ -272,7 +277,7 @@ class QueueComparison(Disk):
                 self._finish_head(path, view, head)
             stale = self._count_stale(units[covered:], limit) if goes_on else 0
             if not is_known and not stale:
-                self._tell_extra(path)
+                self._add_extra_files(path)
                 continue
             goes_on = covered + stale == len(units)
             self._finish_tail(path, view, covered + stale)
@@ -326,13 +331,13 @@ class QueueComparison(Disk):
         self._findings.counts.older_units += int((is_old & ~self._is_fill(units)).sum())
         for i in np.flatnonzero(~is_old)[:1]:
             expected = f"a unit below the log's minimum {self._terms.begin}, or pre-fill"
-            self._tell(path, int(i), expected, view)
+            self._add_difference(path, int(i), expected, view)
 
     def _finish_tail(self, path: Path, view: NDArray[np.uint8], tail: int) -> None:
         """Look whether anything follows a queue's end."""
         at = first_data(path, view, tail * CQ_UNIT_SIZE)
         if at >= 0:
-            self._tell(path, at // CQ_UNIT_SIZE, NOTHING, view)
+            self._add_difference(path, at // CQ_UNIT_SIZE, NOTHING, view)
 
     def _queue_directories(self, kind: str) -> Iterator[tuple[Path, list[Path]]]:
         """Yield each queue's directory with its mapped files; whatever else is there is told.
@@ -352,21 +357,23 @@ class QueueComparison(Disk):
             is_queue = depth >= _QUEUE_DEPTH
             for path in links + files:
                 if path in links or not is_queue or not is_mapped_file_name(path.name):
-                    self._tell_extra(path)
+                    self._add_extra_files(path)
             if is_queue:
                 yield directory, [p for p in files if is_mapped_file_name(p.name)]
 
     def _is_ext(self, path: Path) -> bool:
         return path.relative_to(self._derived).parts[0] == CONSUME_QUEUE_EXT_DIR
 
-    def _tell_extra(self, path: Path) -> None:
-        self._findings.tell_file(path, "no such file", file_words(path))
+    def _add_extra_files(self, path: Path) -> None:
+        self._findings.add_file(path, "no such file", file_words(path))
 
-    def _tell(self, path: Path, number: int, expected: str, view: NDArray[np.uint8]) -> None:
+    def _add_difference(
+        self, path: Path, number: int, expected: str, view: NDArray[np.uint8]
+    ) -> None:
         """Tell that unit ``number`` of a file is not the expected one."""
         raw = view[number * CQ_UNIT_SIZE : (number + 1) * CQ_UNIT_SIZE]
         queue_offset = int(path.name) // CQ_UNIT_SIZE + number
-        self._findings.tell(
+        self._findings.add(
             Difference(path, "unit", number, queue_offset, expected, unit_words(raw))
         )
 

@@ -5,7 +5,7 @@ what these write is compared with the root's files instead (``compare_queue``, `
 So memory is bounded by a batch and by one index file's slot table.
 
 Compared are all bytes of ``consumequeue/``, ``consumequeue_ext/`` and the index, but for what a
-root may have beside the log's units and entries: older, stale and doubled ones, as the ``Terms``
+root may have beside the log's units and entries: older, stale and doubled ones, as the ``ComparisonPolicy``
 allow. These are counted under their own names.
 """
 
@@ -14,18 +14,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from store.commitlog.dispatch_request import DispatchRequests
-from store.compare.findings import Counts, Difference, Findings, Terms, Views
+from store.compare.findings import ComparisonPolicy, Counts, Difference, Findings, MapCache
 from store.compare.index import IndexComparison
 from store.compare.index_alignment import IndexAligner
 from store.compare.queues import QueueComparison
 from store.config import StoreConfig
 from store.consumequeue.writer import ConsumeQueueStore, QueueDrops, QueueEnds, QueueKey
 from store.errors import ConfigError
-from store.index.ends import IndexMark
+from store.index.ends import IndexEnd
 from store.index.writer import IndexService
 from store.layout import CONSUME_QUEUE_DIR
 
-__all__ = ["Counts", "Difference", "StoreComparison", "Terms"]
+__all__ = ["ComparisonPolicy", "Counts", "Difference", "StoreComparison"]
 
 _DERIVED = ".derived-from-the-log"
 
@@ -36,7 +36,7 @@ class StoreComparison:
     Raises DamageError for a message no queue can be made for, StoreIOError.
     """
 
-    def __init__(self, root: Path, config: StoreConfig, terms: Terms) -> None:
+    def __init__(self, root: Path, config: StoreConfig, terms: ComparisonPolicy) -> None:
         derived = root / _DERIVED
         if derived.exists():
             raise ConfigError(f"{derived} must not exist: rename it")
@@ -52,7 +52,7 @@ class StoreComparison:
         self._root = root
         self._is_exact = not (terms.is_aged or terms.may_be_ahead or terms.by_broker)
         self._aligner = IndexAligner(
-            self._index_files.files, config, terms, self._findings.counts, Views(self._findings)
+            self._index_files.files, config, terms, self._findings.counts, MapCache(self._findings)
         )
         self._has_begun = False
 
@@ -104,7 +104,7 @@ class StoreComparison:
         """Return where the derived queues end."""
         return self._queues.ends()
 
-    def index_end(self) -> tuple[int, IndexMark | None, int]:
+    def index_end(self) -> tuple[int, IndexEnd | None, int]:
         """Return which of ``index_files`` is in work, where it ends, and the last full one's time.
 
         -1 and an empty mark before the first file, None without an index.
@@ -116,7 +116,7 @@ class StoreComparison:
             return -1, mark, 0
         names = [path.name for path in self.index_files]
         name = names[number] if number < len(names) else mark.file
-        return number, IndexMark(name, mark.header), self._index.last_full_timestamp
+        return number, IndexEnd(name, mark.header), self._index.last_full_timestamp
 
     def shift_of(self, key: QueueKey) -> int | None:
         """Return how far a queue lies from where it was derived; None if no unit of it was."""

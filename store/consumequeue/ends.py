@@ -23,7 +23,7 @@ UnitEnd = Annotated[Position, Check("the end of a queue's units", _is_unit_end)]
 
 
 @dataclass(frozen=True, slots=True)
-class QueueMark:
+class QueueEnd:
     """The end of one queue: of its units and of its files, in bytes; and how many ext units.
 
     ``end`` and ``allocated`` are -1 for a queue that has no files.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from store import java
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.owned_record import Owner, Said
+from store.commitlog.owned_record import Owner, RecordRef
 from store.commitlog.record import Message
 from store.consumequeue.bounds import Dispatch, QueueBounds, QueueSpan
 from store.consumequeue.files import ConsumeQueue, Unit, UnitColumns
@@ -71,24 +71,24 @@ class QueueReader:
         """Return the message at a queue offset, None if there is none there."""
         if not self.span.min <= offset < self.span.max:
             return None
-        return self.message_of(Said(*self._queue.ordered_unit(offset, self.span.max), offset))
+        return self.message_of(RecordRef(*self._queue.ordered_unit(offset, self.span.max), offset))
 
-    def message_of(self, said: Said) -> Message:
+    def message_of(self, ref: RecordRef) -> Message:
         """Return the message that a unit in the span names.
 
         Raises DamageError unless its record is one of this queue.
         """
-        message = self._log.owned_message(said, self._owner)
-        return message if message is not None else self._judge(said)
+        message = self._log.owned_message(ref, self._owner)
+        return message if message is not None else self._explain_mismatch(ref)
 
     def store_time(self, offset: int) -> int:
         """Return the store time of the message at a queue offset in the span, in ms.
 
         Raises DamageError as ``message_of`` does, but does not look at the body.
         """
-        said = Said(*self._queue.ordered_unit(offset, self.span.max), offset)
-        found = self._log.owned_store_timestamp(said, self._owner)
-        return found if found is not None else self._judge(said).store_timestamp
+        ref = RecordRef(*self._queue.ordered_unit(offset, self.span.max), offset)
+        found = self._log.owned_store_timestamp(ref, self._owner)
+        return found if found is not None else self._explain_mismatch(ref).store_timestamp
 
     def tags_code(self, tags_code: int) -> int | None:
         """Return what a tags code stands for, None for an ext address that leads nowhere (§6)."""
@@ -108,27 +108,27 @@ class QueueReader:
         size, found, *_ = view.view(EXT_UNIT)[0].tolist()
         return int(found) if size > 0 else None
 
-    def _judge(self, said: Said) -> Message:
+    def _explain_mismatch(self, ref: RecordRef) -> Message:
         """Return the message of a unit that is not just what the unit says, or raise."""
-        if said.offset < self._log.min_offset():
-            reason = f"the unit names offset {said.offset}, the log begins behind it"
-            raise self._damage(said, reason)
-        message = self._log.message(said.offset, said.size)
+        if ref.offset < self._log.min_offset():
+            reason = f"the unit names offset {ref.offset}, the log begins behind it"
+            raise self._damage(ref, reason)
+        message = self._log.message(ref.offset, ref.size)
         if not self._owns(message):
             owner = f"queue {message.queue_id} of topic {message.topic!r}"
-            raise self._damage(said, f"the unit's record is one of {owner}")
+            raise self._damage(ref, f"the unit's record is one of {owner}")
         is_main = (message.topic, message.queue_id) == (self._topic, self._queue_id)
         # A broker drops a message whose queue offset is below the queue's end, but not an offset 0.
-        if is_main and 0 < message.queue_offset < said.queue_offset:
+        if is_main and 0 < message.queue_offset < ref.queue_offset:
             reason = f"the unit's record has queue offset {message.queue_offset}"
-            raise self._damage(said, reason)
+            raise self._damage(ref, reason)
         return message
 
     def is_of_log(self, unit: Unit) -> bool:
         """Tell whether a unit's record is there, wholly, and one of this queue."""
         if unit.size <= 0 or not self._log.is_within(unit.commit_log_offset + unit.size):
             return False
-        message = self._log.look(unit.commit_log_offset)
+        message = self._log.find_message(unit.commit_log_offset)
         return message is not None and message.size == unit.size and self._owns(message)
 
     def _owns(self, message: Message) -> bool:
@@ -137,8 +137,8 @@ class QueueReader:
             return message.queue_id == self._queue_id
         return self._topic in java.split(message.properties.get(_MULTI_DISPATCH, ""), ",")
 
-    def _damage(self, said: Said, reason: str) -> DamageError:
-        return self._queue.damage(said.queue_offset, reason)
+    def _damage(self, ref: RecordRef, reason: str) -> DamageError:
+        return self._queue.damage(ref.queue_offset, reason)
 
 
 def queue_directory(root: Path, topic: str, queue_id: int) -> Path:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueMark
+from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ConsumeQueueExtWriter
 from store.consumequeue.files import QueueTail, queue_end
 from store.consumequeue.names import check_topic
@@ -74,7 +74,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
-    """Where queues ended at some moment: ``keys`` and, in their order, what a QueueMark has."""
+    """Where queues ended at some moment: ``keys`` and, in their order, what a QueueEnd has."""
 
     keys: list[QueueKey]
     end: NDArray[np.int64]
@@ -138,19 +138,19 @@ class ConsumeQueueStore:
         state.allocated[numbers] = queues.allocated
         state.ext_count[numbers] = queues.ext_count
 
-    def marks(self, requests: DispatchRequests) -> list[QueueMark]:
+    def marks(self, requests: DispatchRequests) -> list[QueueEnd]:
         """Return where the queues that these requests touch end now."""
         keys = [key for key in queues_of(requests) if self._only is None or self._only(key)]
         for key in keys:
             self._number(key, requests)
-        return self.marks_of(keys)
+        return self.ends_of(keys)
 
-    def marks_of(self, keys: Iterable[QueueKey]) -> list[QueueMark]:
+    def ends_of(self, keys: Iterable[QueueKey]) -> list[QueueEnd]:
         """Return where those of some queues end now that have been touched since the start."""
         numbers, state = self._state.numbers, self._state
         known = [(key, numbers[key]) for key in keys if key in numbers]
         return [
-            QueueMark(*key, int(state.end[n]), int(state.allocated[n]), int(state.ext_count[n]))
+            QueueEnd(*key, int(state.end[n]), int(state.allocated[n]), int(state.ext_count[n]))
             for key, n in known
         ]
 

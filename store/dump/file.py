@@ -38,7 +38,7 @@ from store.layout import (
     MAPPED_FILE_NAME_DIGITS,
     index_file_size,
 )
-from store.root.progress import read_dispatched
+from store.root.progress import read_progress_view
 
 _FOREIGN_DIRS = ("batchconsumequeue", "timerlog", "compaction")
 
@@ -142,7 +142,7 @@ def _find_config(
     if broker_conf is not None:
         return load_config(root, broker_conf, broker_version), True
     try:
-        dispatched = read_dispatched(root)
+        dispatched = read_progress_view(root)
     except (DamageError, UnsupportedFormatError):
         dispatched = None  # then what broker.conf says has to do
     if dispatched is not None and broker_version is None:

@@ -33,15 +33,15 @@ HeaderFields = Annotated[tuple[int, ...], Check("an index file's header", _is_in
 
 
 @dataclass(frozen=True, slots=True)
-class IndexMark:
+class IndexEnd:
     """The newest index file and its header's fields, in on-disk order; "" and () without files."""
 
     file: IndexFileOrNone = ""
     header: HeaderFields = ()
 
 
-def _has_both_or_none(mark: IndexMark) -> bool:
+def _has_both_or_none(mark: IndexEnd) -> bool:
     return bool(mark.file) == bool(mark.header)
 
 
-CheckedIndexMark = Annotated[IndexMark, Check("an index file and its header", _has_both_or_none)]
+CheckedIndexEnd = Annotated[IndexEnd, Check("an index file and its header", _has_both_or_none)]

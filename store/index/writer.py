@@ -20,7 +20,7 @@ from store import layout
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.errors import DamageError, StoreIOError
-from store.index.ends import INDEX_HEADER_FIELDS, IndexMark
+from store.index.ends import INDEX_HEADER_FIELDS, IndexEnd
 from store.index.file import list_index_files
 from store.io.disk import Disk
 from store.io.mapped_file import data_pieces, map_file
@@ -81,11 +81,11 @@ class IndexService:
         if self._names:
             self._file = self._load(self.directory / self._names[-1])
 
-    def mark(self) -> IndexMark:
+    def mark(self) -> IndexEnd:
         """Return where the index ends now."""
         if self._file is None:
-            return IndexMark()
-        return IndexMark(self._file.path.name, tuple(self._file.header.tolist()))
+            return IndexEnd()
+        return IndexEnd(self._file.path.name, tuple(self._file.header.tolist()))
 
     def state(self) -> IndexState:
         """Return which files there are now."""

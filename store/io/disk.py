@@ -31,7 +31,7 @@ from typing import IO, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from store.io import lock_file
 from store.io.file_system import begin_write_back, data_extents, for_each, sync_file_system
-from store.io.links import RealDirectories, open_existing, told
+from store.io.links import RealDirectories, io_errors, open_existing
 from store.io.lock_file import one_at_a_time
 
 OPEN_FILES_MAX = 256
@@ -79,7 +79,7 @@ class Disk:
     @_alone
     def create(self, path: Path, size: int) -> None:
         """Create a zero-filled (sparse) file of ``size`` bytes, with the directories it needs."""
-        with told("create", path):
+        with io_errors("create", path):
             self._enter(path.parent)
             fd = self._create(path)
             self._keep_open(path, fd)
@@ -90,7 +90,7 @@ class Disk:
     @_alone
     def write(self, path: Path, offset: int, data: Bytes) -> None:
         """Write all of ``data`` at ``offset`` of an existing file."""
-        with told("write", path):
+        with io_errors("write", path):
             fd = self._descriptor(path)
             self._written.add(path)
             self._write_all(fd, memoryview(data).cast("B"), offset)
@@ -101,7 +101,7 @@ class Disk:
     def put(self, path: Path, pieces: Iterable[Bytes]) -> None:
         """Write a file whole or not at all, replacing what has its name; not synced."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
-        with told("write", path):
+        with io_errors("write", path):
             self._enter(path.parent)
             fd = self._create_anew(temporary)
             try:
@@ -120,7 +120,7 @@ class Disk:
         Holes stay holes, and what is zero is not written. All of it is durable after ``sync``, the
         file's name included, for the process that wrote it may not have come to that.
         """
-        with told("write", path):
+        with io_errors("write", path):
             self._enter(path.parent)
             self._directories.add(path.parent)
             fd = self._descriptor(path)
@@ -139,7 +139,7 @@ class Disk:
         self._sync_each(self._directories, self._fsync_directory)
 
     @_alone
-    def leave_unsynced(self, directory: Path | None) -> None:
+    def defer_sync(self, directory: Path | None) -> None:
         """Sync nothing below a directory from now on; None: sync all again.
 
         ``sync_all`` makes it durable at once.
@@ -149,7 +149,7 @@ class Disk:
     @_alone
     def sync_all(self, directory: Path) -> None:
         """Make durable whatever was written, by any process of this machine, on a file system."""
-        with told("sync", directory):
+        with io_errors("sync", directory):
             fd = os.open(directory, os.O_RDONLY)
             try:
                 self._syncfs(fd)
@@ -160,7 +160,7 @@ class Disk:
     def replace(self, path: Path, data: Bytes) -> None:
         """Replace a small file atomically and durably: temporary, sync, rename, sync."""
         temporary = path.with_name(path.name + _TEMPORARY)
-        with told("replace", path):
+        with io_errors("replace", path):
             self._enter(path.parent)
             fd = self._create_anew(temporary)
             try:
@@ -175,7 +175,7 @@ class Disk:
         self._sync_each(self._directories, self._fsync_directory)
 
     @_alone
-    def settle(self, directory: Path) -> None:
+    def include_in_sync(self, directory: Path) -> None:
         """Let ``sync`` make durable what an earlier process changed in a directory, if it is there.
 
         A file that a killed process deleted is not seen any more, and may come back all the same.
@@ -189,7 +189,7 @@ class Disk:
 
         What was written below it must be synced already.
         """
-        with told("rename", source):
+        with io_errors("rename", source):
             self._real.check(source)
             self._enter(target.parent)
             self._forget_below(source)
@@ -204,7 +204,7 @@ class Disk:
         """
         self._close(path)
         self._written.discard(path)
-        with told("delete", path):
+        with io_errors("delete", path):
             self._real.check(path.parent)
             try:
                 self._unlink(path)
@@ -216,7 +216,7 @@ class Disk:
     @_alone
     def remove_directory(self, path: Path) -> None:
         """Delete a directory if it is there and empty; durable after ``sync``."""
-        with told("delete", path):
+        with io_errors("delete", path):
             self._real.check(path.parent)
             try:
                 self._rmdir(path)
@@ -234,7 +234,7 @@ class Disk:
     @_alone
     def remove_tree(self, path: Path) -> None:
         """Delete a directory and all below it, of a link the link; durable after ``sync``."""
-        with told("delete", path):
+        with io_errors("delete", path):
             self._real.check(path.parent)
             if path.is_symlink():
                 self._unlink(path)
@@ -247,7 +247,7 @@ class Disk:
     @_alone
     def make_directory(self, path: Path) -> None:
         """Make a directory and its parents if they are missing."""
-        with told("create", path):
+        with io_errors("create", path):
             self._enter(path)
 
     @one_at_a_time
@@ -261,7 +261,7 @@ class Disk:
         lock_file.check_unlocked(path)
         self._locked_root = path.parent
         self._real = RealDirectories(path.parent)
-        with told("create", path):
+        with io_errors("create", path):
             self._enter(path.parent)
             fd = open_existing(path) if os.path.lexists(path) else self._create(path)
         handle = open(path, "r+b", buffering=0, opener=lambda *_: fd)  # noqa: SIM115 - kept
@@ -317,7 +317,7 @@ class Disk:
 
     def _take_lock(self, handle: IO[bytes], path: Path, content: bytes) -> None:
         lock_file.take(handle, path)
-        with told("write", path):
+        with io_errors("write", path):
             if not handle.read(1):
                 self._write_all(handle.fileno(), memoryview(content), 0)
             # Always: its time is known by (``checkpoints.foreign_writer``), and who wrote it may have been
@@ -384,7 +384,7 @@ class Disk:
         """Sync files or directories, and forget them."""
 
         def sync(path: Path) -> None:
-            with told("sync", path):
+            with io_errors("sync", path):
                 fd = os.open(path, os.O_RDONLY)
                 try:
                     fsync(fd)

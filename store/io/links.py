@@ -39,7 +39,7 @@ class RealDirectories:
 
 def refuse_link(path: Path) -> None:
     """Raise StoreIOError if a path is a link."""
-    with told("rename", path):
+    with io_errors("rename", path):
         if path.is_symlink():
             raise OSError(errno.ELOOP, f"{path} is a symbolic link")
 
@@ -54,7 +54,7 @@ def open_existing(path: Path) -> int:
 
 
 @contextmanager
-def told(action: str, path: Path) -> Iterator[None]:
+def io_errors(action: str, path: Path) -> Iterator[None]:
     """Raise an OSError as a StoreIOError that names action and path, and a link by what it is."""
     try:
         yield

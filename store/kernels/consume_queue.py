@@ -57,7 +57,7 @@ def _write(out: NDArray[np.uint8], at: int, value: int, width: int) -> None:
 
 
 @kernel
-def _judge(u: int, units: NewUnits, queues: Queues, file_size: int) -> int:
+def _append_unit(u: int, units: NewUnits, queues: Queues, file_size: int) -> int:
     """Decide about one unit and move its queue's state on (``putMessagePositionInfo``).
 
     Java parity: the file is asked for before the queue offset is looked at, so a unit that is
@@ -109,7 +109,7 @@ def place(units: NewUnits, queues: Queues, file_size: int, ext: tuple[int, int])
             if units.commit_log_offset[u] + units.size[u] > queues.max_physic_offset[q]:
                 ext_at[u] = queues.ext_count[q]
                 queues.ext_count[q] += 1
-        verdict = _judge(u, units, queues, file_size)
+        verdict = _append_unit(u, units, queues, file_size)
         verdicts[u] = verdict
         if verdict == _ACCEPTED or verdict == _GAP:
             group_end[q] += 1

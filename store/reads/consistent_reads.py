@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from store.errors import StoreError
-from store.root.progress import Dispatched, ProgressReader
+from store.root.progress import ProgressReader, ProgressView
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -36,7 +36,7 @@ class ConsistentReads:
     def __init__(self, output: Path) -> None:
         self.output = output
         self._progress = ProgressReader(output)
-        self._dispatched: Dispatched | None = None  # what answers rest on
+        self._dispatched: ProgressView | None = None  # what answers rest on
         self._is_open = True
         self._guard = threading.RLock()
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from store import java
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.owned_record import Said
+from store.commitlog.owned_record import RecordRef
 from store.commitlog.record import Message
 from store.consumequeue.files import UnitColumns
 from store.consumequeue.reader import QueueReader
@@ -112,7 +112,7 @@ def get_message(
         next_begin = index + 1
         if not may_match:
             continue
-        message = queue.message_of(Said(commit_log_offset, message_size, index))
+        message = queue.message_of(RecordRef(commit_log_offset, message_size, index))
         if is_any or tag_filter.matches(message):
             found.append(message)
             found_at.append(index)

@@ -36,7 +36,7 @@ from store.reads.get_message import (
 from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
 from store.reads.query_message import KEY_TYPE, Query, QueryResult, query_message
 from store.root.config import check_last_record, config_of
-from store.root.progress import read_dispatched
+from store.root.progress import read_progress_view
 from store.unsupported import refuse_foreign_store
 
 _WAITED_FOR = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
@@ -86,7 +86,7 @@ class MessageStore(ConsistentReads):
             if not path.is_dir():
                 raise ConfigError(f"{path} is not a directory")
         conf = None if broker_conf is None else Path(broker_conf)
-        dispatched = read_dispatched(target)
+        dispatched = read_progress_view(target)
         if dispatched is None:
             config = load_config(root, conf, broker_version)
             refuse_foreign_store(root, config)
@@ -141,7 +141,7 @@ class MessageStore(ConsistentReads):
     def look_message_by_offset(self, commit_log_offset: int) -> Message | None:
         """Return the message whose record begins at a physical offset, None if none does."""
         self._log.refresh_if_changed()
-        found = self._log.look(commit_log_offset)
+        found = self._log.find_message(commit_log_offset)
         if found is not None:
             limit_bodies((found,), self.max_body_bytes)
         return found

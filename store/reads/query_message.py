@@ -17,7 +17,7 @@ from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, shown
 from store.index.file import IndexBound, IndexFile, IndexFiles, index_key_hash
 from store.layout import SYS_ROLLBACK, SYS_TRANSACTION
-from store.root.progress import Dispatched
+from store.root.progress import ProgressView
 
 KEY_TYPE = "K"
 TAG_TYPE = "T"
@@ -63,7 +63,7 @@ class QueryResult:
 
 
 def query_message(
-    index: IndexFiles, log: CommitLog, dispatched: Dispatched | None, query: Query, max_count: int
+    index: IndexFiles, log: CommitLog, dispatched: ProgressView | None, query: Query, max_count: int
 ) -> QueryResult:
     """Look a key up in an index.
 
@@ -100,7 +100,9 @@ def query_message(
     )
 
 
-def open_index(index: IndexFiles, log: CommitLog, dispatched: Dispatched | None) -> list[IndexFile]:
+def open_index(
+    index: IndexFiles, log: CommitLog, dispatched: ProgressView | None
+) -> list[IndexFile]:
     """Return the index files that count, newest first.
 
     Raises ConfigError where the index is off or not there, which is not "nothing found".
@@ -149,7 +151,7 @@ def _confirm(phy_offset: int, log: CommitLog, *, is_sure: bool) -> Message | Non
     """
     if phy_offset < log.min_offset():
         return None
-    return log.message(phy_offset) if is_sure else log.look(phy_offset)
+    return log.message(phy_offset) if is_sure else log.find_message(phy_offset)
 
 
 def _check_entry(file: IndexFile, message: Message, key_hash: int, count: int) -> None:

@@ -23,7 +23,7 @@ from store.broker_files import (
 from store.errors import DamageError, StoreError, StoreIOError
 from store.layout import SCHEDULE_TOPIC
 from store.reads.message_store import MessageStore
-from store.root.progress import read_dispatched
+from store.root.progress import read_progress_view
 
 _NONE = -1  # a broker's "no time"
 _Drops = Mapping[str, Mapping[str, int]]
@@ -100,7 +100,7 @@ def describe_topics(store: MessageStore) -> Overview:
     consumers = read_consumer_offsets(root, enable_lmq=store.config.enable_lmq)
     delays = read_delay_offsets(root)
     known = configs.content or {}
-    dispatched = read_dispatched(store.output)
+    dispatched = read_progress_view(store.output)
     drops = None if dispatched is None else dispatched.drops
     links: list[StoreIOError] = []
     topics = tuple(

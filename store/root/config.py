@@ -15,13 +15,13 @@ from store.config import (
     load_config,
 )
 from store.errors import ConfigError, DamageError
-from store.root.progress import Dispatched
+from store.root.progress import ProgressView
 
 _OMIT_HINT = "leave the option out: the root knows its own settings"
 
 
 def config_of(
-    dispatched: Dispatched, root: Path, broker_conf: Path | None, broker_version: str | None
+    dispatched: ProgressView, root: Path, broker_conf: Path | None, broker_version: str | None
 ) -> StoreConfig:
     """Return the settings a root was made with; those given must not contradict them."""
     config = replace(
@@ -43,7 +43,7 @@ def config_of(
     )
 
 
-def check_last_record(dispatched: Dispatched, log: CommitLog, root: Path, output: Path) -> None:
+def check_last_record(dispatched: ProgressView, log: CommitLog, root: Path, output: Path) -> None:
     """Raise unless the log still holds the record that was dispatched last, if not expired."""
     last = dispatched.last_record
     if last is None or last.offset < log.min_offset():

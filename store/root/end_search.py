@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from store.commitlog.commit_log import CommitLog
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueMark
+from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ExtFiles
 from store.consumequeue.files import ConsumeQueue, units_in, written_units
 from store.consumequeue.names import list_queues
-from store.index.ends import INDEX_HEADER_FIELDS, IndexMark
+from store.index.ends import INDEX_HEADER_FIELDS, IndexEnd
 from store.index.file import list_index_files
 from store.index.writer import entries_of, map_index_file, read_header
 from store.io.mapped_file import MappedFileQueue
@@ -51,9 +51,9 @@ from store.root.progress import Fingerprint
 RecordAt = Callable[[int], Fingerprint | None]
 
 
-def find_queue_marks(
+def find_queue_ends(
     root: Path, config: StoreConfig, offset: int, also: Collection[tuple[str, int]]
-) -> Iterator[QueueMark]:
+) -> Iterator[QueueEnd]:
     """Yield the marks at ``offset`` of the queues that go beyond it.
 
     ``also`` are queues that may go beyond it by more than units.
@@ -76,15 +76,15 @@ def _goes_beyond(queue: ConsumeQueue, offset: int) -> bool:
 
 def _queue_mark(
     key: tuple[str, int], queue: ConsumeQueue, config: StoreConfig, offset: int
-) -> QueueMark:
+) -> QueueEnd:
     for file in reversed(queue.files):
         units = written_units(file)
         kept = int(np.searchsorted(units["commit_log_offset"], offset))
         if kept and (units["size"][:kept] != PRE_BLANK_SIZE).any():
             end = file.base + kept * CQ_UNIT_SIZE
             ext_count = count_ext_units(queue, config, end) or _ext_count_before(queue, config)
-            return QueueMark(*key, end, file.base + queue.file_size, ext_count)
-    return QueueMark(*key, ext_count=_ext_count_before(queue, config))
+            return QueueEnd(*key, end, file.base + queue.file_size, ext_count)
+    return QueueEnd(*key, ext_count=_ext_count_before(queue, config))
 
 
 def count_ext_units(queue: ConsumeQueue, config: StoreConfig, end: int) -> int:
@@ -117,7 +117,7 @@ def _ext_addresses(units: NDArray[np.void]) -> NDArray[np.int64]:
     return addresses
 
 
-def without_expired(root: Path, config: StoreConfig, mark: QueueMark) -> QueueMark:
+def trim_to_remaining_files(root: Path, config: StoreConfig, mark: QueueEnd) -> QueueEnd:
     """Return a mark noted long ago as it is now that older files may have expired.
 
     Of a queue, or of its ext units, of which no file is left that the mark speaks of, nothing is.
@@ -139,9 +139,9 @@ def _first_base(directory: Path, file_size: int) -> int:
     return files[0].base if files else 0
 
 
-def find_index_mark(
+def find_index_end(
     root: Path, config: StoreConfig, offset: int, log: CommitLog, record_at: RecordAt
-) -> IndexMark:
+) -> IndexEnd:
     """Return where the index ended when the log had been dispatched up to ``offset``."""
     files = list_index_files(root / INDEX_DIR)
     for number in range(len(files) - 1, -1, -1):
@@ -154,17 +154,17 @@ def find_index_mark(
         last = record_at(int(entries["phy_offset"][count - 1]))
         if is_full and number + 1 < len(files) and _has_record(log, last, offset):
             header = _empty_header(read_header(view))
-            return IndexMark(files[number + 1].name, tuple(header.tolist()))
+            return IndexEnd(files[number + 1].name, tuple(header.tolist()))
         header = _header(view, config, count, last)
-        return IndexMark(files[number].name, tuple(header.tolist()))
+        return IndexEnd(files[number].name, tuple(header.tolist()))
     if not files:
-        return IndexMark()
+        return IndexEnd()
     header, view = _empty_header(None), map_index_file(files[0], config)
     first = entries_of(view, config)["time_diff_seconds"][:1]
     if first.any():  # it followed on one that has expired: when that ended is known to the second
         began = read_header(view)[BEGIN_TIMESTAMP] - 1000 * int(first[0])
         header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = began
-    return IndexMark(files[0].name, tuple(header.tolist()))
+    return IndexEnd(files[0].name, tuple(header.tolist()))
 
 
 def _has_record(log: CommitLog, last: Fingerprint | None, offset: int) -> bool:

@@ -82,7 +82,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatched:
+class ProgressView:
     """How far a root of ours has been dispatched, and with which settings."""
 
     reput_from_offset: Offset
@@ -119,20 +119,20 @@ class ProgressReader:
         self._lock = output / LOCK_FILE
         self._abort = output / ABORT_FILE
         self._data: bytes | None = None
-        self._dispatched: Dispatched | None = None
+        self._dispatched: ProgressView | None = None
 
-    def read(self) -> Dispatched | None:
+    def read(self) -> ProgressView | None:
         """Return the progress now, the same object while it is unchanged.
 
-        Raises as ``read_dispatched``.
+        Raises as ``read_progress_view``.
         """
         data = read_state_file(self._path)
         if data != self._data:
-            found = None if data is None else decode_dispatched(data, self._path)
+            found = None if data is None else decode_progress_view(data, self._path)
             self._data, self._dispatched = data, found
         return self._dispatched
 
-    def is_unchanged(self, dispatched: Dispatched | None) -> bool:
+    def is_unchanged(self, dispatched: ProgressView | None) -> bool:
         """Return whether ``dispatched`` is the progress now, and no file is being replaced."""
         return (
             self._dispatched is dispatched
@@ -141,11 +141,11 @@ class ProgressReader:
             and (dispatched is None or not dispatched.is_recovering)
         )
 
-    def is_generation(self, dispatched: Dispatched | None) -> bool:
+    def is_generation(self, dispatched: ProgressView | None) -> bool:
         """Return whether the root still is of one generation, and no file is being replaced."""
         if self.is_unchanged(dispatched):
             return True
-        now = read_dispatched(self._output)
+        now = read_progress_view(self._output)
         if now is None or dispatched is None or os.access(self._swap, os.F_OK):
             return False
         return not now.is_recovering and now.generation == dispatched.generation
@@ -188,7 +188,7 @@ class ProgressReader:
                 continue
             except OSError as e:
                 raise StoreIOError("read", path, e) from e
-            if what is _SWAPPING or decode_dispatched(work.file.readall(), path).is_recovering:
+            if what is _SWAPPING or decode_progress_view(work.file.readall(), path).is_recovering:
                 return work
             work.file.close()
         return None
@@ -237,19 +237,19 @@ def _in_progress(work: _Work, owner: int) -> str:
     )
 
 
-def read_dispatched(output: Path) -> Dispatched | None:
+def read_progress_view(output: Path) -> ProgressView | None:
     """Read a root's progress, None on a root that no dispatch of ours made.
 
     Raises DamageError, UnsupportedFormatError for another release's format, StoreIOError.
     """
     path = output / PROGRESS
     data = read_state_file(path)
-    return None if data is None else decode_dispatched(data, path)
+    return None if data is None else decode_progress_view(data, path)
 
 
-def decode_dispatched(data: bytes, path: Path) -> Dispatched:
+def decode_progress_view(data: bytes, path: Path) -> ProgressView:
     """Decode; raises DamageError (naming ``path``), UnsupportedFormatError."""
-    dispatched = decode_record(data, path, Dispatched, part=True)
+    dispatched = decode_record(data, path, ProgressView, part=True)
     with fields_of(path):
         check_index_fields(dispatched)
         if dispatched.generation < 0:
@@ -258,7 +258,7 @@ def decode_dispatched(data: bytes, path: Path) -> Dispatched:
 
 
 class IndexFields(Protocol):
-    """Which index files count, as ``Dispatched`` and ``checkpoints.progress`` have it."""
+    """Which index files count, as ``ProgressView`` and ``checkpoints.progress`` have it."""
 
     @property
     def index_first(self) -> str: ...  # noqa: D102 - the class says it

@@ -19,7 +19,7 @@ from store.root.progress import PROGRESS, ProgressReader
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class DispatchStatus:
     """Where a dispatch is. Times are epoch milliseconds."""
 
     reput_from_offset: int
@@ -33,7 +33,7 @@ class Standing:
         return max(now_ms - max(self.waiting_timestamp, self.progress_timestamp), 0)
 
 
-def read_standing(store_root: Path, output: Path, config: StoreConfig) -> Standing:
+def read_dispatch_status(store_root: Path, output: Path, config: StoreConfig) -> DispatchStatus:
     """Read where the dispatch of a store into ``output`` is.
 
     Raises ConfigError where nothing was dispatched into it, DamageError, StoreIOError.
@@ -51,7 +51,7 @@ def read_standing(store_root: Path, output: Path, config: StoreConfig) -> Standi
     log = CommitLog(config.commit_log_paths(store_root), config)
     waiting = _message_at(log, dispatched.reput_from_offset)
     since = None if waiting is None else waiting.store_timestamp
-    return Standing(dispatched.reput_from_offset, written, since)
+    return DispatchStatus(dispatched.reput_from_offset, written, since)
 
 
 def _message_at(log: CommitLog, offset: int) -> Message | None:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from store import layout
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueMark
+from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ExtFiles
 from store.errors import DamageError
-from store.index.ends import IndexMark
+from store.index.ends import IndexEnd
 from store.index.file import list_index_files
 from store.index.writer import encode_header, read_slots
 from store.io.disk import Disk
@@ -33,7 +33,7 @@ _NEW_OUTPUT_HINT = "give a new OUTPUT"
 
 
 @dataclass(slots=True)
-class Truncated:
+class TruncationCounts:
     """What was cut: units and entries that held anything, files removed, queues looked at."""
 
     queues: int = 0
@@ -47,12 +47,12 @@ class Truncation:
     """Cuts the files of one root. Durable after ``disk.sync``."""
 
     def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
-        self.counts = Truncated()
+        self.counts = TruncationCounts()
         self._root = root
         self._config = config
         self._disk = disk
 
-    def truncate_queue(self, mark: QueueMark) -> None:
+    def truncate_queue(self, mark: QueueEnd) -> None:
         """Cut one queue and its ext files. Raises DamageError for a file that must be there."""
         queue = Path(mark.topic, str(mark.queue_id))
         counts, size = self.counts, self._config.mapped_file_size_consume_queue
@@ -76,7 +76,9 @@ class Truncation:
             raise DamageError(directory, max(end, 0), reason, _NEW_OUTPUT_HINT)
         cut = 0
         for changed in (directory, directory.parent, directory.parent.parent):
-            self._disk.settle(changed)  # a process killed before may have removed files there
+            self._disk.include_in_sync(
+                changed
+            )  # a process killed before may have removed files there
         for path in _mapped_files(directory):
             base = int(path.name)
             if base >= allocated:
@@ -97,7 +99,7 @@ class Truncation:
             self._disk.create(path, file_size)
         return cut
 
-    def mark_full_ext_files(self, mark: QueueMark) -> None:
+    def mark_full_ext_files(self, mark: QueueEnd) -> None:
         """Write again what a queue's ext files before the last end with: a mark and zeros.
 
         No batch writes there once the next file has begun, but who knows what wrote the root.
@@ -111,9 +113,9 @@ class Truncation:
                 _check_size(path, ext.file_size, _REBUILD_HINT)
                 self._disk.write(path, ext.per_file * layout.EXT_UNIT_SIZE, ext.end_mark())
 
-    def truncate_index(self, mark: IndexMark) -> None:
+    def truncate_index(self, mark: IndexEnd) -> None:
         """Cut the index. Raises DamageError if its newest file is not there."""
-        self._disk.settle(self._root / layout.INDEX_DIR)
+        self._disk.include_in_sync(self._root / layout.INDEX_DIR)
         for path in list_index_files(self._root / layout.INDEX_DIR):
             if path.name > mark.file:
                 self.counts.index_entries += self._count_entries(path, 1)

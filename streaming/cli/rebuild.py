@@ -28,7 +28,7 @@ from streaming.cli.show import drops_line, progress_bar
 if TYPE_CHECKING:
     from checkpoints.root import DispatchRoot
     from store.config import StoreConfig
-    from streaming.queries.rebuild import Rebuilt, RebuiltQueue
+    from streaming.queries.rebuild import RebuildResult, RebuiltQueue
 
 
 def register(app: typer.Typer) -> None:
@@ -136,7 +136,7 @@ def _rebuild_all(
         raise result.damage.error()
 
 
-def _whole_lines(output: Path, result: Rebuilt) -> Iterator[str]:
+def _whole_lines(output: Path, result: RebuildResult) -> Iterator[str]:
     seconds = sum(result.stages.values())
     size = result.end_offset - result.resumed_from
     yield (
@@ -151,7 +151,7 @@ def _whole_lines(output: Path, result: Rebuilt) -> Iterator[str]:
         yield drops_line(topic, queue_id, (drops.repeated, drops.gaps))
 
 
-def _whole_json(result: Rebuilt) -> dict[str, Any]:
+def _whole_json(result: RebuildResult) -> dict[str, Any]:
     return asdict(result) | {
         "drops": [
             {"topic": topic, "queue_id": queue_id, **asdict(drops)}

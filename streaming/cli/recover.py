@@ -47,7 +47,7 @@ def recover(
     from checkpoints.output import is_empty
     from checkpoints.root import DispatchRoot
     from checkpoints.settings import resolve_config
-    from store.root.progress import read_dispatched
+    from store.root.progress import read_progress_view
     from store.unsupported import refuse_foreign_store, require_log_files
 
     if not output.is_dir() or is_empty(output):
@@ -57,7 +57,7 @@ def recover(
         )
     config = resolve_config(store, output, broker_conf, broker_version)
     refuse_foreign_store(store, config)
-    if read_dispatched(output) is None:
+    if read_progress_view(output) is None:
         require_log_files(store, config)
     if not as_json:
         say(describe_settings(config))

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from store.io.user_path import given_output
-from store.root.status import Standing, read_standing
+from store.root.status import DispatchStatus, read_dispatch_status
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import duration_text, print_json, print_line
 from streaming.cli.options import Json, Store, check_seconds, opened_store
@@ -41,7 +41,7 @@ def status(
     """
     check_seconds("--stuck-after", stuck_after)
     with opened_store(store, output, None, None) as s:
-        standing = read_standing(store, output, s.config)
+        standing = read_dispatch_status(store, output, s.config)
     now = int(time.time() * 1000)
     stuck_ms = standing.stuck_ms(now)
     is_stuck = stuck_ms > stuck_after * 1000
@@ -61,7 +61,7 @@ def status(
         raise typer.Exit(EXIT_NO)
 
 
-def _words(standing: Standing, now: int) -> str:
+def _words(standing: DispatchStatus, now: int) -> str:
     at = f"dispatched to offset {standing.reput_from_offset:,}"
     if standing.waiting_timestamp is None:
         return f"{at}; nothing waits"

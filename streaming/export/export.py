@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from checkpoints.recovery.fingerprint import change_of
+from checkpoints.recovery.fingerprint import find_log_change
 from checkpoints.settings import open_store_config
 from store.broker_files import read_topic_configs
 from store.commitlog.commit_log import CommitLog
@@ -242,7 +242,7 @@ class ExportJob:
                 reason="the log expired beyond the end of the last export",
                 hint="--fail-on-data-loss false exports what follows",
             )
-        why = change_of(log, last, verb="exported")
+        why = find_log_change(log, last, verb="exported")
         if why and last is not None:
             hint = "it was truncated or is another log; export it into a new directory"
             raise DamageError(log.path_of(last.offset), last.offset, why, hint)

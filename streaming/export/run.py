@@ -83,11 +83,11 @@ class SparkRun:
         groups = [tasks[begin:end] for begin, end in pairwise(bounds)]
         rows = context.parallelize(groups, count).map(_Each(function))
 
-        def tell(number: int) -> None:
+        def report(number: int) -> None:
             for task in groups[number]:
                 advance(task)
 
-        with _Watch(lambda: _completed(context, group), tell, count):
+        with _Watch(lambda: _completed(context, group), report, count):
             try:
                 return [result for results in rows.collect() for result in results]
             except Exception as e:
@@ -117,9 +117,9 @@ def _completed(context: SparkContext, group: str) -> int:
 class _Watch:
     """Tells of so many tasks while a job runs, in their order, as there are done."""
 
-    def __init__(self, done: Callable[[], int], tell: Callable[[int], None], count: int) -> None:
+    def __init__(self, done: Callable[[], int], report: Callable[[int], None], count: int) -> None:
         self._done = done
-        self._tell = tell
+        self._report = report
         self._count = count
         self._told = 0
         self._end = threading.Event()
@@ -140,5 +140,5 @@ class _Watch:
 
     def _tell_up_to(self, count: int) -> None:
         for number in range(self._told, count):
-            self._tell(number)
+            self._report(number)
         self._told = max(self._told, count)

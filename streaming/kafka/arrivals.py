@@ -170,7 +170,7 @@ class KafkaArrivals:
                 self._send(producer)
                 pause = _RETRY_SECONDS
             except Exception as e:  # noqa: BLE001 - the thread goes on whatever Kafka does
-                self._tell(e)
+                self._report_failure(e)
                 _end(producer)
                 producer = None  # a new one finds back to a broker more surely
                 with self._changed:
@@ -217,7 +217,7 @@ class KafkaArrivals:
         if failure is not None:
             raise failure
 
-    def _tell(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         """Count a failure, and log it now and then."""
         with self._changed:
             self._count(failures=1)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from kafka import errors
 
-from checkpoints.recovery.fingerprint import change_of, read_fingerprint
+from checkpoints.recovery.fingerprint import find_log_change, read_fingerprint
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage, Stretch
@@ -54,7 +54,7 @@ _TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorTerms:
+class MirrorSettings:
     """How a mirror writes; sizes in bytes."""
 
     name: str
@@ -85,7 +85,7 @@ class MirrorSink(BatchSink):
         self,
         log: CommitLog,
         link: MirrorLink,
-        terms: MirrorTerms,
+        terms: MirrorSettings,
         begun: tuple[TransactionalProducer, Position, Position | None],
     ) -> None:
         """Go on at a position; the third of ``begun`` is what Kafka held, None for nothing."""
@@ -348,6 +348,6 @@ def check_position(log: CommitLog, position: Position) -> None:
         return
     is_lost = position.commit_log_offset == position.lost_to
     end = None if is_lost else position.commit_log_offset
-    why = change_of(log, last, end, verb="mirrored")
+    why = find_log_change(log, last, end, verb="mirrored")
     if why:
         raise DamageError(log.path_of(last.offset), last.offset, why, CHANGED_HINT)

@@ -54,7 +54,7 @@ class LogQuery:
         if self.on_end is not None:
             listener.on_end(self.on_end)
         spool = Spool(self.checkpoint / SPOOL_DIR)
-        feed = _Feed(sink, spool)
+        feed = _BatchApplier(sink, spool)
         writer = self._stream(spark, spool).writeStream.foreachBatch(feed.apply).queryName(name)
         feed.query = self._triggered(writer).start()
         return RunningLogQuery(feed.query, feed, sink)
@@ -86,7 +86,7 @@ class LogQuery:
 class RunningLogQuery(StreamingQuery):
     """Spark's query, but for its end: that finishes the batch in flight and frees what it owns."""
 
-    def __init__(self, query: StreamingQuery, feed: _Feed, sink: BatchSink) -> None:
+    def __init__(self, query: StreamingQuery, feed: _BatchApplier, sink: BatchSink) -> None:
         super().__init__(query._jsq)
         self._feed = feed
         self._sink = sink
@@ -139,7 +139,7 @@ class _InterruptedError(Exception):
         )
 
 
-class _Feed:
+class _BatchApplier:
     """Gives each batch to the sink, until the query is to stop."""
 
     def __init__(self, sink: BatchSink, spool: Spool) -> None:

@@ -28,7 +28,7 @@ from store.layout import ABORT_FILE
 from store.reads.arrow import BodyLimits
 from streaming.kafka.client_options import ClientOptions, client_options
 from streaming.kafka.cluster import Cluster
-from streaming.kafka.mirror import MirrorLink, MirrorSink, MirrorTerms, check_position
+from streaming.kafka.mirror import MirrorLink, MirrorSettings, MirrorSink, check_position
 from streaming.kafka.position import (
     POSITION_TOPIC,
     Position,
@@ -197,7 +197,7 @@ def _prepare(
     except BaseException:
         producer.close()
         raise
-    terms = MirrorTerms(
+    terms = MirrorSettings(
         name=name,
         position_topic=options.position_topic,
         batch_bytes=client.get("batch_size"),

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuildResult:
     """What a rebuild came to. Offsets are physical offsets of the log."""
 
     begin_offset: int
@@ -75,11 +75,11 @@ def take_root(
 
 def rebuild_root(
     root: DispatchRoot, feed: Feed | None = None, report: Report | None = None
-) -> Rebuilt:
+) -> RebuildResult:
     """Rebuild a root that ``DispatchRoot.replacing`` took, and give it back, also after an error.
 
     ``feed`` scans the log; by default threads of this process do. What lies before damage is built
-    and swapped in: ``Rebuilt.damage`` is for the caller to raise. Raises ConfigError, DamageError
+    and swapped in: ``RebuildResult.damage`` is for the caller to raise. Raises ConfigError, DamageError
     if the log changes meanwhile, UnsupportedFormatError, StoreIOError; then the root is as it was,
     and the next rebuild resumes.
     """
@@ -92,13 +92,13 @@ def rebuild_root(
     return rebuilt
 
 
-def _rebuild(root: DispatchRoot, feed: Feed | None, report: Report | None) -> Rebuilt:
+def _rebuild(root: DispatchRoot, feed: Feed | None, report: Report | None) -> RebuildResult:
     began, run = time.perf_counter(), _Rebuild(root, feed, report)
     built, resumed_from = run.build()
     dispatched = time.perf_counter()
     run.new.swap_in(built)
     progress = built.progress
-    return Rebuilt(
+    return RebuildResult(
         begin_offset=progress.begin_offset,
         resumed_from=resumed_from,
         end_offset=progress.reput_from_offset,
@@ -187,11 +187,11 @@ class _Rebuild:
         stops = selection.stops() if selection is not None else [(self._planner.end(), None)]
         first, end = built.progress.begin_offset, stops[-1][0]
 
-        def tell(requests: DispatchRequests) -> None:
+        def report_end(requests: DispatchRequests) -> None:
             if self._report is not None:
                 self._report(requests.end - first, end - first)
 
-        sink = DispatchSink(built, built.log.config, listeners=(tell,), selection=selection)
+        sink = DispatchSink(built, built.log.config, listeners=(report_end,), selection=selection)
         try:
             for stop, lost in stops:
                 self._dispatch_to(stop, built, sink)

@@ -10,7 +10,7 @@ from checkpoints.recovery.fingerprint import check_unchanged
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.replay import log_too_short
-from store.compare.store import Counts, Difference, StoreComparison, Terms
+from store.compare.store import ComparisonPolicy, Counts, Difference, StoreComparison
 from store.config import StoreConfig, check_shape
 from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import ConfigError, DamageError
@@ -48,7 +48,7 @@ class _Span:
     """What of the log is derived, and how it is compared."""
 
     end: int
-    terms: Terms
+    terms: ComparisonPolicy
     lost: tuple[LostRange, ...] = ()
     must_reach_end: str = ""  # why
 
@@ -124,10 +124,10 @@ def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int])
     """Choose what to derive; ``log_span`` = the log's least offset and its end."""
     least, log_end = log_span
     if progress is None:
-        terms = Terms(begin=least, is_aged=least > 0, may_be_ahead=True, by_broker=True)
+        terms = ComparisonPolicy(begin=least, is_aged=least > 0, may_be_ahead=True, by_broker=True)
         return _Span(max(log_end, least), terms)
     is_aged = least > progress.begin_offset
-    terms = Terms(
+    terms = ComparisonPolicy(
         begin=max(least, progress.begin_offset),
         is_aged=is_aged,
         may_be_ahead=(output / ABORT_FILE).exists(),

@@ -20,9 +20,9 @@ from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.scanner import Damage, Stretch
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueMark
+from store.consumequeue.ends import QueueEnd
 from store.consumequeue.writer import ConsumeQueueStore, QueueKey
-from store.index.ends import IndexMark
+from store.index.ends import IndexEnd
 from store.index.writer import IndexService, IndexState
 from store.reads.pull_request_hold import PullRequestHoldService
 from streaming.sinks.ordered_sink import BatchSink, SinkCounts, take_following
@@ -82,8 +82,8 @@ class _Batch:
     seconds: float = 0.0  # of work
     is_checked: bool = False  # the log still holds the record dispatched last
     has_record: bool = False  # the batch record is there, with these marks
-    marks: dict[QueueKey, QueueMark] = field(default_factory=dict)
-    index: IndexMark | None = None
+    marks: dict[QueueKey, QueueEnd] = field(default_factory=dict)
+    index: IndexEnd | None = None
     requests: list[DispatchRequests] = field(default_factory=list)
     lost: list[Damage] = field(default_factory=list)
     damage: Damage | None = None
@@ -232,7 +232,7 @@ class DispatchSink(BatchSink):
                 messages=sum(len(r) for r in requests),
                 index=self._index.state() if self._index is not None else IndexState(),
                 drops=drops,
-                marks=self._queues.marks_of({*known, *drops}),
+                marks=self._queues.ends_of({*known, *drops}),
                 lost=tuple(LostRange(d.begin, d.end, d.path, d.reason) for d in lost),
                 kept=self._selection.milestones if self._selection is not None else frozenset(),
             )

@@ -18,7 +18,7 @@ from checkpoints.root import DispatchRoot
 from checkpoints.settings import resolve_config
 from store import MessageStore
 from store.errors import DamageError, StoreError
-from store.root.status import read_standing
+from store.root.status import read_dispatch_status
 from streaming.queries.verify import verify
 from tests.checkpoints.conftest import CONFIG, FILES
 from tests.logs.build import write_log
@@ -125,7 +125,7 @@ def uses(store: Path, output: Path) -> list[Callable[[], object]]:
             reads.query_message("TopicTest", "k01")
 
     def status() -> None:
-        read_standing(store, output, resolve_config(store, output, None, None))
+        read_dispatch_status(store, output, resolve_config(store, output, None, None))
 
     return [
         read,

@@ -24,7 +24,7 @@ from store.io.disk import Disk
 from store.layout import LOCK_CONTENT, LOCK_FILE
 from store.reads import message_store
 from store.reads.get_message import get_message
-from store.root.progress import PROGRESS, SWAP, read_dispatched
+from store.root.progress import PROGRESS, SWAP, read_progress_view
 from tests.checkpoints.test_retention import log_files, sent
 from tests.stress.reads import RenamingDisk
 from tests.support.dispatching import HastyDisk, dispatch_all
@@ -52,7 +52,7 @@ def roots(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def generation(output: Path) -> int:
-    found = read_dispatched(output)
+    found = read_progress_view(output)
     assert found is not None
     return found.generation
 

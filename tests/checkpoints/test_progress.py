@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from checkpoints.progress import (
     LostRange,
-    Milestone,
+    OwnershipStamp,
     Progress,
-    Signs,
+    RollbackPoint,
     decode_progress,
     encode_progress,
     read_progress,
     write_progress,
 )
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueMark
+from store.consumequeue.ends import QueueEnd
 from store.consumequeue.names import can_name_directory
 from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError
 from store.io.checked_json import can_be_path
@@ -48,17 +48,17 @@ PROGRESS = Progress(
     lost=(LostRange(1024, 1100, "store/commitlog/0", "the body does not match its CRC"),),
     drops={"主题/0": {"repeated": 1, "gaps": 2}},
     milestones=(
-        Milestone(
+        RollbackPoint(
             number=2,
             reput_from_offset=1100,
             last_record=Fingerprint(1024, 76, 1_600_000_000_000, 8, 9),
             messages=1,
             drops={"主题/0": {"repeated": 1, "gaps": 0}},
-            marks=(QueueMark("主题", 0, 20, 100, 1),),
+            marks=(QueueEnd("主题", 0, 20, 100, 1),),
             index_msg_timestamp=5,
         ),
     ),
-    signs=Signs("0000abcd", "", 5, 6),
+    signs=OwnershipStamp("0000abcd", "", 5, 6),
 )
 
 OFFSETS = st.integers(0, 2**63 - 2**31)
@@ -76,7 +76,7 @@ DROPS = st.dictionaries(
 FINGERPRINTS = st.builds(
     Fingerprint, OFFSETS, st.integers(1, 2**31 - 1), LONGS, QUEUE_IDS, st.integers(0, 2**32 - 1)
 )
-MARKS = st.lists(st.builds(QueueMark, TOPICS, QUEUE_IDS, UNIT_ENDS, UNIT_ENDS, COUNTS), max_size=3)
+MARKS = st.lists(st.builds(QueueEnd, TOPICS, QUEUE_IDS, UNIT_ENDS, UNIT_ENDS, COUNTS), max_size=3)
 NANOSECONDS = st.integers(-1, 2**63 - 1)
 
 progresses = st.builds(
@@ -98,10 +98,12 @@ progresses = st.builds(
     lost=st.lists(st.builds(LostRange, OFFSETS, OFFSETS, PATHS, st.text())).map(tuple),
     drops=DROPS,
     milestones=st.lists(
-        st.builds(Milestone, COUNTS, OFFSETS, FINGERPRINTS, COUNTS, DROPS, MARKS.map(tuple), LONGS),
+        st.builds(
+            RollbackPoint, COUNTS, OFFSETS, FINGERPRINTS, COUNTS, DROPS, MARKS.map(tuple), LONGS
+        ),
         max_size=3,
     ).map(tuple),
-    signs=st.builds(Signs, CHECKSUMS, CHECKSUMS, NANOSECONDS, NANOSECONDS),
+    signs=st.builds(OwnershipStamp, CHECKSUMS, CHECKSUMS, NANOSECONDS, NANOSECONDS),
 )
 
 

@@ -11,7 +11,7 @@ from store.commitlog.replay import scan_in_order
 from store.config import StoreConfig
 from store.io.disk import Disk
 from streaming.queries.feed import Feed
-from streaming.queries.rebuild import Rebuilt, RebuiltQueue, rebuild_queues, rebuild_root
+from streaming.queries.rebuild import RebuildResult, RebuiltQueue, rebuild_queues, rebuild_root
 from streaming.sinks.ordered_sink import BatchSink
 from tests.support.dispatching import HastyDisk
 
@@ -28,7 +28,7 @@ def rebuild_all(  # noqa: PLR0913 - each is a way of the same rebuild
     batch_bytes: int = BATCH_BYTES,
     before: BeforeBatch = lambda _: None,
     disk: Disk | None = None,
-) -> Rebuilt:
+) -> RebuildResult:
     """Rebuild all; a process that is killed gives its lock back, and nothing more."""
     disk = disk if disk is not None else HastyDisk()
     root = DispatchRoot.replacing(output, store_root, config, disk=disk)

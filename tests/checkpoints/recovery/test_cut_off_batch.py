@@ -14,9 +14,9 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueMark
+from store.consumequeue.ends import QueueEnd
 from store.errors import DamageError, StoreError, StoreIOError
-from store.index.ends import IndexMark
+from store.index.ends import IndexEnd
 from streaming.sinks.dispatch import DispatchSink
 from tests.logs.build import PREPARED, Message, build_log, write_log
 from tests.support.dispatching import HastyDisk, assert_same_store, dispatch_all, tree
@@ -145,7 +145,7 @@ def test_a_batch_is_on_record_before_it_is_written(tmp_path: Path) -> None:
     with closing(DispatchSink(root, CONFIG)) as sink:
         requests = scanned(root, CONFIG)
         sink.apply([requests.slice(0, 2)])
-        assert read_batch(tmp_path / "o") == BatchRecord(1, (QueueMark("T", 0),), IndexMark())
+        assert read_batch(tmp_path / "o") == BatchRecord(1, (QueueEnd("T", 0),), IndexEnd())
         before = tree(tmp_path / "o" / "consumequeue")
         disk.fails = lambda _path, _at: True
         with pytest.raises(StoreIOError):
@@ -153,7 +153,7 @@ def test_a_batch_is_on_record_before_it_is_written(tmp_path: Path) -> None:
         record = read_batch(tmp_path / "o")
         assert record is not None
         assert (record.number, root.progress.batch) == (2, 1)
-        assert record.queues == (QueueMark("T", 0, 40, 400),)
+        assert record.queues == (QueueEnd("T", 0, 40, 400),)
         assert tree(tmp_path / "o" / "consumequeue") == before
 
 

@@ -91,7 +91,7 @@ def test_a_file_put_is_there_whole_and_replaces_another(tmp_path: Path) -> None:
 
 def test_what_lies_below_a_directory_that_is_left_unsynced_is_not_synced(tmp_path: Path) -> None:
     disk, built = CountingDisk(), tmp_path / "built"
-    disk.leave_unsynced(built)
+    disk.defer_sync(built)
     disk.create(built / "a" / "f", 10)
     disk.write(built / "a" / "f", 0, b"x")
     disk.replace(built / "state", b"1")
@@ -99,7 +99,7 @@ def test_what_lies_below_a_directory_that_is_left_unsynced_is_not_synced(tmp_pat
     assert "_fsync" not in disk.calls
     disk.replace(tmp_path / "built-too", b"1")
     assert disk.calls.count("_fsync") == 1
-    disk.leave_unsynced(None)
+    disk.defer_sync(None)
     disk.calls.clear()
     disk.write(built / "a" / "f", 1, b"y")
     disk.sync()
@@ -254,8 +254,8 @@ def test_removing_what_another_process_removed_is_synced(tmp_path: Path) -> None
 
 def test_what_another_process_changed_in_a_directory_is_settled(tmp_path: Path) -> None:
     disk = CountingDisk()
-    disk.settle(tmp_path)
-    disk.settle(tmp_path / "missing")
+    disk.include_in_sync(tmp_path)
+    disk.include_in_sync(tmp_path / "missing")
     disk.sync()
     assert disk.calls == ["_fsync_directory"]
 

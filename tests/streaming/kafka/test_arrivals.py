@@ -151,8 +151,8 @@ def test_what_failed_goes_back_unless_a_newer_one_is_there(
     counts = arrivals.close()
     assert counts.dropped == 0
     assert counts.failures >= 2
-    told = [r for r in caplog.records if "the dispatch goes on" in r.getMessage()]
-    assert len(told) == 1  # not at each attempt
+    io_errors = [r for r in caplog.records if "the dispatch goes on" in r.getMessage()]
+    assert len(io_errors) == 1  # not at each attempt
 
 
 def test_the_table_is_bounded_and_what_finds_no_room_is_counted(tmp_path: Path) -> None:
@@ -201,10 +201,10 @@ def test_a_kafka_that_is_never_there_delays_nothing(
     assert arrivals.counts.dropped == 8
     absent.fails.set()
 
-    def told() -> int:
+    def io_errors() -> int:
         return len([r for r in caplog.records if "the dispatch goes on" in r.getMessage()])
 
-    eventually(lambda: told() == 1)
+    eventually(lambda: io_errors() == 1)
 
 
 def test_a_listener_raises_nothing_and_goes_on(

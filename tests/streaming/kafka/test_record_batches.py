@@ -209,7 +209,7 @@ def test_the_largest_message_is_known_by_its_offset(tmp_path: Path) -> None:
     messages = [Message(body=b"x" * size) for size in (10, 5000, 20)]
     (batch,) = encode(tmp_path, messages, {"TopicTest": Route("t", 1)})
     log = CommitLog([tmp_path], StoreConfig(mapped_file_size_commit_log=FILE_SIZE))
-    largest = log.look(batch.largest_offset)
+    largest = log.find_message(batch.largest_offset)
     assert largest is not None
     assert len(largest.body) == 5000
     assert 5000 < batch.largest_size < 5400

@@ -11,7 +11,7 @@ from checkpoints.swap import WHOLE_DIR
 from store.config import load_config
 from store.errors import DamageError, StoreIOError
 from streaming.cli import run
-from streaming.queries.rebuild import Rebuilt, rebuild_root, take_root
+from streaming.queries.rebuild import RebuildResult, rebuild_root, take_root
 from streaming.queries.spark_feed import spark_feed
 from tests.checkpoints.test_retention import log_files
 from tests.conftest import ARCHIVES, Golden, archive_name
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Path:
 
 def rebuild_by_spark(
     spark: SparkSession, store_root: Path, output: Path, version: str | None = None
-) -> tuple[Rebuilt, list[tuple[int, int]]]:
+) -> tuple[RebuildResult, list[tuple[int, int]]]:
     """Rebuild by a query; return also the progress that was told."""
     told: list[tuple[int, int]] = []
     conf = store_root / "broker.conf"
@@ -96,7 +96,7 @@ def test_the_command_rebuilds_by_a_query_and_once_more(store: Path, tmp_path: Pa
     result: dict[str, Any] = json.loads(done.stdout)
     assert (result["messages"], result["queues"], result["damage"]) == (33, 2, None)
     assert (result["begin_offset"], result["resumed_from"]) == (0, 0)
-    assert set(result) == set(Rebuilt.__dataclass_fields__)
+    assert set(result) == set(RebuildResult.__dataclass_fields__)
     assert set(result["stages"]) == {"dispatch", "swap"}
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")
     assert not (tmp_path / "output" / WHOLE_DIR).exists()

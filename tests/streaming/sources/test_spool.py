@@ -26,7 +26,7 @@ from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 from store.io.disk import Disk
 from store.layout import SYS_FLAG_AT
 from streaming.queries.dispatch import Dispatch, DispatchOptions, begin_dispatch, query_error
-from streaming.queries.log_query import _AheadOfSpark, _Feed
+from streaming.queries.log_query import _AheadOfSpark, _BatchApplier
 from streaming.queries.rebuild import rebuild_root
 from streaming.queries.spark_feed import spark_feed
 from streaming.queries.verify import verify
@@ -236,7 +236,7 @@ def test_a_range_that_two_attempts_of_a_task_delivered_is_applied_once(tmp_path:
 
     root = DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk())
     sink = DispatchSink(root, CONFIG)
-    _Feed(sink, spool).apply(Batch(), 0)  # type: ignore[arg-type]
+    _BatchApplier(sink, spool).apply(Batch(), 0)  # type: ignore[arg-type]
     sink.close()
     dispatch_all(store_root, tmp_path / "whole", CONFIG)
     assert_same_store(output, tmp_path / "whole")
@@ -401,7 +401,7 @@ def test_a_batch_that_spark_cancels_keeps_what_has_been_applied(
 ) -> None:
     has_begun, is_cancelled, has_ended = (threading.Event() for _ in range(3))
     output = Path(tempfile.mkdtemp(dir=store.parent))
-    apply_part, read = DispatchSink._apply_part, _Feed._read
+    apply_part, read = DispatchSink._apply_part, _BatchApplier._read
     exit_ = _AheadOfSpark.__exit__
 
     def apply_one(sink: DispatchSink, stretches: list[Stretch]) -> None:
@@ -410,7 +410,7 @@ def test_a_batch_that_spark_cancels_keeps_what_has_been_applied(
             has_begun.set()
             has_ended.wait(60)
 
-    def cancel(feed: _Feed, batch: DataFrame) -> pa.Table:
+    def cancel(feed: _BatchApplier, batch: DataFrame) -> pa.Table:
         read(feed, batch)
         assert has_begun.wait(60)
         is_cancelled.set()
@@ -424,7 +424,7 @@ def test_a_batch_that_spark_cancels_keeps_what_has_been_applied(
     with monkeypatch.context() as patched:
         patched.setattr(_AheadOfSpark, "__exit__", leave)
         patched.setattr(DispatchSink, "_apply_part", apply_one)
-        patched.setattr(_Feed, "_read", cancel)
+        patched.setattr(_BatchApplier, "_read", cancel)
         running = begin(spark, store, output, available_now=False)
         assert is_cancelled.wait(60)
         running.close()
