@@ -17,11 +17,11 @@ QUEUES = 8
 _BODY = b"order ######## " + b"x" * 185
 
 
-def templates() -> list[NewMessage]:
-    """Return one numbered template a queue."""
+def templates(keys: int = 3) -> list[NewMessage]:
+    """Return one numbered template a queue, of messages with 1 or 3 index keys."""
     properties = make_properties(
         uniq_key="########0123456789ABCDEF01234567",
-        keys="########-order #####-user",
+        keys="########-order #####-user" if keys > 1 else "",
         tags="TagA",
         WAIT="true",
     )

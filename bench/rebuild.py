@@ -4,7 +4,7 @@ For each size of log: ``reput rebuild`` as a command (in all, and without the st
 each release's store opened on the log alone until it has dispatched all of it (its load included:
 5.x dispatches while it loads). Below it a running dispatch for which all but the first GiB appears
 at once. Then one size by a Spark query on one core and on all. Messages of about 390 bytes with 3
-keys, index on, CRC on. Files are warm in the page cache for everyone.
+keys or 1, index on, CRC on. Files are warm in the page cache for everyone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.broker import run_java
 from bench.log import templates
@@ -33,6 +34,7 @@ from tests.integration.servers.maven import rocketmq_jars
 
 GIB = 1 << 30
 _REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+_Run = TypeVar("_Run")
 _SMALL_SHARE = 0.97  # of a part of a file, so that the log ends inside it
 
 
@@ -62,11 +64,13 @@ def main() -> None:
     parser.add_argument(
         "--broker-lib", type=Path, nargs="*", default=[], metavar="DIR", help="lib/ of a release"
     )
-    parser.add_argument("--runs", type=int, default=3, help="of each; the quickest counts")
+    parser.add_argument("--runs", type=int, default=3, help="of each, in turn; the median counts")
+    parser.add_argument("--keys", type=int, choices=(1, 3), default=3, help="of a message")
     parser.add_argument("--directory", type=Path, help="where to work (default: temporary)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path, help="an SVG file")
     arguments = parser.parse_args()
+    load = os.getloadavg()
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="reput-rebuild-"))
     libs = {version: rocketmq_jars(version) for version in arguments.broker}
     libs |= {version_of(lib): lib.resolve() for lib in arguments.broker_lib}
@@ -75,10 +79,11 @@ def main() -> None:
     try:
         rows = []
         for gib in sorted(arguments.sizes):
-            store = make_log(directory, gib)
+            store = make_log(directory, gib, arguments.keys)
             rows.append(measure(store, directory, gib, libs, arguments.runs))
             print_row(rows[-1], is_first=len(rows) == 1)
-        cores = measure_cores(make_log(directory, arguments.cores_at), directory, arguments.runs)
+        log = make_log(directory, arguments.cores_at, arguments.keys)
+        cores = measure_cores(log, directory, arguments.runs)
         for count, seconds in cores.items():
             print(
                 f"{arguments.cores_at:g} GiB on {count} cores: {seconds:.1f} s after Spark's start"
@@ -90,6 +95,10 @@ def main() -> None:
         "rows": [asdict(row) for row in rows],
         "cores": cores,
         "machine_cores": os.cpu_count(),
+        "keys": arguments.keys,
+        "runs": arguments.runs,
+        "load_average_before": load[0],
+        "page_cache": "warm",
     }
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -104,37 +113,37 @@ def version_of(lib: Path) -> str:
     raise ValueError(f"{lib} holds no rocketmq-store jar")
 
 
-def make_log(directory: Path, gib: float) -> Path:
+def make_log(directory: Path, gib: float, keys: int) -> Path:
     """Write the log of a size if it is not there; whole files are shared with the larger logs."""
     store = directory / f"log-{gib:g}"
     if store.is_dir():
         return store
     files, part = divmod(gib, 1)
     if part:
-        write_log(store, int(part * GIB * _SMALL_SHARE))
+        write_log(store, int(part * GIB * _SMALL_SHARE), keys)
         return store
     largest = directory / "log-files"
     if len(list((largest / "commitlog").glob("*"))) < files + 1:
         shutil.rmtree(largest, ignore_errors=True)
-        write_log(largest, int((files + 0.01) * GIB))
+        write_log(largest, int((files + 0.01) * GIB), keys)
     (store / "commitlog").mkdir(parents=True)
     for file in sorted((largest / "commitlog").iterdir())[: int(files)]:
         os.link(file, store / "commitlog" / file.name)
     return store
 
 
-def write_log(store: Path, size: int) -> None:
+def write_log(store: Path, size: int, keys: int) -> None:
     """Write about so many bytes of messages."""
     step = 200_000
     with CommitLogWriter(store, StoreConfig()) as writer:
         while writer.end < size:
             before = writer.end
-            writer.append_many(templates(), step)
+            writer.append_many(templates(keys), step)
             step = min(step, max((size - writer.end) * step // (writer.end - before), 1))
 
 
 def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], runs: int) -> Row:
-    """Measure one size: ours, then each release, so often; of each the quickest run counts."""
+    """Measure one size: ours, then each release, ``runs`` times in turn; return the medians."""
     warm(store)
     ours, fallen = [], []
     theirs = {version: list[tuple[float, float]]() for version in libs}
@@ -144,8 +153,8 @@ def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], run
             fallen.append(falls_behind_rate(store, directory / "running"))
         for version, lib in libs.items():
             theirs[version].append(dispatch_by_broker(store, directory, lib))
-    seconds, result, memory = min(ours, key=lambda run: run[0])
-    brokers = {version: min(times) for version, times in theirs.items()}
+    seconds, result, memory = median(ours, lambda run: sum(run[1]["stages"].values()))
+    brokers = {version: median(times, lambda run: run[0]) for version, times in theirs.items()}
     return Row(
         gib=gib,
         messages=result["messages"],
@@ -153,10 +162,15 @@ def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], run
         work_seconds=sum(result["stages"].values()),
         stages=result["stages"],
         memory_mb={kind: peak / 1e6 for kind, peak in memory.items()},
-        falls_behind_rate=max(fallen, default=None),
+        falls_behind_rate=statistics.median_low(fallen) if fallen else None,
         broker_seconds={version: inner for version, (inner, _) in brokers.items()},
         broker_command_seconds={version: whole for version, (_, whole) in brokers.items()},
     )
+
+
+def median(runs: Sequence[_Run], seconds: Callable[[_Run], float]) -> _Run:
+    """Return the run in the middle of those in order of their seconds."""
+    return sorted(runs, key=seconds)[(len(runs) - 1) // 2]
 
 
 def measure_cores(store: Path, directory: Path, runs: int) -> dict[int, float]:
@@ -171,7 +185,7 @@ def measure_cores(store: Path, directory: Path, runs: int) -> dict[int, float]:
         for _ in range(runs):
             _, result, _ = rebuild(store, directory / "output", "--master", f"local[{count}]")
             taken.append(sum(result["stages"].values()))
-        found[count] = min(taken)
+        found[count] = statistics.median_low(taken)
     return found
 
 
