@@ -1,4 +1,4 @@
-"""The broker's JSON files: real ones, fastjson's integer keys, and what a crash leaves of them."""
+"""The broker's JSON files: real ones, fastjson's integer keys, and the remains of a crash."""
 
 import json
 from pathlib import Path
@@ -84,8 +84,8 @@ def test_integer_keys_need_no_quotes(text: str, value: object) -> None:
         (OFFSETS[:-5].encode(), "torn ("),
         (b"\xff\xfe", "torn ("),
         (b"[" * 100_000, "torn ("),
-        (b"[]", "not as a broker writes it (it is no object)"),
-        (b'{"offsetTable":[]}', "not as a broker writes it (offsetTable is no object)"),
+        (b"[]", "not as a broker writes it (it is not an object)"),
+        (b'{"offsetTable":[]}', "not as a broker writes it (offsetTable is not an object)"),
         (b'{"offsetTable":{"T@G":{0:"x"}}}', "not as a broker writes it (T@G holds 'x'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Settings that no broker could run with are refused, with the reason."""
+"""Settings with which no broker could run are refused, with the reason."""
 
 import subprocess
 import sys

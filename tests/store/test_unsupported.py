@@ -1,4 +1,4 @@
-"""Stores of other kinds are refused when they are opened, and telling so loads no kernel."""
+"""Unsupported kinds of store are refused when they are opened, without loading a kernel."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def test_a_dledger_log_is_known_by_its_entries_and_by_its_directory(tmp_path: Pa
     data = build_log([Message()] * 3, FILE_SIZE)[0]
     write_log({0: (ENTRY_HEADER + data)[:FILE_SIZE]}, tmp_path / "commitlog")
     (tmp_path / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
-    assert "its records lie in DLedger entries" in refused(tmp_path)
+    assert "its records are inside DLedger entries" in refused(tmp_path)
     (tmp_path / "commitlog").rename(tmp_path / "dledger-n0")
     assert "dledger-n0 is a DLedger log" in refused(tmp_path)
 
