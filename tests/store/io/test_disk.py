@@ -1,4 +1,4 @@
-"""The one door through which files are changed: what each operation does, and how it fails."""
+"""The only module that changes files: what each operation does, and how it fails."""
 
 import errno
 import inspect
@@ -11,6 +11,7 @@ import pytest
 
 from store.errors import RootInUseError, StoreIOError
 from store.io.disk import Disk
+from store.io.disk_primitives import DiskPrimitives
 from tests.support.dispatching import tree
 
 PRIMITIVES = (
@@ -29,7 +30,7 @@ MIB = 1 << 20
 
 
 class CountingDisk(Disk):
-    """Notes the primitives called, and fails one of them when asked to."""
+    """Records the primitives called, and fails one of them if told to."""
 
     sync_threads = 1
 
@@ -39,8 +40,8 @@ class CountingDisk(Disk):
         self.calls: list[str] = []
 
 
-def noted(name: str) -> Callable[..., Any]:
-    """Return a primitive that notes or fails, then does what the disk's does."""
+def recorded(name: str) -> Callable[..., Any]:
+    """Return a primitive that records the call, then fails or calls the disk's own."""
 
     def primitive(self: CountingDisk, *arguments: object) -> object:
         self.calls.append(name)
@@ -52,11 +53,11 @@ def noted(name: str) -> Callable[..., Any]:
 
 
 for _name in PRIMITIVES:
-    setattr(CountingDisk, _name, noted(_name))
+    setattr(CountingDisk, _name, recorded(_name))
 
 
 class SlowDisk(Disk):
-    """Writes a few bytes at a time, as it may near a limit, and is interrupted in between."""
+    """Writes a few bytes at a time, as near a quota, with interrupts in between."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -71,14 +72,12 @@ class SlowDisk(Disk):
 
 
 def test_every_primitive_is_known_here() -> None:
-    text = inspect.getsource(Disk)
-    after = text[text.index("# The primitives:") :]
     assert list(PRIMITIVES) == [
-        line.split("(")[0].split()[1] for line in after.splitlines() if "    def " in line
+        name for name, value in vars(DiskPrimitives).items() if inspect.isfunction(value)
     ]
 
 
-# --- Files written whole, and what is left unsynced -----------------------------------------------
+# --- Files written whole, and excluded from sync -------------------------------------------------
 
 
 def test_a_file_put_is_there_whole_and_replaces_another(tmp_path: Path) -> None:
@@ -277,7 +276,7 @@ def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
 
 def test_directories_found_in_a_locked_root_are_made_durable_too(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    (root / "a" / "b").mkdir(parents=True)  # by a process that was killed before it came to sync
+    (root / "a" / "b").mkdir(parents=True)  # by a process that was killed before its sync
     disk = CountingDisk()
     handle = disk.lock(root / "lock", b"lock")
     disk.sync()
@@ -296,7 +295,7 @@ def test_directories_found_in_a_locked_root_are_made_durable_too(tmp_path: Path)
 
 
 def work(disk: Disk, root: Path) -> None:
-    """Do all that a disk can do, once."""
+    """Perform each operation of a disk once."""
     handle = disk.lock(root / "lock", b"lock")
     try:
         disk.create(root / "a" / "f", 10)

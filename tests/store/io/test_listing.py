@@ -1,4 +1,4 @@
-"""Entries with the name of a store's file that are no readable regular file: errors by name."""
+"""Entries named like a store's file but not readable regular files: errors that name them."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ENTRIES)
 @pytest.mark.parametrize("at", [0, -1])
-def test_an_entry_of_the_log_is_never_passed_over(log: Path, kind: str, at: int) -> None:
+def test_an_entry_of_the_log_is_never_skipped(log: Path, kind: str, at: int) -> None:
     make_entry, reason = ENTRIES[kind]
     path = sorted(log.iterdir())[at]
     opened, unchanged = CommitLog([log], CONFIG), CommitLog([log], CONFIG)

@@ -1,4 +1,4 @@
-"""Another file renamed to the name of a log's file, as a copy kept in step by rsync has them."""
+"""Log files replaced by renaming, as rsync does when it updates a copy."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def messages(count: int, text: str) -> list[Message]:
 
 
 def replace_log(directory: Path, count: int, text: str) -> None:
-    """Rename the files of another log to the names of this one's."""
+    """Replace the files of a log by those of another, by renaming."""
     new = directory.with_name("new")
     write_log(build_log(messages(count, text), FILE_SIZE), new)
     for path in sorted(new.iterdir()):
@@ -61,7 +61,7 @@ def test_another_log_is_noticed_while_running(tmp_path: Path) -> None:
             sink.apply(list(Scanner(CONFIG).read(part)))
 
     dispatch()
-    replace_log(directory, 120, "x")  # goes on in a second file
+    replace_log(directory, 120, "x")  # continues in a second file
     with pytest.raises(DamageError, match="the log changed"):
         dispatch()
     sink.close()

@@ -1,4 +1,4 @@
-"""Small files that are read whole: regular ones of bounded size, and parsed in linear time."""
+"""Small files are read whole: only regular files of bounded size, parsed in linear time."""
 
 import json
 import os
@@ -101,7 +101,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_text_is_refused_in_linear_time(text: str) -> None:
-    """In quadratic time, these megabytes would take hours."""
+    """In quadratic time, parsing these megabytes would take hours."""
     with pytest.raises((ValueError, RecursionError)):
         parse_fastjson(text * 20)
 
