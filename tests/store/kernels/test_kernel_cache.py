@@ -1,4 +1,4 @@
-"""Kernels where their cache cannot be written: they use a copy, or are compiled and say so."""
+"""Kernels whose cache cannot be written: loaded from a copy, or compiled with a warning."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ def test_kernels_load_where_no_cache_can_be_written(tmp_path: Path) -> None:
     (source,) = store.__path__
     kernels = tmp_path / "store" / "kernels"
     shutil.copytree(source, tmp_path / "store", ignore=shutil.ignore_patterns("__pycache__"))
-    (kernels / "__pycache__").touch()  # whoever may write anywhere cannot write below a file
+    (kernels / "__pycache__").touch()  # even root cannot write below a file
     nowhere = {"HOME": str(kernels / "jit.py"), "XDG_CACHE_HOME": str(kernels / "jit.py")}
     done = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM],
