@@ -1,4 +1,4 @@
-"""A dump of a damaged file tells where, and shows all that is not."""
+"""A dump of a damaged file reports the damage, and shows everything else."""
 
 import struct
 from collections.abc import Callable
@@ -107,7 +107,7 @@ def test_a_torn_last_record_is_told(copy: Callable[[str], tuple[Path, bytearray]
         rows = dumped(path)
         if damages(rows) == [(last, None)]:
             continue
-        # What is missing is in the properties, which nothing protects.
+        # The missing bytes are properties, which no checksum covers.
         assert [row.at for row in rows if row.kind == "record" and row.fields["note"]] == [last]
         assert written >= end - last - len(encode_properties(MESSAGES[0].properties))
 
@@ -212,7 +212,7 @@ def test_entries_that_do_not_fit_the_others_are_remarked(
     entries = {row.fields["index"]: row for row in rows if row.kind == "entry"}
     assert [row.fields["note"] for row in entries.values()] == [None] * 7
     chained = max(n for n, row in entries.items() if row.fields["prev_index"] > 1)
-    data[entries[chained].at + 3] ^= 0x01  # of its hash: now it falls into another slot
+    data[entries[chained].at + 3] ^= 0x01  # of its hash: it now falls into another slot
     struct.pack_into(">q", data, entries[2].at + 4, 10_000)
     path.write_bytes(data)
     notes = {
@@ -221,7 +221,7 @@ def test_entries_that_do_not_fit_the_others_are_remarked(
         if row.kind == "entry" and row.fields["note"]
     }
     assert list(notes) == [3, chained]
-    assert "lies before that of the entry before" in notes[3]
+    assert "precedes the message of the previous entry" in notes[3]
     assert "another slot" in notes[chained]
 
 
@@ -297,5 +297,5 @@ def test_bytes_behind_the_entries_are_told(
     path.write_bytes(data)
     rows = dumped(path)
     assert len(found(rows, "entry")) == 3
-    assert "something lies behind" in rows[-1].fields["reason"]
+    assert "unexpected bytes follow" in rows[-1].fields["reason"]
     assert np.frombuffer(data, np.uint8)[rows[-1].at :].any()

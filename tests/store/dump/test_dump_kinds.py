@@ -1,4 +1,4 @@
-"""Which kind a file is of, where a dump begins, and what it names."""
+"""The kind of a file, where a dump begins, and the names of its fields."""
 
 import struct
 from dataclasses import replace
@@ -97,7 +97,7 @@ def test_settings_come_from_the_root_and_else_must_be_given(made: Path, tmp_path
     assert dumped(moved, broker_conf=conf) == expected
     (tmp_path / "reput").mkdir()
     progress = (made / "reput/progress").read_bytes()
-    (tmp_path / "reput/progress").write_bytes(progress)  # a root of ours knows its own
+    (tmp_path / "reput/progress").write_bytes(progress)  # a root records its own settings
     assert dumped(moved) == expected
     (tmp_path / "reput/progress").write_bytes(progress[:-3])
     with pytest.raises(ConfigError, match="--broker-conf"):
@@ -115,7 +115,7 @@ def test_what_a_record_says_is_named(tmp_path: Path) -> None:
 
 
 def test_entries_say_about_when_their_messages_were_stored(made: Path) -> None:
-    """A rolled file's first difference counts from the file before, not from its own begin."""
+    """A rolled file's first difference counts from the previous file, not from its own begin."""
     first, second = sorted((made / "index").iterdir())[:2]
     for path, begin in ((first, 0), (second, 7)):
         rows = [row.fields for row in dumped(path) if row.kind == "entry"]
