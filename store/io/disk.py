@@ -373,9 +373,7 @@ class Disk(DiskPrimitives):
             if path != self._locked_root:
                 self._ensure_directory(path.parent)
                 self._directories.add(path.parent)
-            elif os.access(
-                path.parent, os.W_OK | os.R_OK
-            ):  # else this user did not create the root
+            elif os.access(path.parent, os.W_OK | os.R_OK):  # else its entry is not this user's
                 self._directories.add(path.parent)
         else:
             return

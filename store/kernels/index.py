@@ -95,7 +95,7 @@ def put_keys(
         is_full = count >= max_index_num
         if is_full:
             break
-        stamp = records.store_timestamp[row]
+        store_timestamp = records.store_timestamp[row]
         offset = records.commit_log_offset[row]
         last = np.int64(records.key_end[row])
         if records.transaction[row] == SYS_ROLLBACK:
@@ -103,8 +103,8 @@ def put_keys(
         stop = min(last, key + max_index_num - count)
         if key < stop:
             header[END_PHY] = offset
-            header[END_TIMESTAMP] = stamp
-        seconds = _time_diff_seconds(stamp, begin)
+            header[END_TIMESTAMP] = store_timestamp
+        seconds = _time_diff_seconds(store_timestamp, begin)
         while key < stop:
             ahead = np.int64(min(key + _PREFETCH_KEYS, len(records.key_hash) - 1))
             prefetch_to_write(slots, np.uint32(records.key_hash[ahead]) % slot_num)
@@ -121,7 +121,7 @@ def put_keys(
             dirty_pages[slot // SLOTS_PER_PAGE] = 1
             if count <= 1:  # Java parity: the first entry's time counts from the last file's end
                 header[BEGIN_PHY] = offset
-                header[BEGIN_TIMESTAMP] = begin = stamp
+                header[BEGIN_TIMESTAMP] = begin = store_timestamp
                 seconds = 0
             if previous == 0 or counts_entries:
                 slot_count += 1

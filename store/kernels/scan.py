@@ -300,9 +300,9 @@ def scan(
         queue_id = read_i32(buf, at + layout.QUEUE_ID_AT)
         topic = (parts.topic_at, parts.topic_end)
         q = _queue_number(buf, topic, queue_id, rules.multi_dispatch, table)
-        stamp = read_i64(buf, parts.store_timestamp_at)
+        store_timestamp = read_i64(buf, parts.store_timestamp_at)
         is_schedule = queues[q, KIND] & IS_SCHEDULE != 0
-        is_valid, tags_code = _tags_code(buf, found, is_schedule, stamp, delays)
+        is_valid, tags_code = _tags_code(buf, found, is_schedule, store_timestamp, delays)
         if not is_valid:
             return ScanEnd(rk.BAD_DELAY, at, n, keys, multis)
         transaction = sys_flag & layout.SYS_TRANSACTION
@@ -323,7 +323,7 @@ def scan(
         out.queue[n] = q
         out.queue_offset[n] = queue_offset
         out.tags_code[n] = tags_code
-        out.store_timestamp[n] = stamp
+        out.store_timestamp[n] = store_timestamp
         out.transaction[n] = transaction
         out.key_end[n] = keys
         n += 1

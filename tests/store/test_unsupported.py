@@ -21,7 +21,7 @@ def refused(root: Path) -> str:
     return str(caught.value)
 
 
-def test_a_dledger_log_is_known_by_its_entries_and_by_its_directory(tmp_path: Path) -> None:
+def test_a_dledger_log_is_detected_by_its_entries_and_by_its_directory(tmp_path: Path) -> None:
     data = build_log([Message()] * 3, FILE_SIZE)[0]
     write_log({0: (ENTRY_HEADER + data)[:FILE_SIZE]}, tmp_path / "commitlog")
     (tmp_path / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
@@ -31,7 +31,7 @@ def test_a_dledger_log_is_known_by_its_entries_and_by_its_directory(tmp_path: Pa
 
 
 @pytest.mark.parametrize("size", [0, 1, 50, FILE_SIZE])
-def test_a_short_or_blank_first_file_is_no_dledger_log(tmp_path: Path, size: int) -> None:
+def test_a_short_or_blank_first_file_is_not_a_dledger_log(tmp_path: Path, size: int) -> None:
     write_log({0: bytes(size)}, tmp_path / "commitlog")
     (tmp_path / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
     MessageStore.open(tmp_path).close()

@@ -126,7 +126,7 @@ def compared(data: bytes, dump: Dump) -> bytes:
     ids=archive_name,
     indirect=True,
 )
-def test_the_rows_of_a_real_file_say_all_of_it(golden: Golden) -> None:
+def test_the_rows_of_a_real_file_are_complete(golden: Golden) -> None:
     conf = golden.store_root / "broker.conf"
     kinds = set()
     for kind, path in store_files(golden):

@@ -71,7 +71,7 @@ def fill(path: Path) -> None:
     assert os.statvfs(path).f_bavail == 0
 
 
-def test_reads_need_no_room(tmp_path: Path, volume: Path) -> None:
+def test_reads_need_no_space(tmp_path: Path, volume: Path) -> None:
     root, output = make_store(tmp_path / "store", numbered(200), CONFIG), volume / "out"
     (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
     dispatch_all(root, output, CONFIG)

@@ -49,7 +49,7 @@ def test_new_records_are_seen(tmp_path: Path) -> None:
     assert (log.max_offset(), planner.end()) == (fresh, fresh)
 
 
-def test_another_log_is_noticed_while_running(tmp_path: Path) -> None:
+def test_a_replaced_log_is_detected_while_running(tmp_path: Path) -> None:
     directory = tmp_path / "store" / "commitlog"
     write_log(build_log(messages(3, "m"), FILE_SIZE), directory)
     root = DispatchRoot.open(tmp_path / "out", tmp_path / "store", CONFIG, disk=HastyDisk())
@@ -67,7 +67,7 @@ def test_another_log_is_noticed_while_running(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_an_unfinished_copy_is_no_file_of_the_log(tmp_path: Path) -> None:
+def test_an_unfinished_copy_is_not_a_log_file(tmp_path: Path) -> None:
     write_log(build_log(messages(3, "m"), FILE_SIZE), tmp_path / "commitlog")
     (tmp_path / "commitlog" / f".{0:020d}.Xa81Zq").write_bytes(b"half")
     assert len(CommitLog([tmp_path / "commitlog"], CONFIG).files) == 1

@@ -72,7 +72,7 @@ def test_a_link_to_a_regular_file_is_followed(tmp_path: Path) -> None:
         read_small_file(tmp_path / "link", 2_999_999)
 
 
-def test_dump_refuses_what_is_no_regular_file(
+def test_dump_refuses_anything_but_a_regular_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fifo(tmp_path / "fifo")
@@ -136,7 +136,7 @@ def test_a_long_table_is_as_wide_as_its_cells(capfd: pytest.CaptureFixture[str])
     assert len(cells) == 3000
 
 
-def test_a_config_file_that_is_no_file_is_a_config_error_in_the_command(tmp_path: Path) -> None:
+def test_a_config_file_that_is_not_a_file_is_a_config_error_in_the_command(tmp_path: Path) -> None:
     fifo(tmp_path / "fifo")
     write_log(build_log([Message()], 4096), tmp_path / "commitlog")
     (tmp_path / "broker.conf").write_text("mappedFileSizeCommitLog=4096\n")

@@ -15,7 +15,7 @@ print(crc32(numpy.frombuffer(b"123456789", numpy.uint8), 0, 9))
 """
 
 
-def test_kernels_load_where_no_cache_can_be_written(tmp_path: Path) -> None:
+def test_kernels_load_without_a_writable_cache(tmp_path: Path) -> None:
     (source,) = store.__path__
     kernels = tmp_path / "store" / "kernels"
     shutil.copytree(source, tmp_path / "store", ignore=shutil.ignore_patterns("__pycache__"))
@@ -38,7 +38,7 @@ os.access = lambda path, mode: "store/kernels" not in str(path)
 """
 
 
-def test_compiled_kernels_that_cannot_be_written_are_used_from_a_copy(tmp_path: Path) -> None:
+def test_a_read_only_cache_is_used_through_a_copy(tmp_path: Path) -> None:
     (source,) = store.__path__
     shutil.copytree(source, tmp_path / "store", ignore=shutil.ignore_patterns("__pycache__"))
     user = {"XDG_CACHE_HOME": str(tmp_path / "user"), "PYTHONPATH": str(tmp_path)}
@@ -68,7 +68,7 @@ logging.getLogger("store.kernels").setLevel(logging.INFO)
 """
 
 
-def test_compiling_is_announced_once_and_loading_is_not(tmp_path: Path) -> None:
+def test_compilation_is_logged_once_and_loading_is_not(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     program = f"{ANNOUNCED}{PROGRAM}\nfrom store.kernels.java import is_blank\n"
     program += "is_blank(numpy.zeros(1, numpy.uint8), 0, 1)\n"
