@@ -54,14 +54,14 @@ def test_a_read_only_cache_is_used_through_a_copy(tmp_path: Path) -> None:
 
     assert "data saved to" in run(PROGRAM)
     assert not (tmp_path / "user").exists()
-    said = run(READ_ONLY + PROGRAM)
-    assert f"data loaded from '{tmp_path}/user/reput/numba-" in said
-    assert "saved" not in said
-    assert run(READ_ONLY + PROGRAM) == said  # the copy is made once
+    output = run(READ_ONLY + PROGRAM)
+    assert f"data loaded from '{tmp_path}/user/reput/numba-" in output
+    assert "saved" not in output
+    assert run(READ_ONLY + PROGRAM) == output  # the copy is made once
     assert len(list((tmp_path / "user" / "reput").iterdir())) == 1
 
 
-ANNOUNCED = """
+LOG_INFO = """
 import logging
 logging.basicConfig(format="%(message)s")
 logging.getLogger("store.kernels").setLevel(logging.INFO)
@@ -70,13 +70,13 @@ logging.getLogger("store.kernels").setLevel(logging.INFO)
 
 def test_compilation_is_logged_once_and_loading_is_not(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    program = f"{ANNOUNCED}{PROGRAM}\nfrom store.kernels.java import is_blank\n"
+    program = f"{LOG_INFO}{PROGRAM}\nfrom store.kernels.java import is_blank\n"
     program += "is_blank(numpy.zeros(1, numpy.uint8), 0, 1)\n"
 
-    def said() -> str:
+    def messages() -> str:
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return done.stderr
 
-    assert said() == "compiling kernels, once, about 20 s\n"
-    assert said() == ""
+    assert messages() == "compiling kernels, once, about 20 s\n"
+    assert messages() == ""
