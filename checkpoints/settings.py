@@ -7,7 +7,7 @@ from pathlib import Path
 from checkpoints.progress import read_progress
 from store.config import BROKER_CONF, StoreConfig, config_from_shape, load_config
 from store.errors import ConfigError
-from store.unsupported import refuse_foreign_store, require_log_files
+from store.unsupported import refuse_unsupported_store, require_log_files
 
 
 def open_store_config(
@@ -29,7 +29,7 @@ def open_store_config(
         config = load_config(store_root, broker_conf, broker_version)
     else:
         config = resolve_config(store_root, output, broker_conf, broker_version)
-    refuse_foreign_store(store_root, config)
+    refuse_unsupported_store(store_root, config)
     if needs_log:
         require_log_files(store_root, config)
     return config

@@ -1,6 +1,6 @@
 """The files of a RocketMQ store, and ``MessageStore``, the reads on them.
 
-Importing this package is quick and loads none of its modules but the errors.
+Importing this package is cheap: it loads only ``store.errors``.
 """
 
 from __future__ import annotations

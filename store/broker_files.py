@@ -1,20 +1,20 @@
 """The broker's own JSON files below ``config/``: topics, consumer offsets, delay offsets.
 
-A broker rewrites each of them whole and keeps the text before as ``.bak``. Like a broker, a read
-takes the ``.bak`` where the file is missing or torn (empty, cut off), and says so: what it holds
-is then older.
+A broker rewrites each file whole and keeps the previous version as ``.bak``. Like a broker, a read
+falls back to the ``.bak`` if the file is missing or torn (empty or truncated), and reports that its
+content is older.
 
-The text is fastjson's, which is JSON but for map keys that are integers: those have no quotes,
-as in ``{"MyTopic@CG":{0:50,1:48}}``. Such keys are quoted by one pass in linear time, then Python's
-own JSON reader parses: JSON5 has no such keys either, and lenient readers in Python are slow.
+The text is written by fastjson: JSON, except that integer map keys are not quoted, as in
+``{"MyTopic@CG":{0:50,1:48}}``. One linear pass quotes such keys, then Python's own JSON parser
+reads the text: JSON5 has no such keys either, and lenient parsers in Python are slow.
 
 ==========================  ====================================================================
-file                        read of it
+file                        what is read
 ==========================  ====================================================================
 topics.json                 topicConfigTable: topic -> readQueueNums, writeQueueNums, perm,
                             attributes
 consumerOffset.json         offsetTable: ``topic@group`` -> queue id -> committed queue offset
-lmqConsumerOffset.json      in its place with enableLmq; also lmqOffsetTable: ``topic@group`` ->
+lmqConsumerOffset.json      replaces it with enableLmq; also lmqOffsetTable: ``topic@group`` ->
                             offset in queue 0
 delayOffset.json            offsetTable: delay level -> queue offset of the schedule topic's queue
                             (level - 1) up to which messages were delivered
@@ -43,8 +43,8 @@ _CONSUMER_OFFSETS = "consumerOffset.json"
 _LMQ_CONSUMER_OFFSETS = "lmqConsumerOffset.json"
 _DELAY_OFFSETS = "delayOffset.json"
 _TOPIC_GROUP_SEPARATOR = "@"
-# A string, which is left as it is, or a key that is an integer. No part backtracks, and a string
-# without its end is matched as well: else every quote in it would begin another search for one.
+# A string, which is kept unchanged, or an integer key. No part backtracks. An unterminated string
+# matches too: otherwise every quote in it would start another search for a closing quote.
 _STRING_OR_INTEGER_KEY = re.compile(
     r'("(?:[^"\\]++|\\.)*+"?)|([{,]\s*+)(-?+\d++)(?=\s*+:)', re.DOTALL
 )
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What a broker has configured for a topic; ``perm`` is its bits, None where not said."""
+    """A topic as configured on a broker; ``perm`` holds the permission bits; None: not set."""
 
     read_queue_nums: int | None
     write_queue_nums: int | None
@@ -72,7 +72,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """The queue offset a consumer group goes on from in one queue."""
+    """The queue offset from which a consumer group resumes in one queue."""
 
     group: str
     topic: str
@@ -82,9 +82,9 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile(Generic[T]):
-    """One file as it was read: ``content`` is None where neither it nor its backup could be.
+    """The result of reading one file; ``content`` is None if its backup is unreadable too.
 
-    ``read_from`` is the file the content is of; ``problem`` is what is to be told, "" if nothing.
+    ``read_from`` is the file the content comes from; ``problem`` is the warning to show, or "".
     """
 
     path: Path
@@ -94,25 +94,25 @@ class ConfigFile(Generic[T]):
 
 
 def read_topic_configs(store_root: Path) -> ConfigFile[dict[str, TopicConfig]]:
-    """Read the topics a broker knows. Raises StoreIOError."""
+    """Read the topics of a broker. Raises StoreIOError."""
     return _read(store_root / CONFIG_DIR / _TOPICS, _decode_topics)
 
 
 def read_consumer_offsets(
     store_root: Path, *, enable_lmq: bool = False
 ) -> ConfigFile[list[CommittedOffset]]:
-    """Read the committed offsets of all groups, in order. Raises StoreIOError."""
+    """Read the committed offsets by group, topic and queue id. Raises StoreIOError."""
     name = _LMQ_CONSUMER_OFFSETS if enable_lmq else _CONSUMER_OFFSETS
     return _read(store_root / CONFIG_DIR / name, _decode_consumer_offsets)
 
 
 def read_delay_offsets(store_root: Path) -> ConfigFile[dict[int, int]]:
-    """Read up to where each delay level has been delivered. Raises StoreIOError."""
+    """Read the delivered queue offset of each delay level. Raises StoreIOError."""
     return _read(store_root / CONFIG_DIR / _DELAY_OFFSETS, _decode_delay_offsets)
 
 
 def parse_fastjson(text: str) -> Any:
-    """Parse JSON in which integer keys may lack their quotes. Raises ValueError."""
+    """Parse JSON whose integer keys may be unquoted. Raises ValueError."""
     try:
         return json.loads(text)
     except ValueError:
@@ -137,7 +137,7 @@ def _read(path: Path, decode: Callable[[Any], T]) -> ConfigFile[T]:
 
 
 def _read_one(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, str]:
-    """Return what a file holds, or None and what is wrong with it."""
+    """Return the decoded content of a file, or None and the reason there is none."""
     try:
         data = read_small_file(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -200,7 +200,7 @@ def _member(value: Any, name: str) -> dict[str, Any]:
 
 def _object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{name} is no object")
+        raise ValueError(f"{name} is not an object")
     return value
 
 

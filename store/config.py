@@ -1,6 +1,6 @@
-"""The broker's settings that shape its files: sizes, flags, delay levels and the version's rules.
+"""The broker settings that determine its files: sizes, flags, delay levels and version rules.
 
-Read once from a ``broker.conf`` (Java properties) and frozen. Names are RocketMQ's in snake case.
+Read once from a ``broker.conf`` and frozen. Names are RocketMQ's, in snake_case.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import javaproperties
-
 from store import java
-from store.errors import ConfigError, StoreIOError, UnsupportedFormatError, parse_fault, shown
+from store.broker_properties import BrokerProperties, read_properties
+from store.errors import ConfigError, UnsupportedFormatError, shown
 from store.io.checked_json import Check
-from store.io.file_system import read_small_file
 from store.layout import (
     BLANK_SIZE,
     COMMIT_LOG_DIR,
@@ -35,19 +33,18 @@ BROKER_CONF = "broker.conf"
 DEFAULT_VERSION = "5.3.3"
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
-_CONF_BYTES_MAX = 1024 * 1024
 _LAST_RELEASE = {
     (4, 0): 0, (4, 1): 0, (4, 2): 0, (4, 3): 2, (4, 4): 0, (4, 5): 2, (4, 6): 1, (4, 7): 1,
     (4, 8): 0, (4, 9): 8, (5, 0): 0, (5, 1): 4, (5, 2): 0, (5, 3): 4, (5, 4): 0, (5, 5): 0,
 }  # fmt: skip
-_SIZE_MAX = MAPPED_FILE_SIZE_MAX + CQ_UNIT_SIZE  # a queue file's is rounded up to whole units
+_SIZE_MAX = MAPPED_FILE_SIZE_MAX + CQ_UNIT_SIZE  # a queue file's size is rounded up to whole units
 _DELAY_MS_MAX = 2**63 - 1
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class BrokerVersion(NamedTuple):
-    """A RocketMQ release; rules that changed compare against it."""
+    """A RocketMQ release; rules that changed between releases compare against it."""
 
     major: int
     minor: int
@@ -55,7 +52,7 @@ class BrokerVersion(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> BrokerVersion:
-        """Parse ``x.y.z``, or ``x.y`` for that line's last release. Raises ConfigError."""
+        """Parse ``x.y.z``, or ``x.y`` for the last release of that line. Raises ConfigError."""
         match = _VERSION.fullmatch(text)
         line = (int(match[1]), int(match[2])) if match else (0, 0)
         if match is None or line not in _LAST_RELEASE:
@@ -70,7 +67,7 @@ class BrokerVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Settings of one store. Sizes in bytes, counts as the broker counts them."""
+    """Settings of one store. Sizes are in bytes, counts as the broker counts them."""
 
     version: BrokerVersion = field(default_factory=lambda: BrokerVersion.parse(DEFAULT_VERSION))
     mapped_file_size_commit_log: int = 1024 * 1024 * 1024
@@ -91,7 +88,7 @@ class StoreConfig:
 
     @property
     def accepts_v2(self) -> bool:
-        """Whether records with a two-byte topic length are read."""
+        """Whether records with a two-byte topic length are accepted."""
         return self.version >= (5, 1, 0)
 
     @property
@@ -116,17 +113,17 @@ class StoreConfig:
 
     @property
     def writes_count_of_empty_index(self) -> bool:
-        """Whether an index file without entries says count 1 (else 0) after a clean stop."""
+        """Whether an empty index file has count 1 (else 0) after a clean shutdown."""
         return self.version >= (5, 0, 0)
 
     @property
     def dispatches_multi(self) -> bool:
-        """Whether INNER_MULTI_DISPATCH is written to the queues it names."""
+        """Whether a message is also dispatched to the queues named by INNER_MULTI_DISPATCH."""
         return self.enable_multi_dispatch and self.version >= (4, 9, 3)
 
     @property
     def multi_dispatch_excludes(self) -> tuple[str, ...]:
-        """Topic names (ending in ``*``: prefixes) whose messages are never multi-dispatched."""
+        """Topics (a trailing ``*`` marks a prefix) whose messages are never multi-dispatched."""
         if self.version < (5, 1, 1):
             return ()
         if self.version < (5, 1, 2):
@@ -137,7 +134,7 @@ class StoreConfig:
 
     @property
     def multi_dispatch_skips_slash(self) -> bool:
-        """Whether queue names with ``/`` are skipped."""
+        """Whether multi-dispatch skips queue names with ``/``."""
         return self.version >= (5, 1, 2)
 
     @property
@@ -147,7 +144,7 @@ class StoreConfig:
 
     @property
     def writes_logics_physical_offset(self) -> bool:
-        """Whether the checkpoint names the last record in a queue (its absence stops a start)."""
+        """Whether the checkpoint holds the last queued record's offset, required to start."""
         return self.version >= (5, 5, 0)
 
     def delay_levels_ms(self) -> tuple[int, ...]:
@@ -155,10 +152,10 @@ class StoreConfig:
         return _parse_delay_levels(self.message_delay_level)
 
     def commit_log_paths(self, store_root: Path) -> tuple[Path, ...]:
-        """Return the commit log directories, in the broker's order (sorted when several).
+        """Return the commit log directories, in the broker's order (several are sorted).
 
-        A path below the broker's own ``storePathRootDir`` is looked for below ``store_root``,
-        so that a copied or mounted store is read where it lies now.
+        A path below the broker's own ``storePathRootDir`` is resolved below ``store_root``, so
+        that a copied or mounted store is read at its current place.
         """
         if not self.store_path_commit_log:
             return (store_root / COMMIT_LOG_DIR,)
@@ -173,7 +170,7 @@ class StoreConfig:
         return path
 
     def shape(self) -> dict[str, str | int | bool]:
-        """Return what decides the bytes of the files made: a root keeps to one shape."""
+        """Return the settings that determine the bytes of the files; fixed for a root."""
         values: dict[str, str | int | bool] = {"version": str(self.version)}
         for f in dataclasses.fields(self):
             if f.name not in ("version", "store_path_root_dir", "store_path_commit_log"):
@@ -182,14 +179,14 @@ class StoreConfig:
 
 
 def check_shape(
-    made_with: Mapping[str, Any], config: StoreConfig, root: Path | str, hint: str
+    root_shape: Mapping[str, Any], config: StoreConfig, root: Path | str, hint: str
 ) -> None:
-    """Raise ConfigError unless ``config`` has the shape that ``root`` was made with.
+    """Raise ConfigError unless ``config`` has the shape of ``root``.
 
-    The error names the first setting that differs as broker.conf does, and ends with ``hint``.
+    The error gives the broker.conf name of the first setting that differs, and ends with ``hint``.
     """
     shape = config.shape()
-    for name, value in made_with.items():
+    for name, value in root_shape.items():
         if shape.get(name) != value:
             raise ConfigError(
                 f"{root} was made with {setting_name(name)}={value}, not {shape.get(name)}; {hint}"
@@ -197,7 +194,7 @@ def check_shape(
 
 
 def setting_name(name: str) -> str:
-    """Return what broker.conf calls a setting of the shape (``version`` stays as it is)."""
+    """Return the broker.conf name of a setting of the shape (``version`` is unchanged)."""
     first, *rest = name.split("_")
     return first + "".join(part.upper() if part == "crc" else part.capitalize() for part in rest)
 
@@ -207,23 +204,23 @@ def load_config(
 ) -> StoreConfig:
     """Read the settings of ``store_root``.
 
-    ``broker_conf`` defaults to ``store_root/broker.conf`` if that is there, else the broker's
-    defaults hold. Raises ConfigError for a malformed value, UnsupportedFormatError for a setting
-    that makes files which are not read here.
+    ``broker_conf`` defaults to ``store_root/broker.conf``; if that is missing, the broker's
+    defaults apply. Raises ConfigError for a malformed value, UnsupportedFormatError for a setting
+    with which a broker writes unsupported files, StoreIOError.
     """
     path = broker_conf if broker_conf is not None else store_root / BROKER_CONF
     if broker_conf is None and not path.exists():
         values: Mapping[str, str] = {}
     else:
-        values = _read_properties(path)
+        values = read_properties(path)
     version = BrokerVersion.parse(broker_version or DEFAULT_VERSION)
-    _refuse_foreign(values, path)
+    _refuse_unsupported_settings(values, path)
     return config_from(values, version=version, origin=str(path))
 
 
 def config_from(values: Mapping[str, str], *, version: BrokerVersion, origin: str) -> StoreConfig:
     """Build the settings from broker properties; ``origin`` names them in errors."""
-    read = _Reader(values, origin)
+    read = BrokerProperties(values, origin)
     unit = CQ_UNIT_SIZE
     cq_size = read.positive("mappedFileSizeConsumeQueue", 300_000 * unit)
     config = StoreConfig(
@@ -244,12 +241,12 @@ def config_from(values: Mapping[str, str], *, version: BrokerVersion, origin: st
         store_path_root_dir=read.text("storePathRootDir", ""),
         store_path_commit_log=read.text("storePathCommitLog", ""),
     )
-    _check(config, origin)
+    _validate(config, origin)
     return config
 
 
 def is_shape(shape: Mapping[str, object]) -> bool:
-    """Return whether values are such as ``StoreConfig.shape`` returns."""
+    """Return whether values could be the result of ``StoreConfig.shape``."""
     expected = StoreConfig().shape()
     if any(type(shape.get(name)) is not type(value) for name, value in expected.items()):
         return False
@@ -257,7 +254,7 @@ def is_shape(shape: Mapping[str, object]) -> bool:
     if len(shape) != len(expected) or not all(0 < size <= _SIZE_MAX for size in sizes):
         return False
     try:
-        _check(config_from_shape(shape), "")
+        _validate(config_from_shape(shape), "")
     except ConfigError:
         return False
     return True
@@ -267,38 +264,26 @@ Shape = Annotated[dict[str, Any], Check("the settings of a root", is_shape)]
 
 
 def config_from_shape(shape: Mapping[str, Any], *, commit_log: str = "") -> StoreConfig:
-    """Build the settings that ``StoreConfig.shape`` described, for a log at these paths."""
+    """Build the settings from a shape, for a log at the paths ``commit_log``."""
     values = {k: v for k, v in shape.items() if k != "version"}
     version = BrokerVersion.parse(str(shape["version"]))
     return StoreConfig(version=version, store_path_commit_log=commit_log, **values)
 
 
 def config_to_json(config: StoreConfig) -> str:
-    """Write all settings as JSON, for a process that works with the same ones."""
+    """Encode all settings as JSON, to pass them to another process."""
     values = dataclasses.asdict(config)
     return json.dumps({**values, "version": str(config.version)}, sort_keys=True)
 
 
 def config_from_json(text: str) -> StoreConfig:
-    """Read what ``config_to_json`` wrote."""
+    """Decode the result of ``config_to_json``."""
     values = json.loads(text)
     return StoreConfig(version=BrokerVersion.parse(values.pop("version")), **values)
 
 
-def _read_properties(path: Path) -> Mapping[str, str]:
-    try:
-        text = read_small_file(path, _CONF_BYTES_MAX)
-    except OSError as e:
-        raise StoreIOError("read", path, e) from e
-    try:
-        values: Mapping[str, str] = javaproperties.loads(text.decode("utf-8"))
-    except (ValueError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is not a Java properties file: {parse_fault(e)}") from e
-    return values
-
-
-def _refuse_foreign(values: Mapping[str, str], path: Path) -> None:
-    """Refuse settings whose files are not ConsumeQueue, IndexFile and CommitLog as read here."""
+def _refuse_unsupported_settings(values: Mapping[str, str], path: Path) -> None:
+    """Refuse settings with which a broker writes other kinds of queues, index or log."""
     plug_in = values.get("messageStorePlugIn", "")
     found = [
         ("storeType" in values and "rocksdb" in values["storeType"].lower(),
@@ -308,12 +293,12 @@ def _refuse_foreign(values: Mapping[str, str], path: Path) -> None:
         ("tiered" in plug_in.lower(),
          "it is a tiered store (messageStorePlugIn={messageStorePlugIn})"),
         (_is_true(values.get("enableCalcFilterBitMap")),
-         "its queues hold filter bitmaps, made of more than the log (enableCalcFilterBitMap=true)"),
+         "its queues hold bitmaps of filters not in the log (enableCalcFilterBitMap=true)"),
     ]  # fmt: skip
-    for is_so, reason in found:
-        if is_so:
+    for applies, reason in found:
+        if applies:
             raise UnsupportedFormatError(
-                f"{path}: {reason.format(**values)}; that is not read here"
+                f"{path}: {reason.format(**values)}; that is not supported"
             )
 
 
@@ -321,18 +306,18 @@ def _is_true(value: str | None) -> bool:
     return value is not None and value.strip().lower() == "true"
 
 
-def _check(config: StoreConfig, origin: str) -> None:
-    smallest = (
+def _validate(config: StoreConfig, origin: str) -> None:
+    minimums = (
         ("mappedFileSizeCommitLog", config.mapped_file_size_commit_log,
          RECORD_MIN_SIZE + BLANK_SIZE),
         ("mappedFileSizeConsumeQueueExt", config.mapped_file_size_consume_queue_ext,
          EXT_UNIT_SIZE + EXT_END_BLANK_SIZE),
         ("maxIndexNum", config.max_index_num, 2),
     )  # fmt: skip
-    for name, value, least in smallest:
-        if value < least:
-            raise ConfigError(f"{origin}: {name}={value} is too small; the least is {least}")
-    _check_largest(config, origin)
+    for name, value, minimum in minimums:
+        if value < minimum:
+            raise ConfigError(f"{origin}: {name}={value} is too small; the minimum is {minimum}")
+    _validate_file_sizes(config, origin)
     _parse_delay_levels(config.message_delay_level, f"{origin}: ")
     for name, text in (
         ("storePathRootDir", config.store_path_root_dir),
@@ -343,7 +328,7 @@ def _check(config: StoreConfig, origin: str) -> None:
 
 
 def _names_paths(text: str) -> bool:
-    """Return whether there is a name between the commas, and all of it can be a path."""
+    """Return whether a comma-separated text names a path and holds no invalid one."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -351,15 +336,15 @@ def _names_paths(text: str) -> bool:
     return "\0" not in text and any(part.strip() for part in text.split(","))
 
 
-def _check_largest(config: StoreConfig, origin: str) -> None:
+def _validate_file_sizes(config: StoreConfig, origin: str) -> None:
     slots, entries = config.max_hash_slot_num, config.max_index_num
     queue_size = config.mapped_file_size_consume_queue
-    largest = (
+    file_sizes = (
         (f"mappedFileSizeConsumeQueue={queue_size}", "consume queue", queue_size),
         (f"maxHashSlotNum={slots} and maxIndexNum={entries}", "index",
          index_file_size(slots, entries)),
     )  # fmt: skip
-    for setting, kind, size in largest:
+    for setting, kind, size in file_sizes:
         if size > MAPPED_FILE_SIZE_MAX:
             raise ConfigError(
                 f"{origin}: {setting}: {kind} files would have {size} bytes; a broker cannot map "
@@ -380,34 +365,3 @@ def _parse_delay_levels(text: str, origin: str = "") -> tuple[int, ...]:
             raise ConfigError(f"{setting}: {shown(part)} is more than {_DELAY_MS_MAX} milliseconds")
         levels.append(delay)
     return tuple(levels)
-
-
-class _Reader:
-    """Typed access to broker properties; errors name file, key and value."""
-
-    def __init__(self, values: Mapping[str, str], origin: str) -> None:
-        self._values = values
-        self._origin = origin
-
-    def text(self, name: str, default: str) -> str:
-        return self._values.get(name, default).strip()
-
-    def positive(self, name: str, default: int) -> int:
-        raw = self._values.get(name)
-        if raw is None:
-            return default
-        value = java.parse_int(raw.strip())
-        if value is None or value <= 0:
-            raise ConfigError(
-                f"{self._origin}: {name}={shown(raw)} is not a positive 32-bit integer"
-            )
-        return value
-
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        raw = self._values.get(name)
-        if raw is None:
-            return default
-        value = raw.strip().lower()
-        if value not in ("true", "false"):
-            raise ConfigError(f"{self._origin}: {name}={shown(raw)} is neither true nor false")
-        return value == "true"

@@ -1,19 +1,19 @@
-"""The errors of a store, one tree.
+"""The exception tree.
 
 ::
 
-    StoreError                    anything this project raises about a store
-    ├── ConfigError               a setting that is malformed or does not fit the root
+    StoreError                    the base of every exception raised about a store
+    ├── ConfigError               a malformed setting, or one that does not fit the root
     │   └── BodyTooLargeError     a body that decompresses to more than the limit of the read
     ├── DamageError               bytes that break the format: path, offset, reason
-    │   └── LostDataError         a range of the log that is gone: begin, end
+    │   └── LostDataError         a range of the log that is lost: begin, end
     ├── RootInUseError            another owner holds the root's lock
-    │   └── MirrorInUseError      another mirror of the same name runs
+    │   └── MirrorInUseError      another mirror of the same name is running
     ├── UnknownTopicError         a topic that the store does not hold
     ├── UnsupportedFormatError    a format this project does not read
-    ├── StoreIOError              the operating system refused: path, what was tried, errno
+    ├── StoreIOError              the operating system refused an action: path, action, errno
     ├── IllegalMessageError       a message that no record can hold (in ``store.commitlog.record``)
-    ├── KafkaIOError              a Kafka cluster was not reached, or did not do what was asked
+    ├── KafkaIOError              a Kafka cluster is unreachable, or refused a request
     └── SparkError                Spark or Java did not start, or failed
 
 End of data is a return value, never an exception.
@@ -25,32 +25,32 @@ import json
 from pathlib import Path
 from typing import Any
 
-SHOWN_MAX = 120  # characters of a value in an error
+SHOWN_MAX = 120  # characters of a value in an error message
 _RAISE_LIMIT = (
     "raise the limit: --max-body-bytes, the option maxBodyBytes, or MessageStore.max_body_bytes"
 )
 
 
 class StoreError(Exception):
-    """Anything wrong with a store, told in one sentence. All of them can be pickled."""
+    """The base class; its message is one sentence. Every subclass can be pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args, self.__dict__)
 
 
 def _restore(kind: type[StoreError], args: tuple[Any, ...], values: dict[str, Any]) -> StoreError:
-    error: StoreError = kind.__new__(kind)  # what its __init__ makes of its arguments is done
+    error: StoreError = kind.__new__(kind)  # __init__ has already built the message
     error.args = args
     error.__dict__.update(values)
     return error
 
 
 class ConfigError(StoreError):
-    """A setting is malformed, or does not fit the files it is used on."""
+    """A setting is malformed, or does not fit the files it is applied to."""
 
 
 class BodyTooLargeError(ConfigError):
-    """A compressed body, or those of one call, decompress to more than the limit of the read."""
+    """The bodies of one message or one call decompress to more than the limit of the read."""
 
     @classmethod
     def of_body(cls, offset: int, limit: int) -> BodyTooLargeError:
@@ -73,8 +73,8 @@ class BodyTooLargeError(ConfigError):
 class DamageError(StoreError):
     """Bytes at ``offset`` of ``path`` break the format.
 
-    ``offset`` is a position in the stream the file belongs to (the physical offset for a
-    commit log file), so it reads the same whatever the file is called.
+    ``offset`` is a position in the stream that the file belongs to (the physical offset for a
+    commit log file), so it does not depend on the file's name.
     """
 
     def __init__(self, path: Path | str, offset: int, reason: str, hint: str = "") -> None:
@@ -87,7 +87,7 @@ class DamageError(StoreError):
 
 
 class LostDataError(DamageError):
-    """The log has no bytes for ``[begin, end)``."""
+    """The log has lost the bytes ``[begin, end)``."""
 
     def __init__(
         self, path: Path | str, begin: int, end: int, *, reason: str, hint: str = ""
@@ -98,19 +98,19 @@ class LostDataError(DamageError):
 
 
 class RootInUseError(StoreError):
-    """The root's ``lock`` file is held by a broker or another dispatcher."""
+    """A broker or another dispatcher holds the root's ``lock`` file."""
 
 
 class MirrorInUseError(RootInUseError):
-    """Another mirror has taken over the name that this one writes under."""
+    """Another mirror has taken over this mirror's name."""
 
 
 class UnknownTopicError(StoreError):
-    """The store holds no message of a topic, and nothing else of it."""
+    """The store holds neither a message nor any other trace of a topic."""
 
 
 class UnsupportedFormatError(StoreError):
-    """The store is of a kind that is not read here, and never half-read."""
+    """The store has an unsupported format; it is refused as a whole, never read in part."""
 
 
 class StoreIOError(StoreError):
@@ -123,28 +123,28 @@ class StoreIOError(StoreError):
 
 
 class KafkaIOError(StoreError):
-    """A Kafka cluster was not reached in time, or refused what no setting of ours explains."""
+    """A Kafka cluster was not reached in time, or refused a request for no known setting."""
 
 
 class SparkError(StoreError):
-    """Spark or Java did not start, or ended a query with an error that is none of ours."""
+    """Spark or Java did not start, or failed a query with an error from outside this tree."""
 
 
 def shown(value: str) -> str:
-    """Return a value as errors show it: quoted, and cut if it is long."""
+    """Return a value as error messages show it: quoted, truncated if long."""
     if len(value) <= SHOWN_MAX:
         return repr(value)
     return f"{value[:SHOWN_MAX]!r}… ({len(value)} characters)"
 
 
 def parse_fault(error: Exception) -> str:
-    """Return why a text was not decoded or parsed as JSON."""
+    """Return the reason why a text could not be decoded or parsed as JSON."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 at byte {error.start}"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON at line {error.lineno}, column {error.colno}"
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    if type(error) is ValueError:  # Python parses no more than some thousand digits
+    if type(error) is ValueError:  # Python limits the digits of an integer
         return "an integer has too many digits"
     return str(error)

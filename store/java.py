@@ -1,4 +1,4 @@
-"""Java's strings and numbers, as the broker computes them (plain Python; kernels are twins).
+"""Java's strings and numbers as the broker computes them (plain Python twins of the kernels).
 
 A Java string is UTF-16; here it is a ``str``. Decoding follows ``new String(bytes, UTF_8)`` of
 JDK 17, hashing follows ``String.hashCode``, splitting ``String.split`` with a literal separator.
@@ -16,9 +16,9 @@ _INTEGER = re.compile(r"[+-]?\d+")
 
 
 def decode(data: bytes) -> str:
-    """Decode UTF-8 as Java does: each malformed piece becomes one U+FFFD.
+    """Decode UTF-8 as Java does: each malformed sequence becomes one U+FFFD.
 
-    Java parity: an encoded surrogate, complete or cut short, is one replacement character;
+    Java parity: an encoded surrogate, complete or truncated, is one replacement character;
     Python's ``replace`` alone would give two or three (format notes §2.5).
     """
     try:
@@ -37,7 +37,7 @@ def hash_code(text: str) -> int:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """Split as ``String.split``: trailing empty strings are removed, others kept."""
+    """Split as ``String.split`` does: trailing empty strings are removed, others kept."""
     if separator not in text:
         return [text]
     parts = text.split(separator)
@@ -47,14 +47,14 @@ def split(text: str, separator: str) -> list[str]:
 
 
 def parse_int(text: str, *, bits: int = 32) -> int | None:
-    """Parse as ``Integer.parseInt`` (``bits=64``: ``Long.parseLong``); None where Java throws.
+    """Parse as ``Integer.parseInt`` (``bits=64``: ``Long.parseLong``); None if Java throws.
 
-    Java parity: any decimal digit counts that is one UTF-16 code unit, not only ASCII's.
+    Java parity: any decimal digit that is one UTF-16 code unit counts, not only ASCII's.
     """
     if not _INTEGER.fullmatch(text) or max(text) > "\uffff":
         return None
     digits = text.lstrip("+-")
-    if len(digits) > _LONG_DIGITS:  # Python parses no more than some thousand
+    if len(digits) > _LONG_DIGITS:  # Python limits the digits of an integer
         digits = "".join(str(decimal(digit)) for digit in digits).lstrip("0") or "0"
         if len(digits) > _LONG_DIGITS:
             return None

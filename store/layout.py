@@ -1,4 +1,4 @@
-"""Where the bytes lie: every on-disk structure of a RocketMQ store, and the only place that knows.
+"""The byte layout of every on-disk structure of a RocketMQ store, defined only here.
 
 All integers are big-endian and signed. Sizes are asserted beside each structure. Section numbers
 point to ``docs/format.md``.
@@ -13,11 +13,11 @@ record, fixed 48B  48     total_size i32, magic i32, body_crc i32, queue_id i32,
                           prepared_transaction_offset i64, body_length i32, body, topic
                           length (i8 in V1, i16 in V2), topic, properties length i16,
                           properties
-blank record       8      size i32 (all that remains of the file), magic i32
+blank record       8      size i32 (the rest of the file), magic i32
 consume queue unit 20     commit_log_offset i64, size i32, tags_code i64
 ext unit           20+n   size i16, tags_code i64, store_timestamp i64, bitmap length i16
 index header       40     begin/end timestamp i64, begin/end phy offset i64, slots i32, count i32
-index slot         4      number of the newest entry of the slot i32, 0 = none
+index slot         4      number of the slot's newest entry i32, 0 = none
 index entry        20     key_hash i32, phy_offset i64, time_diff_seconds i32, prev_index i32
 checkpoint         4096   physic, logics, index timestamp i64, master flushed, confirm, logics
                           physical offset i64
@@ -74,11 +74,11 @@ for _name, _at in (
 ):
     assert RECORD_HEAD.fields is not None and RECORD_HEAD.fields[_name][1] == _at
 
-HOST_V4_SIZE = 8  # 4 bytes of address, port as i32
-HOST_V6_SIZE = 20  # 16 bytes of address, port as i32
+HOST_V4_SIZE = 8  # 4-byte address, port as i32
+HOST_V6_SIZE = 20  # 16-byte address, port as i32
 
-# What follows the born host, before the body: the store timestamp comes first, then the store
-# host, then these three.
+# The last fields before the body. Between the born host and these are the store timestamp and
+# the store host.
 RECORD_MIDDLE = np.dtype(
     [("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_length", ">i4")]
 )
@@ -86,7 +86,7 @@ assert RECORD_MIDDLE.itemsize == 16
 
 TOPIC_LENGTH_V1 = np.dtype(">i1")
 TOPIC_LENGTH_V2 = np.dtype(">i2")
-TOPIC_BYTES_MAX = 255  # what a broker allows, and what a file name can hold
+TOPIC_BYTES_MAX = 255  # the limit of a broker, and of a file name
 PROPERTIES_LENGTH = np.dtype(">i2")
 TIMESTAMP = np.dtype(">i8")
 PORT = np.dtype(">i4")  # the last part of a host
@@ -94,8 +94,10 @@ TIMESTAMP_SIZE = 8
 assert TIMESTAMP.itemsize == TIMESTAMP_SIZE
 PROPERTIES_LENGTH_SIZE = 2
 RECORD_MIN_SIZE = 91  # V1, two IPv4 hosts, empty body, topic and properties
-BLANK_SIZE = 8  # also the room a record must leave at the end of its file
-BLANK_RECORD = np.dtype([("size", ">i4"), ("magic", ">i4")])  # a record begins like it
+BLANK_SIZE = 8  # also the space a record must leave at the end of its file
+BLANK_RECORD = np.dtype(
+    [("size", ">i4"), ("magic", ">i4")]
+)  # a record begins with the same two fields
 assert BLANK_RECORD.itemsize == BLANK_SIZE
 PROPERTIES_SIZE_MAX = 32767
 assert np.iinfo(PROPERTIES_LENGTH).max == PROPERTIES_SIZE_MAX
@@ -120,7 +122,7 @@ PROPERTY_SEPARATOR = 0x02
 PROPERTY_CRC_SIZE = 20  # `__CRC32#`, 0x01, ten reversed digits, 0x02
 PROPERTY_CRC_DIGITS = 10
 
-# What the store itself reads or writes among the properties.
+# The properties that the store itself reads or writes.
 PROPERTY_TAGS = "TAGS"
 PROPERTY_KEYS = "KEYS"
 PROPERTY_UNIQ_KEY = "UNIQ_KEY"
@@ -136,7 +138,7 @@ CQ_UNIT = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code",
 CQ_UNIT_SIZE = 20
 assert CQ_UNIT.itemsize == CQ_UNIT_SIZE
 
-QUEUE_OFFSET_MAX = (2**63 - 2**31) // CQ_UNIT_SIZE  # its file's end is a 64-bit position too
+QUEUE_OFFSET_MAX = (2**63 - 2**31) // CQ_UNIT_SIZE  # keeps the file's end a 64-bit position
 PRE_BLANK_SIZE = 0x7FFFFFFF  # the size field of a pre-fill unit; its offset and tags code are 0
 
 EXT_UNIT = np.dtype(
@@ -149,10 +151,10 @@ EXT_UNIT = np.dtype(
 )
 EXT_UNIT_SIZE = 20
 assert EXT_UNIT.itemsize == EXT_UNIT_SIZE
-EXT_END_BLANK_SIZE = 4  # kept free at the end of an ext file
-EXT_END_MARK = np.dtype(">i2")  # -1 where the rest of an ext file is unused
+EXT_END_BLANK_SIZE = 4  # reserved at the end of an ext file
+EXT_END_MARK = np.dtype(">i2")  # -1: the rest of the ext file is unused
 EXT_ADDRESS_BASE = -(2**63)  # address = real offset + this
-EXT_ADDRESS_MAX = -2147483649  # a tags code at or below is an ext address
+EXT_ADDRESS_MAX = -2147483649  # a tags code at or below this is an ext address
 
 # --- index -------------------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ assert CHECKPOINT.itemsize == 48
 
 MAPPED_FILE_NAME_DIGITS = 20
 INDEX_FILE_NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
-MAPPED_FILE_SIZE_MAX = 2**31 - 1  # Java parity: FileChannel.map takes no more
+MAPPED_FILE_SIZE_MAX = 2**31 - 1  # Java parity: the limit of FileChannel.map
 COMMIT_LOG_DIR = "commitlog"
 CONSUME_QUEUE_DIR = "consumequeue"
 CONSUME_QUEUE_EXT_DIR = "consumequeue_ext"
@@ -238,7 +240,7 @@ _STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
 
 
 def struct_of(*parts: np.dtype[Any] | int) -> struct.Struct:
-    """Return the Struct of consecutive dtypes; an int is a span of so many opaque bytes."""
+    """Return the Struct of consecutive dtypes; an int stands for that many opaque bytes."""
     codes = [">"]
     for part in parts:
         if isinstance(part, int):

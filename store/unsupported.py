@@ -1,6 +1,6 @@
-"""Stores of other kinds: detected by what lies in them, and refused in one sentence each.
+"""Unsupported kinds of store: detected by their files, and refused with one sentence each.
 
-Reads look here whenever they open a broker's root, so nothing here needs a kernel.
+Every read that opens a broker's root runs these checks, so they must not load a kernel.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from store.io.mapped_file import MappedFileQueue, is_mapped_file_name
 from store.layout import BLANK_RECORD, CONSUME_QUEUE_DIR, MAGIC_V1, MAGIC_V2, struct_of
 
 _DLEDGER_HEADER_SIZE = 48  # a DLedger entry's own header, before the record
-_SIZE_AND_MAGIC = struct_of(BLANK_RECORD)  # every record begins so
+_SIZE_AND_MAGIC = struct_of(BLANK_RECORD)  # the first fields of every record
 _BATCH_QUEUE_DIR = "batchconsumequeue"
-_ROCKSDB_MARK = "CURRENT"  # every RocksDB has this file
+_ROCKSDB_FILE = "CURRENT"  # every RocksDB has this file
 
 
-def refuse_foreign_store(store_root: Path, config: StoreConfig) -> None:
-    """Raise UnsupportedFormatError if the store is of a kind that is not read here."""
-    if (store_root / CONSUME_QUEUE_DIR / _ROCKSDB_MARK).is_file():
+def refuse_unsupported_store(store_root: Path, config: StoreConfig) -> None:
+    """Raise UnsupportedFormatError if the store is of an unsupported kind."""
+    if (store_root / CONSUME_QUEUE_DIR / _ROCKSDB_FILE).is_file():
         raise UnsupportedFormatError(
             f"{store_root / CONSUME_QUEUE_DIR} is a RocksDB: a store with "
-            "storeType=defaultRocksDB keeps its consume queues there; that is not read here"
+            "storeType=defaultRocksDB keeps its consume queues there; that is not supported"
         )
     batch = store_root / _BATCH_QUEUE_DIR
     if batch.is_dir() and any(batch.iterdir()):
         raise UnsupportedFormatError(
-            f"{batch} holds batch consume queues (BatchCQ topics); those are not read here"
+            f"{batch} holds batch consume queues (BatchCQ topics); those are not supported"
         )
     _refuse_batch_topics(store_root)
     _refuse_dledger(store_root, config)
 
 
 def require_log_files(store_root: Path, config: StoreConfig) -> None:
-    """Raise ConfigError if the commit log has no file: a path that names no log looks like that.
+    """Raise ConfigError if the commit log has no file, the usual sign of a wrong path.
 
-    For everything but a dispatch or a stream, which wait for a new broker's first file.
+    Not for a dispatch or a stream, which wait for a new broker's first file.
     """
     paths = config.commit_log_paths(store_root)
     for path in paths:
@@ -63,13 +63,13 @@ def _refuse_batch_topics(store_root: Path) -> None:
     try:
         file = read_topic_configs(store_root)
     except StoreIOError:
-        return  # no readable topic list: inner batches are still refused when the log is read
+        return  # without a topic list, inner batches are still refused when the log is read
     for name, topic in (file.content or {}).items():
         for key, value in topic.attributes.items():
             if key.lstrip("+") == "queue.type" and value == "BatchCQ":
                 raise UnsupportedFormatError(
                     f"{file.read_from}: topic {name!r} has queue.type=BatchCQ; batch consume "
-                    "queues are not read here"
+                    "queues are not supported"
                 )
 
 
@@ -78,15 +78,15 @@ def _refuse_dledger(store_root: Path, config: StoreConfig) -> None:
     paths = config.commit_log_paths(store_root)
     if not any(p.is_dir() for p in paths):
         for found in sorted(store_root.glob("dledger-*")):
-            raise UnsupportedFormatError(f"{found} is a DLedger log; that is not read here")
+            raise UnsupportedFormatError(f"{found} is a DLedger log; that is not supported")
         raise UnsupportedFormatError(
             f"{paths[0]} does not exist: {store_root} is not a broker's storePathRootDir, or its "
-            "storePathCommitLog lies elsewhere (--broker-conf)"
+            "storePathCommitLog is elsewhere (--broker-conf)"
         )
     try:
         files = MappedFileQueue(paths, config.mapped_file_size_commit_log, follows_links=True).files
     except DamageError:
-        return  # told when the log is read
+        return  # reported when the log is read
     magics = (MAGIC_V1, MAGIC_V2)
     for file in files[:1]:
         view = file.view()
@@ -96,6 +96,6 @@ def _refuse_dledger(store_root: Path, config: StoreConfig) -> None:
         _, inside = _SIZE_AND_MAGIC.unpack_from(view.data, _DLEDGER_HEADER_SIZE)
         if inside in magics and first not in magics:
             raise UnsupportedFormatError(
-                f"{file.path} is a DLedger log: its records lie in DLedger entries; that is not "
-                "read here"
+                f"{file.path} is a DLedger log: its records are inside DLedger entries; that is "
+                "not supported"
             )

@@ -23,7 +23,7 @@ from store.consumequeue.names import check_topic
 from store.errors import DamageError
 from store.io.disk import Disk
 from store.io.mapped_file import file_name
-from store.kernels.consume_queue import NO_QUEUE_YET, NewUnits, Placed, Queues, place
+from store.kernels.consume_queue import NO_QUEUE_YET, AppendedUnits, NewUnits, Queues, append_units
 from store.layout import (
     CONSUME_QUEUE_DIR,
     CQ_UNIT,
@@ -123,7 +123,9 @@ class ConsumeQueueStore:
             gaps=np.zeros(count, np.int64),
         )
         self._check_offsets(units, keys)
-        placed = place(units, queues, self._file_size, ext.shape if ext is not None else (0, 0))
+        placed = append_units(
+            units, queues, self._file_size, ext.shape if ext is not None else (0, 0)
+        )
         if ext is not None:
             ext.put(keys, units, placed.ext_at, store_timestamp)
         for q, key in enumerate(keys):
@@ -203,7 +205,7 @@ class ConsumeQueueStore:
             count = (first - begin) // CQ_UNIT_SIZE
             self._write_pre_fill(directory / file_name(begin), count)
 
-    def _write_queue(self, key: QueueKey, q: int, placed: Placed) -> None:
+    def _write_queue(self, key: QueueKey, q: int, placed: AppendedUnits) -> None:
         """Write one queue's stretch of accepted units, file by file."""
         begin = int(placed.group_end[q - 1]) * CQ_UNIT_SIZE if q else 0
         data = memoryview(placed.data.data)[begin : int(placed.group_end[q]) * CQ_UNIT_SIZE]

@@ -1,8 +1,7 @@
-"""One file of a store as rows, whatever it is: which kind, with which settings, and its rows.
+"""The dump of one file of any kind: detects the kind, finds the settings, and yields the rows.
 
-The kind is told by the directory and the name of the file, else by what it begins with. The
-settings (index size, rules of the version) are those given, else those of the root that the file
-lies in.
+The kind follows from the file's directory and name, else from its first bytes. The settings (index
+size, version rules) are the given ones, else those of the root that contains the file.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ _DUMPS: dict[FileKind, tuple[Callable[[Source], Sections], Meanings]] = {
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A file's kind, where in its stream it begins, what its fields mean, and its rows."""
+    """A file's kind, its first offset in its stream, the meanings of its fields, and its rows."""
 
     path: Path
     kind: FileKind
@@ -88,21 +87,21 @@ def dump_file(
     broker_conf: Path | None = None,
     broker_version: str | None = None,
 ) -> Dump:
-    """Open a file of a store for a dump from position ``start`` on, where a structure begins.
+    """Open a file of a store for a dump from position ``start``, where a structure must begin.
 
-    ``kind`` None finds it. The rows go on past damage and raise nothing of a damaged file. Raises
-    ConfigError for what is no file of a store or has another size than the settings say,
+    ``kind`` None: detect it. The rows continue after damage, and iterating over them does not raise
+    for it. Raises ConfigError if the file is not a store's or its size does not match the settings,
     UnsupportedFormatError, StoreIOError.
     """
     if path.is_dir():
-        raise ConfigError(f"{path} is a directory: name one file of it")
+        raise ConfigError(f"{path} is a directory: name one of its files")
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a regular file")
     path = path.absolute()
     view = map_file(path)
-    kind = kind if kind is not None else find_kind(path, view)
+    kind = kind if kind is not None else detect_kind(path, view)
     if start and start >= len(view):
-        raise ConfigError(f"position {start} is not in {path}, which has {len(view)} bytes")
+        raise ConfigError(f"position {start} is beyond {path}, which has {len(view)} bytes")
     config, is_known = _find_config(path, broker_conf, broker_version)
     if kind is FileKind.INDEX:
         _check_index_size(path, len(view), config, is_known=is_known)
@@ -113,14 +112,14 @@ def dump_file(
     return Dump(path, kind, source.base, len(view), {**meanings, **COMMON_MEANINGS}, sections)
 
 
-def find_kind(path: Path, view: NDArray[np.uint8]) -> FileKind:
-    """Tell what kind of file of a store this is. Raises ConfigError, UnsupportedFormatError."""
+def detect_kind(path: Path, view: NDArray[np.uint8]) -> FileKind:
+    """Return the kind of a store's file. Raises ConfigError, UnsupportedFormatError."""
     directory = _directory_of(path)
     if directory is not None:
         return _DIRECTORIES[directory.name]
     for part in path.parts[:-1]:
         if part in _FOREIGN_DIRS:
-            raise UnsupportedFormatError(f"{path} is a file of {part}/; those are not read here")
+            raise UnsupportedFormatError(f"{path} is a file of {part}/; those are not supported")
     if path.name == CHECKPOINT_FILE and len(view) <= CHECKPOINT_SIZE:
         return FileKind.CHECKPOINT
     if first_offset(Source(path, view, 0, StoreConfig())) is not None:
@@ -129,29 +128,29 @@ def find_kind(path: Path, view: NDArray[np.uint8]) -> FileKind:
         return FileKind.INDEX
     known = ", ".join(FileKind)
     raise ConfigError(
-        f"{path} lies in none of a store's directories and begins with no record; say what it is: "
-        f"--kind {known}"
+        f"{path} is in none of a store's directories and does not begin with a record; name its "
+        f"kind: --kind {known}"
     )
 
 
 def _find_config(
     path: Path, broker_conf: Path | None, broker_version: str | None
 ) -> tuple[StoreConfig, bool]:
-    """Return the settings for a file, and whether they are known to be those of its root."""
+    """Return the settings for a file, and whether they are certain to be those of its root."""
     root = (_directory_of(path) or path).parent
     if broker_conf is not None:
         return load_config(root, broker_conf, broker_version), True
     try:
-        dispatched = read_progress_view(root)
+        view = read_progress_view(root)
     except (DamageError, UnsupportedFormatError):
-        dispatched = None  # then what broker.conf says has to do
-    if dispatched is not None and broker_version is None:
-        return config_from_shape(dispatched.shape), True
+        view = None  # fall back to broker.conf
+    if view is not None and broker_version is None:
+        return config_from_shape(view.shape), True
     return load_config(root, None, broker_version), (root / BROKER_CONF).exists()
 
 
 def _directory_of(path: Path) -> Path | None:
-    """Return the directory of a store that a file lies in: of queues it is above topic and id."""
+    """Return the store directory that contains a file: for a queue, the one above topic and id."""
     if path.parent.name in (COMMIT_LOG_DIR, INDEX_DIR):
         return path.parent
     for directory in path.parents:
@@ -161,7 +160,7 @@ def _directory_of(path: Path) -> Path | None:
 
 
 def _base(source: Source, kind: FileKind) -> int:
-    """Return where in its stream a file begins: by its name, or a log's first record."""
+    """Return a file's first offset in its stream, by its name or by a log's first record."""
     if kind in (FileKind.INDEX, FileKind.CHECKPOINT):
         return 0
     if _is_named(source.path, MAPPED_FILE_NAME_DIGITS):
@@ -179,6 +178,6 @@ def _check_index_size(path: Path, size: int, config: StoreConfig, *, is_known: b
     if size and size != full and not (is_known and size < full):
         raise ConfigError(
             f"{path} has {size} bytes; with {config.max_hash_slot_num} slots and "
-            f"{config.max_index_num} entries it has {full}: pass the broker.conf that it was made "
-            "with (--broker-conf)"
+            f"{config.max_index_num} entries it has {full}: pass the broker.conf that it was "
+            "written with (--broker-conf)"
         )

@@ -1,7 +1,7 @@
-"""A commit log file as rows, record by record, on past damage to the next valid record.
+"""A commit log file as rows, record by record; after damage, from the next valid record.
 
-What is a record is decided as everywhere: by ``store.commitlog.commit_log`` for one, by the scan's kernels
-to find the next one.
+The acceptance rule is the usual one: ``store.commitlog.commit_log`` decodes a record, the kernels
+of the scan find the next one.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from store.io.mapped_file import MappedFile
 
 LOG_MEANINGS: Meanings = {
     "record": {
-        "size": "of the whole record in bytes, this field included",
+        "size": "bytes of the whole record, this field included",
         "magic": "version of the record: V1, or V2 (topic length in two bytes, since 5.1.0)",
         "body_crc": "CRC-32 of the body without its highest bit, 0 if it is empty",
         "queue_id": "queue of the topic",
-        "flag": "the producer's own, not looked at by a broker",
-        "queue_offset": "which message of its queue it is (0 for PREPARED and ROLLBACK)",
-        "commit_log_offset": "where in the log the record begins; must be its place",
-        "sys_flag": "bits about the record",
-        "sys_flags": "these bits by name",
+        "flag": "set by the producer, ignored by brokers",
+        "queue_offset": "position of the message in its queue (0 for PREPARED and ROLLBACK)",
+        "commit_log_offset": "offset of the record in the log; must equal its position",
+        "sys_flag": "flag bits of the record",
+        "sys_flags": "names of the flag bits",
         "born_timestamp": "when the producer sent it",
         "born_host": "address and port of the producer",
         "store_timestamp": "when the broker stored it",
         "store_host": "address and port of the broker that stored it",
-        "reconsume_times": "how often it was sent back by consumers",
-        "prepared_transaction_offset": "of COMMIT and ROLLBACK: where the PREPARED message begins",
+        "reconsume_times": "how often consumers sent it back",
+        "prepared_transaction_offset": "of COMMIT and ROLLBACK: offset of the PREPARED message",
         "body_at": "position of the body in the file",
-        "body_length": "bytes of the body as stored, maybe compressed",
-        "body": "as the producer gave it (decompressed)",
+        "body_length": "bytes of the body as stored, possibly compressed",
+        "body": "as the producer sent it (decompressed)",
         "topic_at": "position of the topic in the file",
         "topic": "topic",
         "properties_at": "position of the properties in the file",
@@ -46,8 +46,8 @@ LOG_MEANINGS: Meanings = {
         "note": NOTE,
     },
     "blank": {
-        "offset": "where in the log it begins",
-        "size": "all that remains of the file: the log goes on in the next file",
+        "offset": "offset of the blank in the log",
+        "size": "the rest of the file; the log continues in the next file",
         "note": NOTE,
     },
 }
@@ -73,7 +73,7 @@ _KNOWN_BITS = layout.SYS_COMPRESSED | layout.SYS_COMPRESSION_TYPE | layout.SYS_T
 
 
 def dump_commit_log(source: Source) -> Sections:
-    """Return the records of a file, its blank, and where it is damaged."""
+    """Return the records of a file, its blank, and its damage."""
     return (_records(source),)
 
 
@@ -102,7 +102,7 @@ def _records(source: Source) -> Iterator[Row]:
 
 
 def first_offset(source: Source) -> int | None:
-    """Return where in the log the file begins by what its first record says, if it has one."""
+    """Return the file's first offset in the log by its first record, None without a record."""
     head = source.view[: layout.RECORD_HEAD.itemsize]
     if len(head) < layout.RECORD_HEAD.itemsize:
         return None
@@ -111,7 +111,7 @@ def first_offset(source: Source) -> int | None:
 
 
 def sys_flag_names(sys_flag: int) -> list[str]:
-    """Return what the bits of a system flag say."""
+    """Return the names of the bits set in a system flag."""
     names = []
     if sys_flag & layout.SYS_COMPRESSED:
         kind = _COMPRESSIONS.get(sys_flag & layout.SYS_COMPRESSION_TYPE, "of an unknown type")
@@ -133,14 +133,14 @@ def _is_blank(source: Source, at: int) -> bool:
 def _blank_row(source: Source, at: int) -> Row:
     size = int(source.view[at : at + layout.BLANK_SIZE].view(layout.BLANK_RECORD)[0]["size"])
     left = len(source.view) - at
-    # It counts by its magic alone, as for a broker.
-    note = None if size == left else f"{left} bytes remain, which is what it should say"
+    # As for a broker, the magic alone makes it a blank record.
+    note = None if size == left else f"{left} bytes remain, which should be its size"
     return Row("blank", at, {"offset": source.base + at, "size": size, "note": note})
 
 
 def _find_record(source: Source, begin: int) -> int | None:
-    """Return the position of the next valid record or blank, None if there is none."""
-    from store.commitlog.scanner import scan_rules  # noqa: PLC0415 - the same
+    """Return the position of the next valid record or blank, None without one."""
+    from store.commitlog.scanner import scan_rules  # noqa: PLC0415 - loads the kernels
     from store.kernels.log_walk import find_record  # noqa: PLC0415 - loads the kernels
 
     span = (source.base, begin, len(source.view))
@@ -181,10 +181,10 @@ def _record_fields(source: Source, message: Message, at: int) -> dict[str, Any]:
 
 
 def _note(source: Source, message: Message, at: int) -> str | None:
-    """Say if a record may be half-written: nothing in it protects its properties."""
+    """Return a note if a record may be half-written: no checksum covers its properties."""
     if message.record[-1]:
         return None
-    from store.commitlog.scanner import scan_rules  # noqa: PLC0415 - the same
+    from store.commitlog.scanner import scan_rules  # noqa: PLC0415 - loads the kernels
     from store.kernels.record import is_complete  # noqa: PLC0415 - loads the kernels
 
     if is_complete(source.view, at, source.base, scan_rules(source.config)):

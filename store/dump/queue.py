@@ -22,12 +22,12 @@ from store.layout import (
 
 QUEUE_MEANINGS: Meanings = {
     "unit": {
-        "queue_offset": "which message of the queue it is for",
-        "commit_log_offset": "where in the log the message's record begins",
-        "size": "of that record in bytes",
+        "queue_offset": "position of the message in the queue",
+        "commit_log_offset": "offset in the log of the message's record",
+        "size": "bytes of that record",
         "tags_code": "hash of the message's tags, 0 without; or an ext address; or, in a queue of "
         "the schedule topic, when the message is due",
-        "ext_offset": "if the tags code is an ext address: where in consumequeue_ext its unit is",
+        "ext_offset": "if the tags code is an ext address: offset of its unit in consumequeue_ext",
         "due_timestamp": "in a queue of the schedule topic: when the message is due",
         "note": NOTE,
     },
@@ -37,24 +37,24 @@ QUEUE_MEANINGS: Meanings = {
 }
 EXT_MEANINGS: Meanings = {
     "ext_unit": {
-        "address": "what the tags code of a consume queue unit says to refer to it",
-        "size": "of the unit in bytes, its bitmap included",
+        "address": "the tags code with which a consume queue unit refers to it",
+        "size": "bytes of the unit, its bitmap included",
         "tags_code": "hash of the message's tags",
         "store_timestamp": "when the message was stored",
         "bitmap_length": "bytes of the bitmap, 0 without",
         "bitmap": "which consumer filters match, as hex",
     },
     "end_mark": {
-        "size": "-1: the rest of the file is not used",
+        "size": "-1: the rest of the file is unused",
     },
 }
 _CHUNK = 4096
-_CHAIN = 4  # so many units in a row are no accident
-_MARK = np.array(-1, EXT_END_MARK)
+_CHAIN = 4  # this many consecutive units are no coincidence
+_END_MARK = np.array(-1, EXT_END_MARK)
 
 
 def dump_consume_queue(source: Source) -> Sections:
-    """Return the units of a file, and where there is none among them."""
+    """Return the units of a file, and its damage."""
     return (_units(source),)
 
 
@@ -82,11 +82,11 @@ def _units(source: Source) -> Iterator[Row]:
         yield source.end(at, "zeros: no unit has been written from here on")
     if len(whole) < len(view):
         left = len(view) - len(whole)
-        yield source.damage(len(whole), f"the last {left} bytes are no whole unit", None)
+        yield source.damage(len(whole), f"the last {left} bytes are not a whole unit", None)
 
 
 def dump_consume_queue_ext(source: Source) -> Sections:
-    """Return the units of a file, its end mark, and where a unit cannot be read."""
+    """Return the units of a file, its end mark, and its damage."""
     return (_ext_units(source),)
 
 
@@ -107,7 +107,7 @@ def _ext_units(source: Source) -> Iterator[Row]:
             at += size
             continue
         found = next((n for n in range(at + 1, end) if _is_ext_chain(source, n, end)), None)
-        yield source.damage(at, "no unit: its size and its bitmap's do not fit", found)
+        yield source.damage(at, "no unit: its size and its bitmap length do not match", found)
         if found is None:
             return
         at = found
@@ -129,7 +129,7 @@ def _unit_row(source: Source, number: int, unit: tuple[int, int, int], previous:
         "tags_code": tags_code,
         "ext_offset": tags_code - EXT_ADDRESS_BASE if is_ext else None,
         "due_timestamp": tags_code if is_due else None,
-        "note": "its message lies before that of the unit before: stale, or damaged"
+        "note": "its message precedes the message of the previous unit: stale, or damaged"
         if steps_back
         else None,
     }
@@ -159,7 +159,7 @@ def _ext_row(source: Source, at: int, size: int) -> Row:
 
 
 def _ext_size(source: Source, at: int) -> int:
-    """Return the size of the ext unit at a position, 0 if none can be there."""
+    """Return the size of the ext unit at a position, 0 if there is none."""
     if at + EXT_UNIT_SIZE > len(source.view):
         return 0
     size, _, _, bitmap = source.view[at : at + EXT_UNIT_SIZE].view(EXT_UNIT)[0].tolist()
@@ -168,12 +168,12 @@ def _ext_size(source: Source, at: int) -> int:
 
 
 def _is_end_mark(source: Source, at: int) -> bool:
-    mark = source.view[at : at + _MARK.nbytes]
-    return mark.tobytes() == _MARK.tobytes()
+    mark = source.view[at : at + _END_MARK.nbytes]
+    return mark.tobytes() == _END_MARK.tobytes()
 
 
 def _is_ext_chain(source: Source, at: int, end: int) -> bool:
-    """Tell whether several units in a row begin at a position, or all to the file's end."""
+    """Return whether consecutive units begin at a position: several, or all to the end."""
     for _ in range(_CHAIN):
         size = _ext_size(source, at)
         if not size:

@@ -1,7 +1,7 @@
-"""What a dump is made of: rows, one for each structure found in a file, in the file's order.
+"""The rows of a dump: one for each structure found in a file, in file order.
 
-Two kinds of row are of no structure. ``damage`` tells where one cannot be read, why, and where
-the next readable one begins; ``end`` tells that nothing has been written from there on.
+Two kinds of row stand for no structure. ``damage`` gives the position of an unreadable structure,
+the reason, and the position of the next readable one; ``end`` gives the end of the written data.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from store.config import StoreConfig
 
 DAMAGE = "damage"
 END = "end"
-# Of each kind of row its fields in order, with what they mean.
+# The fields of each kind of row, in order, with their meanings.
 Meanings = Mapping[str, Mapping[str, str]]
 
-NOTE = "what is remarkable about it"
+NOTE = "anything unusual about it"
 
 COMMON_MEANINGS: Meanings = {
     DAMAGE: {
         "path": "the file",
-        "offset": "where it is in the stream that the file is part of",
-        "reason": "what is wrong there",
-        "next_at": "position in the file where the next readable structure begins, if any does",
+        "offset": "offset in the stream that the file is part of",
+        "reason": "what is wrong",
+        "next_at": "position in the file of the next readable structure, if any",
     },
     END: {
-        "offset": "where it is in the stream that the file is part of",
+        "offset": "offset in the stream that the file is part of",
         "size": "bytes left in the file",
         "reason": "why nothing more is read",
     },
@@ -40,9 +40,9 @@ COMMON_MEANINGS: Meanings = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One structure: its kind, the position in the file it begins at, and its fields by name.
+    """One structure: its kind, its position in the file, and its fields by name.
 
-    Times are in ms and named ``…_timestamp``; a field that says nothing here is None.
+    Times are in ms and named ``…_timestamp``; a field that does not apply is None.
     """
 
     kind: str
@@ -52,9 +52,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The file that is dumped. ``start`` is the position to begin at.
+    """The file to dump.
 
-    ``base`` is the offset in its stream at which it begins.
+    ``base`` is its first offset in its stream, ``start`` the position in the file to start at.
     """
 
     path: Path
@@ -64,7 +64,7 @@ class Source:
     start: int = 0
 
     def damage(self, at: int, reason: str, next_at: int | None) -> Row:
-        """Return the row of a damage."""
+        """Return a ``damage`` row."""
         fields = {
             "path": str(self.path),
             "offset": self.base + at,
@@ -74,10 +74,10 @@ class Source:
         return Row(DAMAGE, at, fields)
 
     def end(self, at: int, reason: str) -> Row:
-        """Return the row of an end."""
+        """Return an ``end`` row."""
         left = len(self.view) - at
         return Row(END, at, {"offset": self.base + at, "size": left, "reason": reason})
 
 
-# The parts of a file that are read one after the other: one, but for an index.
+# The parts of a file, dumped one after another; only an index has more than one.
 Sections = tuple[Iterator[Row], ...]

@@ -1,1 +1,1 @@
-"""Files and directories: the one place that writes them, and how the others are read."""
+"""Files and directories: the only module that writes them, and the ways to read them."""

@@ -1,27 +1,27 @@
 """The codec of the state files below ``OUTPUT/reput``: typed records in two lines.
 
-A state file is a JSON object on one line, and the CRC-32 of that line in hex on the next. The
-checksum detects damage, not forgery, so the decoder trusts no value: each field is checked against
-the annotation of its dataclass field, and text that names a file or a directory passes the check
-that names from a log or a directory listing pass.
+A state file is a JSON object on one line, followed by the CRC-32 of that line in hex on the next.
+The checksum detects damage, not forgery, so the decoder trusts no value: each field is checked
+against the annotation of its dataclass field, and a text that names a file or directory must pass
+the same check as a name from a log or a directory listing.
 
 ====================================  =============================================================
 annotation                            accepts
 ====================================  =============================================================
-``int``                               a signed 64-bit integer; a boolean or a float is none
-``bool``, ``str``                     just that
+``int``                               a signed 64-bit integer; not a boolean or a float
+``bool``, ``str``                     exactly that type
 ``Annotated[T, Check(…)]``            a ``T`` that the check accepts
 ``T | None``                          ``null`` too
-``tuple[T, …]``, ``tuple[A, B]``      a list, of any length or of just this one
-``dict[K, V]``                        an object whose names are ``K``
-``Any``                               any value: a check around it sees to its type
+``tuple[T, …]``, ``tuple[A, B]``      a list, of any length or of this length
+``dict[K, V]``                        an object with keys ``K``
+``Any``                               any value; an enclosing check validates it
 a dataclass                           an object with its fields
 ``Annotated[dataclass, BY_POSITION]``  a list of its fields, in order
 ====================================  =============================================================
 
-Every field must be there, but for those annotated ``ADDED_LATER``, which an older release did not
-write. A field that the dataclass does not have is refused, unless the record is read as ``part``,
-by a reader that needs some fields only.
+Every field is required, except those annotated ``ADDED_LATER``, which older releases did not write.
+An unknown field is refused, unless the record is read as ``part``, by a reader that needs only some
+of the fields.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from store.errors import DamageError, StoreError, StoreIOError, UnsupportedForma
 from store.io.file_system import read_small_file
 
 FORMAT_VERSION = 2
-STATE_BYTES_MAX = 256 << 20  # some million queues, of which each may have marks or drops
+STATE_BYTES_MAX = 256 << 20  # some million queues, each with an end or drops
 _PIECE = 1 << 16
 _CRC_DIGITS, _HEX_DIGITS = 8, set("0123456789abcdef")
-_SHOWN_MAX = 100  # of a value in an error, in characters
+_SHOWN_MAX = 100  # characters of a value in an error message
 _INT32, _INT64 = 1 << 31, 1 << 63
 _LINK = "it is a symbolic link, or reached through a loop of them"
 _SCALARS = {int: "a 64-bit integer", str: "a text", bool: "true or false"}
@@ -55,7 +55,7 @@ _Decoder = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What the values of a field satisfy beyond their type, and how errors name it."""
+    """A condition on the values of a field beyond their type, and its name in errors."""
 
     what: str
     accepts: Callable[[Any], bool]
@@ -65,17 +65,17 @@ BY_POSITION, ADDED_LATER = "by position", "added later"
 
 
 def span(low: int, high: int) -> Check:
-    """Return the check of an integer from ``low`` to ``high``, both inclusive."""
+    """Return the check for an integer from ``low`` to ``high``, both inclusive."""
     return Check(f"an integer from {low} to {high}", lambda value: low <= value <= high)
 
 
 def one_of(*values: str) -> Check:
-    """Return the check of a text from a fixed set."""
+    """Return the check for a text from a fixed set."""
     return Check(f"one of {', '.join(values)}", frozenset(values).__contains__)
 
 
 def can_be_path(text: str) -> bool:
-    """Return whether a text can be a path: without NUL, and as the file system encodes it."""
+    """Return whether a text can be a path: encodable by the file system, without NUL."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -87,7 +87,7 @@ def is_checksum(text: str) -> bool:
     return not text or (len(text) == _CRC_DIGITS and set(text) <= _HEX_DIGITS)
 
 
-# A position whose record still ends at a 64-bit one; sums of counts stay 64-bit too.
+# Bounded so that a record's end and sums of counts still fit 64 bits.
 Offset = Annotated[int, span(0, _INT64 - _INT32)]
 Position = Annotated[int, span(-1, _INT64 - _INT32)]  # -1: none
 Count = Annotated[int, span(0, _INT64 // 2)]
@@ -101,8 +101,8 @@ Checksum = Annotated[str, Check("a CRC-32 in hex", is_checksum)]
 def read_state_file(path: Path | str) -> bytes | None:
     """Return the bytes of a state file, None if it does not exist.
 
-    Raises StoreIOError for anything but a regular file, a symbolic link included, DamageError for
-    one of more than ``STATE_BYTES_MAX`` bytes.
+    Raises StoreIOError for anything but a regular file (a symbolic link is none), DamageError for
+    a file of more than ``STATE_BYTES_MAX`` bytes.
     """
     try:
         return read_small_file(path, STATE_BYTES_MAX, follows_links=False)
@@ -116,7 +116,7 @@ def read_state_file(path: Path | str) -> bytes | None:
 
 
 def encode_values(values: dict[str, Any]) -> bytes:
-    """Encode a record as two lines. Raises StoreError for one that could not be read back."""
+    """Encode a record as two lines. Raises StoreError if it is too large to be read back."""
     line = json.dumps({"format": FORMAT_VERSION, **values}, sort_keys=True).encode()
     if len(line) > STATE_BYTES_MAX - _PIECE:
         raise StoreError(f"a state record of {len(line)} bytes is larger than can be read back")
@@ -124,13 +124,13 @@ def encode_values(values: dict[str, Any]) -> bytes:
 
 
 def is_sealed(data: bytes) -> bool:
-    """Return whether the second line is the checksum of the first one."""
+    """Return whether the second line is the checksum of the first."""
     line, _, rest = data.partition(b"\n")
     return rest.strip() == b"%08x" % zlib.crc32(line)
 
 
 def decode_record(data: bytes, path: Path, kind: type[_Record], *, part: bool = False) -> _Record:
-    """Decode the record of a state file as a dataclass; ``part``: ignore fields it does not have.
+    """Decode the record of a state file as a dataclass; ``part``: ignore unknown fields.
 
     Raises DamageError (naming ``path``), UnsupportedFormatError for the format of another release.
     """
@@ -155,12 +155,12 @@ def decode_record(data: bytes, path: Path, kind: type[_Record], *, part: bool = 
 
 
 def decode_value(kind: Any, value: Any) -> Any:
-    """Decode a value of JSON as an annotation says. Raises ValueError."""
+    """Decode a JSON value according to an annotation. Raises ValueError."""
     return _decoder(kind)(value)
 
 
 class MismatchError(ValueError):
-    """A value is not what its field's annotation says."""
+    """A value does not match the annotation of its field."""
 
     def __init__(self, reason: str, place: str = "") -> None:
         self.reason = reason
@@ -168,7 +168,7 @@ class MismatchError(ValueError):
         super().__init__(f"{place}: {reason}" if place else reason)
 
     def within(self, place: str) -> MismatchError:
-        """Return the same about a value inside ``place``."""
+        """Return the same error for a value inside ``place``."""
         inner = self.place
         joint = "" if not inner or inner.startswith("[") else "."
         return MismatchError(self.reason, f"{place}{joint}{inner}")
@@ -177,7 +177,7 @@ class MismatchError(ValueError):
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of too many digits
+    except (ValueError, RecursionError):  # an integer with too many digits
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
@@ -190,7 +190,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 @cache
 def _decoder(hint: Any) -> _Decoder:
-    """Return what decodes a value of JSON as an annotation says."""
+    """Return the decoder of JSON values for an annotation."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         inner, *rules = arguments
@@ -232,15 +232,15 @@ def _checked(decode: _Decoder, rules: list[Check]) -> _Decoder:
 
 
 def _list_of(arguments: tuple[Any, ...]) -> _Decoder:
-    is_open = arguments[-1] is Ellipsis
+    is_any_length = arguments[-1] is Ellipsis
     decoders = [_decoder(argument) for argument in arguments if argument is not Ellipsis]
 
     def decode(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise MismatchError(f"{_shown(value)} is not a list")
-        if not is_open and len(value) != len(decoders):
+        if not is_any_length and len(value) != len(decoders):
             raise MismatchError(f"a list has {len(value)} values, not {len(decoders)}")
-        each = decoders * len(value) if is_open else decoders
+        each = decoders * len(value) if is_any_length else decoders
         return tuple(
             _at(f"[{number}]", decode, item)
             for number, (decode, item) in enumerate(zip(each, value, strict=True))

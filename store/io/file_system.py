@@ -1,4 +1,4 @@
-"""File system operations beyond ``os``: small files read safely, holes, one sync for all."""
+"""File system operations beyond ``os``: safe reads of small files, holes, syncs, links."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pathlib import Path
 from store.errors import StoreIOError
 
 LINK_REFUSED = (
-    "it is a symbolic link, which is not followed here; move its target to this place, or mount it "
-    "here"
+    "it is a symbolic link, which is not followed; move its target here, or mount it here"
 )
 _libc = ctypes.CDLL(None, use_errno=True)
 _sync_file_range = getattr(_libc, "sync_file_range", None)
@@ -32,11 +31,11 @@ def read_small_file(
 ) -> bytes:
     """Return the content of a regular file of at most ``bytes_max`` bytes. Raises OSError.
 
-    For every file that is read whole. A pipe or a device is refused without reading from it:
-    opening one neither blocks nor waits for a writer.
+    Used for every file that is read whole. A pipe or a device is refused without being read; to
+    open one neither blocks nor waits for a writer.
     """
-    no_link = 0 if follows_links else os.O_NOFOLLOW
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | no_link)
+    no_follow = 0 if follows_links else os.O_NOFOLLOW
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | no_follow)
     try:
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
@@ -49,7 +48,7 @@ def read_small_file(
             size += len(pieces[-1])
             if max(size, status.st_size) > bytes_max:
                 raise OSError(errno.EFBIG, f"it is larger than {bytes_max} bytes")
-            if len(pieces[-1]) < _PIECE_BYTES:  # of a regular file: its end
+            if len(pieces[-1]) < _PIECE_BYTES:  # the end of a regular file
                 break
     finally:
         os.close(fd)
@@ -57,7 +56,7 @@ def read_small_file(
 
 
 def data_extents(fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the stretches between ``begin`` and ``end`` that are no holes. Raises OSError."""
+    """Yield the extents between ``begin`` and ``end`` that hold data. Raises OSError."""
     while begin < end:
         try:
             begin = os.lseek(fd, begin, os.SEEK_DATA)
@@ -73,11 +72,11 @@ def data_extents(fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def list_directories(parent: Path, links: list[StoreIOError] | None = None) -> list[Path]:
-    """List the directories in a directory, in order; a missing one holds none.
+    """List the directories in a directory, sorted; a missing one is empty.
 
-    A symbolic link is refused, whatever it leads to: followed, it could lead out of the root or
-    into a loop; ignored, it could hide data. ``parent`` itself may be one. Raises StoreIOError
-    (ELOOP for a link); with ``links`` the errors of links are appended there instead.
+    A symbolic link is refused, whatever its target: following it could leave the root or enter a
+    loop, ignoring it could hide data. ``parent`` itself may be a link. Raises StoreIOError (ELOOP
+    for a link); with ``links``, the errors of links are appended to that list instead.
     """
     found = []
     try:
@@ -98,9 +97,9 @@ def list_directories(parent: Path, links: list[StoreIOError] | None = None) -> l
 
 
 def link_below(root: Path, directory: Path) -> StoreIOError | None:
-    """Return the error of the first link on the way from ``root`` to a directory below it.
+    """Return the error of the first link on the path from ``root`` to a directory below it.
 
-    The directory itself counts, ``root`` does not. None without a link.
+    The directory itself is checked, ``root`` is not. None if there is no link.
     """
     at = root
     for part in directory.relative_to(root).parts:
@@ -111,7 +110,7 @@ def link_below(root: Path, directory: Path) -> StoreIOError | None:
 
 
 def sync_file_system(fd: int) -> None:
-    """Sync the file system of a descriptor; where the C library cannot, all of them."""
+    """Sync the file system of a descriptor, or all file systems without ``syncfs``."""
     syncfs = getattr(_libc, "syncfs", None)
     if syncfs is None:
         os.sync()
@@ -120,16 +119,16 @@ def sync_file_system(fd: int) -> None:
 
 
 def begin_write_back(fd: int, begin: int, size: int) -> None:
-    """Let the system begin to write a stretch of a file, and go on; a later sync has less to do.
+    """Start the write-back of a byte range without waiting, so that a later sync is short.
 
-    Does nothing where the system or the file system cannot.
+    Does nothing where the system or the file system does not support it.
     """
     if _sync_file_range is not None:
         _sync_file_range(fd, begin, size, _SYNC_FILE_RANGE_WRITE)
 
 
 def for_each(do: Callable[[Path], None], paths: list[Path], threads: int) -> None:
-    """Call for each path, several at a time when there are many."""
+    """Call ``do`` for each path, in parallel if there are more paths than ``threads``."""
     if threads == 1 or len(paths) <= threads:
         for path in paths:
             do(path)

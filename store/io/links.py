@@ -1,4 +1,4 @@
-"""Symbolic links in a root: none is followed to change anything (see ``store.io.disk``)."""
+"""Symbolic links in a root: no write follows one (see ``store.io.disk``)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NOT_FOLLOWED = "links inside OUTPUT are not followed: link OUTPUT itself, or mo
 
 
 class RealDirectories:
-    """The directories below a root that are reached by no link; without a root none is looked at.
+    """Checks that directories below a root are not reached through a link; no root, no checks.
 
-    ``known`` are those found real: each is looked at once, by one system call.
+    ``known`` holds the directories that passed: each is checked once, by one system call.
     """
 
     def __init__(self, root: Path | None) -> None:
@@ -25,7 +25,7 @@ class RealDirectories:
         self.known: set[Path] = set()
 
     def check(self, directory: Path) -> None:
-        """Raise OSError if a directory below the root is, or is reached by, a link."""
+        """Raise OSError if a directory below the root is a link, or is reached through one."""
         root = self._root
         if root is None or directory in self.known or directory == root:
             return
@@ -45,7 +45,7 @@ def refuse_link(path: Path) -> None:
 
 
 def open_existing(path: Path) -> int:
-    """Open a regular file to read and write, but not through a link; return its descriptor."""
+    """Open a regular file, not a link, for reading and writing; return its descriptor."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -55,7 +55,7 @@ def open_existing(path: Path) -> int:
 
 @contextmanager
 def io_errors(action: str, path: Path) -> Iterator[None]:
-    """Raise an OSError as a StoreIOError that names action and path, and a link by what it is."""
+    """Convert an OSError into a StoreIOError that names action and path; explain a link."""
     try:
         yield
     except OSError as e:

@@ -1,11 +1,11 @@
 """Listings of a directory's regular files, repeated only when the directory may have changed.
 
-File systems note changes in ticks, so a directory that changed a moment ago is listed again,
-whatever its times say.
+File systems record modification times in ticks, so a directory that changed within the last tick
+is listed again even if its times are unchanged.
 
-An entry that has the name of a store's file is never passed over: one that is not a readable
-regular file (a dangling link, a FIFO, a device, a directory) is an error that names it. Passed
-over, it would be taken for a file that has expired.
+An entry with the name of a store's file is never skipped: if it is not a readable regular file (a
+dangling link, a FIFO, a device, a directory), that is an error naming it. Skipped, it would look
+like an expired file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from store.errors import StoreIOError
 from store.io.file_system import LINK_REFUSED
 
-_TICK_NS = 100_000_000  # longer than a tick of any file system that knows nanoseconds
+_TICK_NS = 100_000_000  # longer than a tick of any file system with nanosecond times
 _COARSE_TICK_NS = 2_500_000_000
 _COARSE_UNIT_NS = 1_000_000
 
@@ -28,7 +28,7 @@ IsNamed = Callable[[str], bool]
 
 
 class DirectoryWatch:
-    """Tells cheaply whether directories may have other entries than when they were listed."""
+    """Detects cheaply whether the entries of directories may have changed since their listing."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
         self._directories = [str(d) for d in directories]
@@ -37,20 +37,20 @@ class DirectoryWatch:
         self._is_trusted = False
 
     def may_have_changed(self) -> bool:
-        """Tell whether to list the directories. Raises StoreIOError."""
+        """Return whether the directories must be listed again. Raises StoreIOError."""
         seen = [_signature(d) for d in self._directories]
         if self._is_trusted and seen == self._seen:
             return False
         self._seen, self._seen_ns, self._is_trusted = seen, time.time_ns(), False
         return True
 
-    def trust(self) -> None:
-        """Know that what was listed since the last question is all there is."""
+    def confirm_listing(self) -> None:
+        """Accept the listing made since the last ``may_have_changed`` as complete."""
         self._is_trusted = all(s is None or _is_settled(s[-1], self._seen_ns) for s in self._seen)
 
 
 def _signature(directory: str) -> tuple[int, int, int] | None:
-    """Return what changes with a directory's entries, None if it is not there."""
+    """Return values that change with a directory's entries, None if it does not exist."""
     try:
         found = os.stat(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -61,7 +61,7 @@ def _signature(directory: str) -> tuple[int, int, int] | None:
 
 
 def _is_settled(changed_ns: int, now_ns: int) -> bool:
-    """Tell whether a later change is sure to have another time."""
+    """Return whether any later change is certain to get a different time."""
     is_coarse = changed_ns % _COARSE_UNIT_NS == 0
     return now_ns - changed_ns > (_COARSE_TICK_NS if is_coarse else _TICK_NS)
 
@@ -71,11 +71,12 @@ def list_files(
 ) -> list[tuple[Path, os.stat_result]]:
     """List the regular files of a directory with their status; a missing directory is empty.
 
-    Hidden files are not listed: what copies a log names its unfinished files so. ``is_named`` says
-    which names are those of the store's files: these entries must be regular files, and symbolic
-    links only if ``follows_links``. Raises StoreIOError.
+    Hidden files are not listed: copy tools give unfinished files hidden names. ``is_named``
+    accepts the names of the store's files: these entries must be regular files, or symbolic links
+    to them if ``follows_links``. Raises StoreIOError.
 
-    A directory that is replaced meanwhile is listed again: files would seem to have been deleted.
+    A directory that is replaced during the listing is listed again: otherwise its files would
+    seem to be deleted.
     """
     while True:
         before = _signature(str(directory))
@@ -99,7 +100,7 @@ def list_entries(directory: Path) -> list[Path]:
 def list_names(directory: Path, is_named: IsNamed) -> list[str]:
     """List the regular files that ``is_named`` accepts, sorted; a missing directory is empty.
 
-    Raises StoreIOError, also for an entry with such a name that is a link or not a regular file.
+    Raises StoreIOError, also if an entry with such a name is a link or not a regular file.
     """
     names = []
     try:
@@ -137,7 +138,7 @@ def _list_once(
 def _status(
     entry: os.DirEntry[str], is_named: bool, *, follows_links: bool
 ) -> os.stat_result | None:
-    """Return the status of a regular file, None for what is not listed. Raises StoreIOError."""
+    """Return the status of a regular file, None for an entry to omit. Raises StoreIOError."""
     if is_named and not follows_links and entry.is_symlink():
         raise _refused(entry)
     try:
@@ -158,14 +159,14 @@ def _status(
 
 
 def _refused(entry: os.DirEntry[str], *, follows_links: bool = False) -> StoreIOError:
-    """Return the error of an entry that is not a regular file, or is a link."""
+    """Return the error for an entry that is a link, or not a regular file."""
     if entry.is_symlink() and not follows_links:
         return StoreIOError("read", entry.path, OSError(errno.ELOOP, LINK_REFUSED))
     return StoreIOError("read", entry.path, OSError(errno.EINVAL, "it is not a regular file"))
 
 
 def _refuse_dangling(directory: Path) -> None:
-    """Raise StoreIOError if a directory that was not found is a link that leads nowhere."""
+    """Raise StoreIOError if a directory that was not found is a dangling link."""
     if directory.is_symlink():
         raise StoreIOError("list", directory, _dangling(directory))
 

@@ -1,9 +1,9 @@
-"""The lock file of a root, and who holds it: a broker, a dispatcher, or this process.
+"""The lock file of a root and its owner: a broker, a dispatcher, or this process.
 
-The lock covers the range [0, 1) of the file, as a broker's does. A POSIX lock belongs to a process:
-it does not exclude the threads of its own process, and closing *any* descriptor of the file
-releases it. So the locks of this process are registered in ``HELD``, a file in there is never
-opened, and locks are taken, released and probed one at a time.
+The lock covers the range [0, 1) of the file, like a broker's. A POSIX lock belongs to a process: it
+does not exclude other threads of that process, and closing *any* descriptor of the file releases
+it. So the locks of this process are registered in ``HELD``, a registered file is never opened
+again, and locks are taken, released and probed one at a time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import IO, ParamSpec, TypeVar
 from store.errors import RootInUseError, StoreIOError
 
 HELD: set[Path] = set()  # resolved paths of the lock files that this process has locked
-UNKNOWN_OWNER = 0  # as in l_pid: a process of another PID namespace or machine
+UNKNOWN_OWNER = 0  # l_pid of a process in another PID namespace or on another machine
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class _Guard:
-    """The mutex of this process; a forked child has one of its own, and no lock."""
+    """The mutex of this process; a forked child gets a new one, and holds no locks."""
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
@@ -41,8 +41,8 @@ class _Guard:
 _guard = _Guard()
 
 
-def one_at_a_time(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let only one thread of this process take, release or probe a lock."""
+def serialized(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let only one thread of this process at a time take, release or probe a lock."""
 
     @wraps(function)
     def alone(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -52,14 +52,14 @@ def one_at_a_time(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return alone
 
 
-@one_at_a_time
+@serialized
 def find_owner(path: Path) -> int | None:
     """Return the PID of the process that holds a root's lock file, None if none does.
 
-    ``UNKNOWN_OWNER`` if the system cannot name it, or this process may not open the file. Needs
-    no write permission, and works on a read-only mount and between containers, but only where
-    both processes see the same lock table: not on a network file system mounted without locks.
-    Raises StoreIOError.
+    ``UNKNOWN_OWNER`` if the system does not report the PID, or this process may not open the
+    file. Needs no write permission. Works on a read-only mount and between containers if both
+    processes share a lock table: not on a network file system mounted without locks. Raises
+    StoreIOError.
     """
     if path.resolve() in HELD:
         return os.getpid()
@@ -72,8 +72,8 @@ def find_owner(path: Path) -> int | None:
     except OSError as e:
         raise StoreIOError("read", path, e) from e
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        found = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        found = fcntl.fcntl(fd, fcntl.F_GETLK, request)
     except OSError as e:
         raise StoreIOError("probe the lock of", path, e) from e
     finally:
@@ -100,8 +100,8 @@ def take(handle: IO[bytes], path: Path) -> None:
         raise StoreIOError("lock", path, e) from e
 
 
-def note(path: Path, *, is_locked: bool) -> None:
-    """Note that this process holds the lock of a root now, or does no longer."""
+def register(path: Path, *, is_locked: bool) -> None:
+    """Record that this process holds the lock of a root, or has released it."""
     (HELD.add if is_locked else HELD.discard)(path.resolve())
 
 

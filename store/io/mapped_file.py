@@ -1,10 +1,11 @@
-"""Mapped files: a stream cut into files of one size, each named by the offset it begins at.
+"""Mapped files: a stream divided into files of one size, each named by its first offset.
 
-Here they are only read. A file is mapped at first use; the map is dropped with the object, or when
-many files have been mapped since: a map holds a descriptor.
+They are opened read-only. A file is mapped at first use; the map is dropped with the object, or
+after many other files have been mapped, because a map holds a descriptor.
 
-Holes are not to be read through a map: where the file system is memory (tmpfs) and full there is no
-page to show for one, and the system ends the process (SIGBUS). ``data_end`` tells where they begin.
+Do not read holes through a map: on a full file system in memory (tmpfs) no page can be allocated
+for a hole, and the system kills the process (SIGBUS). ``data_end`` returns where the last one
+begins.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ def file_name(base: int) -> str:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class MappedFile:
-    """One file of a stream: where it lies, the offset it begins at, its length when listed."""
+    """One file of a stream: its path, its first offset, and its length when listed."""
 
     path: Path
     base: int
     length: int
     inode: int = 0
     is_sparse: bool = False  # without read-ahead, see ``MappedFileQueue``
-    seen: int = field(default=-1, repr=False)  # the last refresh for which its length was checked
+    checked_at: int = field(default=-1, repr=False)  # the refresh that last checked the length
     _map: mmap.mmap | None = field(default=None, repr=False)
     _view: NDArray[np.uint8] | None = field(default=None, repr=False)
 
@@ -63,8 +64,8 @@ class MappedFile:
         return view
 
     def map(self) -> mmap.mmap:
-        """Return the map of a file that is not empty. Slices of it are copies."""
-        opened = self._map  # read once, as the view
+        """Return the map of a non-empty file. Slices of it are copies."""
+        opened = self._map  # read once, like the view
         if opened is None:
             opened = _open_map(self.path, self.inode)
             if self.is_sparse:
@@ -74,18 +75,18 @@ class MappedFile:
         return opened
 
     def data_end(self) -> int:
-        """Return where the file's last hole begins, its end without one. Raises StoreIOError."""
+        """Return where the file's trailing hole begins, else its end. Raises StoreIOError."""
         with self._opened() as fd:
             return max((end for _, end in data_extents(fd, 0, self.length)), default=0)
 
     def first_hole(self) -> int:
-        """Return where the file's first hole begins, its end without one. Raises StoreIOError."""
+        """Return where the file's first hole begins, else its end. Raises StoreIOError."""
         with self._opened() as fd:
             begin, end = next(data_extents(fd, 0, self.length), (0, 0))
         return end if begin == 0 else 0
 
     def read_at(self, at: int, size: int) -> bytes:
-        """Return bytes that may lie in a hole. Raises StoreIOError."""
+        """Return bytes that may be in a hole. Raises StoreIOError."""
         with self._opened() as fd:
             data = os.pread(fd, size, at)
             if len(data) < size:
@@ -94,7 +95,7 @@ class MappedFile:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """Open the file beside its map; what fails meanwhile is a StoreIOError."""
+        """Open the file without its map; convert an OSError of the block into a StoreIOError."""
         try:
             with _open_same(self.path, self.inode) as f:
                 yield f.fileno()
@@ -102,19 +103,19 @@ class MappedFile:
             raise StoreIOError("read", self.path, e) from e
 
     def read_ahead(self, end: int) -> None:
-        """Enable read-ahead below ``end``, which an ``is_sparse`` file has off."""
+        """Enable read-ahead below ``end``; an ``is_sparse`` file has it disabled."""
         if end > 0:
             self.map().madvise(mmap.MADV_NORMAL, 0, end)
 
     def drop(self) -> None:
-        """Drop the map; it goes when nobody looks at it any more."""
+        """Drop the map; it is unmapped once its last user has released it."""
         self._map = self._view = None
 
     def check_length(self) -> None:
-        """Raise DamageError if the file was cut off or grew since it was listed."""
+        """Raise DamageError if the file was truncated or grew since it was listed."""
         length = self.map().size() if self.length else 0
         if length != self.length:
-            reason = f"the file has {length} bytes, a moment ago it had {self.length}"
+            reason = f"the file has {length} bytes, but had {self.length} when it was listed"
             raise DamageError(self.path, self.base, reason)
 
 
@@ -125,7 +126,7 @@ _MAPPED_GUARD = threading.Lock()
 def _keep_mapped(file: MappedFile) -> None:
     """Register a mapped file; drop the oldest maps of this process beyond ``_MAPS_MAX``.
 
-    The oldest file may be in use by another thread: that thread holds a reference to the map.
+    Another thread may be using the oldest file: that thread holds a reference to the map.
     """
     with _MAPPED_GUARD:
         _MAPPED.append(ref(file))
@@ -149,13 +150,13 @@ def _open_map(path: Path, inode: int = 0) -> mmap.mmap:
     try:
         with _open_same(path, inode) as f:
             return mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
-    except (OSError, ValueError) as e:  # ValueError: it has become empty
+    except (OSError, ValueError) as e:  # ValueError: the file is now empty
         error = e if isinstance(e, OSError) else OSError(str(e))
         raise StoreIOError("map", path, error) from e
 
 
 def _open_same(path: Path, inode: int) -> FileIO:
-    """Open a file; ``inode``, unless 0, is the one that it must still have. Raises OSError."""
+    """Open a file, which must still have ``inode`` (0: any). Raises OSError."""
     file = FileIO(path)
     if inode and os.fstat(file.fileno()).st_ino != inode:
         file.close()
@@ -164,7 +165,7 @@ def _open_same(path: Path, inode: int) -> FileIO:
 
 
 def written_prefix(sizes: NDArray[Any]) -> int:
-    """Count the leading positive sizes of a file's units: unwritten space is zero."""
+    """Count the leading positive sizes of a file's units by bisection; unwritten space is zero."""
     low, high = 0, len(sizes)
     while low < high:
         middle = (low + high) // 2
@@ -176,14 +177,14 @@ def written_prefix(sizes: NDArray[Any]) -> int:
 
 
 def is_mapped_file_name(name: str) -> bool:
-    """Tell whether a file is named as a mapped file."""
+    """Return whether a name is a mapped file's."""
     return len(name) == MAPPED_FILE_NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 def data_pieces(path: Path, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield where between ``begin`` and ``end`` a file may hold data, at most 1 MiB at a time.
+    """Yield the ranges between ``begin`` and ``end`` that may hold data, of at most 1 MiB each.
 
-    Holes, which read as zeros, are passed over. Raises StoreIOError.
+    Holes, which read as zeros, are skipped. Raises StoreIOError.
     """
     try:
         with path.open("rb") as f:
@@ -195,15 +196,15 @@ def data_pieces(path: Path, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 class MappedFileQueue:
-    """The files of one stream, perhaps spread over several directories, in offset order.
+    """The files of one stream in offset order, possibly from several directories.
 
-    For one thread at a time.
+    Not thread-safe.
 
-    ``are_sparse``: files may end in holes, so reads fetch no pages but those that they touch. Read
-    ahead, the zero pages of holes would fill the page cache: a search in a file of 6 MB leaves 5 MB
-    there, and with thousands of queues that evicts everything else.
+    ``are_sparse``: files may end in holes, so read-ahead is off. It would fill the page cache with
+    the zero pages of holes: a search in a file of 6 MB leaves 5 MB there, which with thousands of
+    queues evicts everything else.
 
-    ``follows_links``: files may be symbolic links, as those of STORE's log.
+    ``follows_links``: files may be symbolic links, as those of STORE's log may.
     """
 
     def __init__(
@@ -227,25 +228,25 @@ class MappedFileQueue:
         self.refresh()
 
     def refresh_if_changed(self) -> bool:
-        """Do as ``refresh`` if the directories may have changed; return whether.
+        """Call ``refresh`` if the directories may have changed; return whether it was called.
 
-        A file of full size whose length alone has changed is noticed by ``checked`` only.
+        If only the length of a full-size file has changed, ``checked`` alone detects it.
         """
         self._refreshes += 1
         may_have_changed = self._watch.may_have_changed()
         if self._is_whole and not may_have_changed:
             return False
         self.refresh()
-        if self._is_whole:  # else a file may grow, and its directory would not tell
-            self._watch.trust()
+        if self._is_whole:  # else a file may grow, which does not change its directory
+            self._watch.confirm_listing()
         return True
 
     def refresh(self) -> None:
-        """List the directories again; maps of files still there are kept.
+        """List the directories again; keep the maps of unchanged files.
 
-        Raises DamageError for a file that is not named as a mapped file or begins at no
-        multiple of the file size, StoreIOError if a directory cannot be read, or if an entry
-        named as a mapped file is not a readable regular file.
+        Raises DamageError for a file whose name is not a mapped file's or not a multiple of the
+        file size, StoreIOError if a directory cannot be read, or if an entry with a mapped file's
+        name is not a readable regular file.
         """
         self._refreshes += 1
         known = {f.path: f for f in self.files}
@@ -262,34 +263,34 @@ class MappedFileQueue:
                     found.append(MappedFile(path, base, length, inode, self._are_sparse))
         self._is_whole = all(f.length == self.file_size for f in found)
         found.sort(key=lambda f: f.base)
-        while found and found[-1].length == 0:  # being created (a broker skips it too)
+        while found and found[-1].length == 0:  # still being created; a broker skips it too
             found.pop()
         self.files = found
         self._bases = [f.base for f in found]
         self._by_base = {f.base: f for f in found}
 
     def find(self, offset: int) -> MappedFile | None:
-        """Return the file whose span holds ``offset``, or None."""
+        """Return the file whose range contains ``offset``, or None."""
         return self._by_base.get(offset - offset % self.file_size)
 
     def checked(self, base: int) -> MappedFile | None:
-        """Return the file that begins at ``base``, None without one.
+        """Return the file that begins at ``base``, or None.
 
-        Once after each refresh its length is checked: reading behind the end of a file that was
-        cut off is no exception but a signal. Raises DamageError, StoreIOError.
+        The length is checked once after each refresh: reading beyond the end of a truncated file
+        raises no exception but a signal. Raises DamageError, StoreIOError.
         """
         file = self._by_base.get(base)
-        if file is not None and file.seen != self._refreshes:
+        if file is not None and file.checked_at != self._refreshes:
             file.check_length()
-            file.seen = self._refreshes
+            file.checked_at = self._refreshes
         return file
 
     def map_at(self, base: int) -> mmap.mmap | None:
-        """Return the map of the file that begins at ``base``, as ``checked``."""
+        """Return the map of the file that begins at ``base``, checked as by ``checked``."""
         file = self._by_base.get(base)
         if file is None:
             return None
-        if file.seen != self._refreshes:
+        if file.checked_at != self._refreshes:
             self.checked(base)
         return file.map()
 
@@ -306,7 +307,7 @@ class MappedFileQueue:
             raise DamageError(
                 path,
                 base,
-                f"begins at no multiple of the file size {self.file_size}",
+                f"does not begin at a multiple of the file size {self.file_size}",
                 "pass the broker.conf that this store was written with (--broker-conf)",
             )
         return base

@@ -1,4 +1,4 @@
-"""Paths as users give them."""
+"""Paths given by users."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from store.errors import ConfigError, shown
 
 
 def given_path(value: str | Path) -> Path:
-    """Return a path that a user gave. Raises ConfigError for an empty one.
+    """Return a path given by a user. Raises ConfigError for an empty one.
 
-    Python takes an empty path for the current directory, but most are variables that are not set.
+    To Python an empty path is the current directory, but most often it is an unset variable.
     """
     if not str(value) or (isinstance(value, str) and "\0" in value):
         raise ConfigError(
@@ -21,24 +21,24 @@ def given_path(value: str | Path) -> Path:
 
 
 def given_output(value: str | Path) -> Path:
-    """Return the path of OUTPUT that a user gave. Raises ConfigError, as ``check_output_path``."""
+    """Return the OUTPUT path given by a user. Raises ConfigError, as ``check_output_path``."""
     path = given_path(value)
     check_output_path(path)
     return path
 
 
 def check_output_path(path: Path) -> None:
-    """Raise ConfigError if a path is no directory and none can be made there, naming the reason."""
+    """Raise ConfigError with the reason if a path is not and cannot become a directory."""
     for at in (path, *path.parents):
         if os.path.isdir(at):
             return
         if os.path.lexists(at):
-            inside = "" if at == path else f": {at} is none"
+            inside = "" if at == path else f": {at} is not one"
             raise ConfigError(f"OUTPUT {path} is not a directory{inside}{_link_fault(at)}")
 
 
 def _link_fault(path: Path) -> str:
-    """Return what is wrong with a link that leads to no directory, "" for what is no link."""
+    """Return why a link does not lead to a directory, "" if the path is not a link."""
     if not path.is_symlink():
         return ""
     try:

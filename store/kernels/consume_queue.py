@@ -1,7 +1,7 @@
-"""Placing units in consume queues, as one kernel: the broker's append rules (format notes §5.3).
+"""Appending units to consume queues, as one kernel: the broker's append rules (format notes §5.3).
 
-Units come in log order, for many queues at once; what comes out is the accepted units' bytes,
-grouped by queue, each group one contiguous stretch of its queue.
+The input is units of many queues in log order; the output is the bytes of the accepted units,
+grouped by queue. Each group is one contiguous range of its queue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ACCEPTED, _KNOWN, _REPEATED, _GAP = range(4)
 
 
 class NewUnits(NamedTuple):
-    """Units to append, in log order, one element a unit."""
+    """Units to append, in log order, one element per unit."""
 
     queue: NDArray[np.int32]
     commit_log_offset: NDArray[np.int64]
@@ -31,23 +31,23 @@ class NewUnits(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """The state of the queues the units go to; updated in place."""
+    """The state of the queues that the units belong to; updated in place."""
 
     max_physic_offset: NDArray[np.int64]
     end: NDArray[np.int64]  # bytes; NO_QUEUE_YET before the first unit
-    allocated: NDArray[np.int64]  # bytes up to which the queue has files
+    allocated: NDArray[np.int64]  # bytes covered by the queue's files
     ext_count: NDArray[np.int64]  # ext units in the queue
-    repeated: NDArray[np.int64]  # units dropped as too low, counted up
-    gaps: NDArray[np.int64]  # units placed lower than their queue offset says, counted up
+    repeated: NDArray[np.int64]  # counts units dropped for a too low queue offset
+    gaps: NDArray[np.int64]  # counts units appended below their queue offset
 
 
-class Placed(NamedTuple):
-    """What to write: units grouped by queue, in the order of the queue numbers."""
+class AppendedUnits(NamedTuple):
+    """The units to write, grouped by queue, in the order of the queue numbers."""
 
     data: NDArray[np.uint8]  # accepted units, 20 bytes each
-    group_end: NDArray[np.int64]  # end of each queue's units in data, counted in units
-    first: NDArray[np.int64]  # where each queue's units begin, bytes in the queue; -1: none
-    ext_at: NDArray[np.int64]  # each unit's ext unit number in its queue, -1 where none is put
+    group_end: NDArray[np.int64]  # end of each queue's units in data, in units
+    first: NDArray[np.int64]  # byte in the queue at which its units begin; -1: none
+    ext_at: NDArray[np.int64]  # number of each unit's ext unit in its queue; -1: none
 
 
 @kernel
@@ -58,10 +58,10 @@ def _write(out: NDArray[np.uint8], at: int, value: int, width: int) -> None:
 
 @kernel
 def _append_unit(u: int, units: NewUnits, queues: Queues, file_size: int) -> int:
-    """Decide about one unit and move its queue's state on (``putMessagePositionInfo``).
+    """Decide on one unit and advance the state of its queue (``putMessagePositionInfo``).
 
-    Java parity: the file is asked for before the queue offset is looked at, so a unit that is
-    dropped because it is too low still begins a new file where the last one was full.
+    Java parity: the file is allocated before the queue offset is checked, so a unit that is dropped
+    because its queue offset is too low still starts a new file if the last one was full.
     """
     q = units.queue[u]
     end_offset = units.commit_log_offset[u] + units.size[u]
@@ -92,11 +92,13 @@ def _ext_address(number: int, file_size: int, per_file: int) -> int:
 
 
 @allocating_kernel
-def place(units: NewUnits, queues: Queues, file_size: int, ext: tuple[int, int]) -> Placed:
-    """Append units to their queues; ``ext`` = (ext file size, ext units a file), (0, 0): off.
+def append_units(
+    units: NewUnits, queues: Queues, file_size: int, ext: tuple[int, int]
+) -> AppendedUnits:
+    """Append units to their queues; ``ext`` = (ext file size, ext units per file), (0, 0): off.
 
-    Java parity: an ext unit is put before the drop of a too low queue offset, so such a drop
-    leaves an orphan ext unit; only units already known (by their end offset) put none.
+    Java parity: an ext unit is written before a unit is dropped for a too low queue offset, so such
+    a drop leaves an orphan ext unit; only units already known (by their end offset) write none.
     """
     n, count = len(units.queue), len(queues.end)
     first = np.full(count, -1, np.int64)
@@ -133,4 +135,4 @@ def place(units: NewUnits, queues: Queues, file_size: int, ext: tuple[int, int])
             _write(data, to, units.commit_log_offset[u], 8)
             _write(data, to + 8, units.size[u], 4)
             _write(data, to + 12, code, 8)
-    return Placed(data, group_end, first, ext_at)
+    return AppendedUnits(data, group_end, first, ext_at)

@@ -1,9 +1,9 @@
 """CRC-32 as a kernel, equal to ``java.util.zip.CRC32`` and ``zlib.crc32``.
 
-Where the processor multiplies without carries (PCLMULQDQ), blocks of 16 bytes are folded into one
-that has the same CRC, as in Gopal et al., "Fast CRC Computation for Generic Polynomials Using
-PCLMULQDQ Instruction" (Intel, 2009). That one, and what is not a whole block, goes through tables
-(slice-by-8), as everything does elsewhere.
+On a processor with carry-less multiplication (PCLMULQDQ), blocks of 16 bytes are folded into one
+block with the same CRC, as in Gopal et al., "Fast CRC Computation for Generic Polynomials Using
+PCLMULQDQ Instruction" (Intel, 2009). Tables (slice-by-8) process that block and the bytes that do
+not fill a block; on other processors they process everything.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from store.kernels.jit import config, kernel
 
-cgutils: Any = _cgutils  # their functions have no types of their own
+cgutils: Any = _cgutils  # its functions are not typed
 types: Any = _types
-_POLYNOMIAL = 0xEDB88320  # its bits reversed, as all here
+_POLYNOMIAL = 0xEDB88320  # bit-reversed, as everything here
 _BLOCK = 16
 
 
@@ -47,18 +47,18 @@ def _power(exponent: int) -> int:
 
 
 def _folds() -> bool:
-    """Tell whether kernels are compiled for this processor, and it multiplies without carries."""
+    """Return whether kernels are compiled for this processor, and it has PCLMULQDQ."""
     is_native = not config.CPU_NAME and not config.CPU_FEATURES
     return is_native and bool(llvm.get_host_cpu_features().get("pclmul"))
 
 
 _TABLES = _make_tables()
 _BITS = 8 * _BLOCK
-_FACTORS = _power(_BITS + 32), _power(_BITS - 32)  # of a block's first half, and its second
+_FACTORS = _power(_BITS + 32), _power(_BITS - 32)  # of a block's first half and second half
 
 
 def _make_fold(_typing: Any, buf: Any, begin: Any, blocks: Any, crc: Any) -> Any:
-    """Fold blocks of ``buf`` from ``begin`` on into one; return its halves, first bytes lowest."""
+    """Fold the blocks of ``buf`` from ``begin`` into one; return its halves, little-endian."""
     signature = types.UniTuple(types.uint64, 2)(buf, types.int64, types.int64, types.uint32)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -100,7 +100,7 @@ _fold: Any = intrinsic(_make_fold)
 
 @kernel
 def _step(crc: np.uint32, low: np.uint32, high: np.uint32) -> np.uint32:
-    """Go on with eight bytes."""
+    """Advance the state ``crc`` by eight bytes."""
     low ^= crc
     return (
         _TABLES[7, low & np.uint32(0xFF)]
@@ -116,7 +116,7 @@ def _step(crc: np.uint32, low: np.uint32, high: np.uint32) -> np.uint32:
 
 @kernel
 def _by_tables(buf: NDArray[np.uint8], begin: int, end: int, crc: np.uint32) -> np.uint32:
-    """Go on from the state ``crc`` with ``buf[begin:end]``."""
+    """Advance the state ``crc`` by ``buf[begin:end]``."""
     at = begin
     while at + 8 <= end:
         low = (
@@ -141,13 +141,13 @@ def _by_tables(buf: NDArray[np.uint8], begin: int, end: int, crc: np.uint32) -> 
 
 @kernel
 def crc32_by_tables(buf: NDArray[np.uint8], begin: int, end: int) -> int:
-    """Return the CRC-32 of ``buf[begin:end]``, unsigned, on any processor."""
+    """Return the unsigned CRC-32 of ``buf[begin:end]``; works on any processor."""
     return int(_by_tables(buf, begin, end, np.uint32(0xFFFFFFFF)) ^ np.uint32(0xFFFFFFFF))
 
 
 @kernel
 def crc32_by_folding(buf: NDArray[np.uint8], begin: int, end: int) -> int:
-    """Return the CRC-32 of ``buf[begin:end]``, unsigned; needs PCLMULQDQ."""
+    """Return the unsigned CRC-32 of ``buf[begin:end]``; needs PCLMULQDQ."""
     crc, at = np.uint32(0xFFFFFFFF), np.int64(begin)
     blocks = (np.int64(end) - at) // _BLOCK
     if blocks > 1:

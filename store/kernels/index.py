@@ -1,4 +1,4 @@
-"""Putting keys into one index file, as one kernel: the broker's ``IndexFile.putKey`` (§8.4)."""
+"""Adding keys to one index file, as one kernel: the broker's ``IndexFile.putKey`` (§8.4)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from store.kernels.record import read_i32
 from store.layout import INDEX_ENTRY_SIZE, SYS_ROLLBACK
 
 ENTRY_WORDS = INDEX_ENTRY_SIZE // 4
-_PREFETCH_KEYS = 32  # ahead of the key put: the slots of spread hashes miss every cache
-SLOTS_PER_PAGE = 1024  # slots are written back by pages of 4096 bytes
+_PREFETCH_KEYS = 32  # ahead of the current key: the slots of spread hashes miss every cache
+SLOTS_PER_PAGE = 1024  # slots are written back in pages of 4096 bytes
 
-# Places in the header array: the header's fields, in the order of the file.
+# Positions in the header array: the fields in file order.
 BEGIN_TIMESTAMP, END_TIMESTAMP, BEGIN_PHY, END_PHY, SLOT_COUNT, INDEX_COUNT = range(6)
 
 
 class PutState(NamedTuple):
-    """One index file's changing parts, updated in place."""
+    """The mutable parts of one index file, updated in place."""
 
     header: NDArray[np.int64]
     slots: NDArray[np.int32]
-    dirty_pages: NDArray[np.uint8]  # one a page of slots
-    entries: NDArray[np.uint32]  # new entries, as big-endian words, from this call's first on
+    dirty_pages: NDArray[np.uint8]  # one per page of slots
+    entries: NDArray[np.uint32]  # the entries of this call, as big-endian words
 
 
 class PutInput(NamedTuple):
@@ -41,7 +41,7 @@ class PutInput(NamedTuple):
 
 @inlined
 def _big_endian(value: int) -> np.uint32:
-    """Return the low 32 bits of a value as a word that is stored big-endian."""
+    """Return the low 32 bits of a value as a big-endian word."""
     word = np.uint32(value)
     high = (word & np.uint32(0xFF)) << np.uint32(24) | (word & np.uint32(0xFF00)) << np.uint32(8)
     return high | (word >> np.uint32(8)) & np.uint32(0xFF00) | word >> np.uint32(24)
@@ -51,7 +51,7 @@ def _big_endian(value: int) -> np.uint32:
 def _put_entry(
     entries: NDArray[np.uint32], at: int, entry: tuple[np.int32, np.int64, int, np.int64]
 ) -> None:
-    """Write an entry from word ``at`` on."""
+    """Write an entry at word ``at``."""
     key_hash, offset, seconds, previous = entry
     to = np.uintp(at)  # unsigned: no check for negative positions
     entries[to] = _big_endian(key_hash)
@@ -63,7 +63,7 @@ def _put_entry(
 
 @kernel
 def _time_diff_seconds(store_timestamp: int, begin_timestamp: int) -> int:
-    difference = store_timestamp - begin_timestamp  # Java parity: a far step back wraps
+    difference = store_timestamp - begin_timestamp  # Java parity: a large step back wraps
     if begin_timestamp <= 0 or difference < 0:
         return 0
     return min(difference // 1000, 2147483647)
@@ -76,25 +76,26 @@ def put_keys(
     start: tuple[int, int],
     limits: tuple[int, bool],
 ) -> tuple[int, int]:
-    """Put keys from record ``start[0]``, key ``start[1]`` on, until the file is full or all is in.
+    """Put keys from record ``start[0]``, key ``start[1]``, until all are in or the file is full.
 
     ``limits`` = (maxIndexNum, whether every entry counts as a slot). Returns the record and key
-    to go on with in the next file, (number of records, …) when all is in. Any record that finds
-    the file full wants a new one, even one without keys (Java parity: ``buildIndex`` gets the
-    file before it looks at the keys). Without room for entries only the rest is moved on.
+    to resume from in the next file, (number of records, …) if all are in. Any record that finds
+    the file full needs a new one, even a record without keys (Java parity: ``buildIndex`` gets
+    the file before it reads the keys). If ``entries`` is empty, no entry is written and only the
+    rest of the state advances.
     """
     header, slots, dirty_pages, entries = state
     max_index_num, counts_entries = limits
     row, key = np.int64(start[0]), np.int64(start[1])
     count, slot_count = header[INDEX_COUNT], header[SLOT_COUNT]
     begin = header[BEGIN_TIMESTAMP]
-    slots_in_all = np.uint32(len(slots))
+    slot_num = np.uint32(len(slots))
     at, writes, is_full = np.int64(0), len(entries) > 0, False
     while row < len(records.key_end):
         is_full = count >= max_index_num
         if is_full:
             break
-        stamp = records.store_timestamp[row]
+        store_timestamp = records.store_timestamp[row]
         offset = records.commit_log_offset[row]
         last = np.int64(records.key_end[row])
         if records.transaction[row] == SYS_ROLLBACK:
@@ -102,25 +103,25 @@ def put_keys(
         stop = min(last, key + max_index_num - count)
         if key < stop:
             header[END_PHY] = offset
-            header[END_TIMESTAMP] = stamp
-        seconds = _time_diff_seconds(stamp, begin)
+            header[END_TIMESTAMP] = store_timestamp
+        seconds = _time_diff_seconds(store_timestamp, begin)
         while key < stop:
             ahead = np.int64(min(key + _PREFETCH_KEYS, len(records.key_hash) - 1))
-            prefetch_to_write(slots, np.uint32(records.key_hash[ahead]) % slots_in_all)
+            prefetch_to_write(slots, np.uint32(records.key_hash[ahead]) % slot_num)
             key_hash = records.key_hash[key]
-            slot = np.int64(np.uint32(key_hash) % slots_in_all)
+            slot = np.int64(np.uint32(key_hash) % slot_num)
             previous = np.int64(slots[slot])
             if previous <= 0 or previous > count:
                 previous = np.int64(0)
             if writes:
-                # Java parity: the slot's former head is the previous entry.
+                # Java parity: the slot's previous head becomes the previous entry.
                 _put_entry(entries, at, (key_hash, offset, seconds, previous))
                 at += ENTRY_WORDS
             slots[slot] = count
             dirty_pages[slot // SLOTS_PER_PAGE] = 1
-            if count <= 1:  # Java parity: the first entry's time counts from the file before's end
+            if count <= 1:  # Java parity: the first entry's time counts from the last file's end
                 header[BEGIN_PHY] = offset
-                header[BEGIN_TIMESTAMP] = begin = stamp
+                header[BEGIN_TIMESTAMP] = begin = store_timestamp
                 seconds = 0
             if previous == 0 or counts_entries:
                 slot_count += 1
@@ -136,9 +137,9 @@ def put_keys(
 
 @kernel
 def fill_slots(entries: NDArray[np.uint8], slots: NDArray[np.int32]) -> int:
-    """Set the slots that entries 1, 2, … of a file leave; return how many are in use.
+    """Rebuild the slots from the entries 1, 2, … of a file; return how many are in use.
 
-    ``entries`` are their bytes; ``slots`` is all zero.
+    ``entries`` are their bytes; ``slots`` must be all zero.
     """
     used = 0
     for n in range(len(entries) // INDEX_ENTRY_SIZE):

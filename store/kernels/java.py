@@ -1,6 +1,6 @@
 """Java's string arithmetic on raw UTF-8 bytes, as kernels. The plain twins are in ``store.java``.
 
-Bytes are decoded as ``new String(bytes, UTF_8)`` does on the fly; nothing is allocated.
+Bytes are decoded on the fly, as by ``new String(bytes, UTF_8)``; nothing is allocated.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from store.kernels.jit import inlined, kernel
 
 _REPLACEMENT = 0xFFFD
-# The zeros of the decimal digits that are one UTF-16 code unit, beyond ASCII's.
+# The zero digits of the scripts beyond ASCII whose digits are one UTF-16 code unit.
 _DIGIT_ZEROS = np.array(
     [z for z in range(0x80, 0x10000) if unicodedata.decimal(chr(z), None) == 0], np.int64
 )
 _ONE, _TWO, _THREE, _FOUR = np.uintp(1), np.uintp(2), np.uintp(3), np.uintp(4)
 _P1, _P2, _P3, _P4 = np.uint32(31), np.uint32(31**2), np.uint32(31**3), np.uint32(31**4)
-# What Character.isWhitespace holds of beyond ASCII: separators but the no-break spaces.
+# Character.isWhitespace beyond ASCII: the separators except the no-break spaces.
 _SPACES = np.array([0x1680, *range(0x2000, 0x2007), 0x2008, 0x2009, 0x200A, 0x2028, 0x2029,
                     0x205F, 0x3000], np.int64)  # fmt: skip
 
@@ -33,8 +33,8 @@ def _is_continuation(buf: NDArray[np.uint8], at: int, end: int) -> bool:
 def decode_one(buf: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     """Decode one non-ASCII code point at ``at``; return it and the position after it.
 
-    A malformed piece gives U+FFFD and consumes the maximal subpart; an encoded surrogate,
-    complete or cut short, is one piece (Java parity, format notes §2.5).
+    A malformed sequence yields U+FFFD and consumes the maximal subpart; an encoded surrogate,
+    complete or truncated, is one sequence (Java parity, format notes §2.5).
     """
     lead = np.int64(buf[at])
     if 0xC2 <= lead <= 0xDF:
@@ -75,7 +75,7 @@ def hash_utf8(buf: NDArray[np.uint8], begin: int, end: int, start: np.uint32) ->
         if at + _FOUR <= stop:
             a, b, c, d = buf[at], buf[at + _ONE], buf[at + _TWO], buf[at + _THREE]
             if (a | b | c | d) < 0x80:
-                # Four ASCII characters at once: the same sum, its powers of 31 multiplied out.
+                # Four ASCII characters at once: the same sum with the powers of 31 expanded.
                 h = np.uint32(h * _P4 + a * _P3 + b * _P2 + c * _P1 + d)
                 at += _FOUR
                 continue
@@ -97,7 +97,7 @@ def hash_utf8(buf: NDArray[np.uint8], begin: int, end: int, start: np.uint32) ->
 
 @kernel
 def index_key_hash(h: np.uint32) -> np.int32:
-    """Return the index's form of a key hash: absolute value, the minimum becomes 0.
+    """Return the key hash as the index stores it: the absolute value; the minimum becomes 0.
 
     Java parity: ``IndexFile.indexKeyHashMethod``.
     """
@@ -120,7 +120,7 @@ def is_whitespace(point: int) -> bool:
 
 @kernel
 def is_blank(buf: NDArray[np.uint8], begin: int, end: int) -> bool:
-    """Return ``StringUtils.isBlank`` of the decoded ``buf[begin:end]``."""
+    """Return ``StringUtils.isBlank`` for the decoded ``buf[begin:end]``."""
     at = begin
     while at < end:
         point = np.int64(buf[at])
@@ -135,7 +135,7 @@ def is_blank(buf: NDArray[np.uint8], begin: int, end: int) -> bool:
 
 @kernel
 def _digit(point: int) -> int:
-    """Return ``Character.digit(point, 10)``, -1 for what is no digit."""
+    """Return ``Character.digit(point, 10)``, -1 if the code point is not a digit."""
     for zero in _DIGIT_ZEROS:
         if zero <= point <= zero + 9:
             return np.int64(point - zero)
@@ -152,7 +152,7 @@ def parse_int(buf: NDArray[np.uint8], begin: int, end: int, limit: int) -> tuple
         at += 1
     if at >= end:
         return False, 0
-    value = np.int64(0)  # kept negative, which has the wider range
+    value = np.int64(0)  # kept negative, because the negative range is wider
     while at < end:
         digit = np.int64(buf[at]) - ord("0")
         if buf[at] < 0x80:

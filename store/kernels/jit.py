@@ -1,14 +1,15 @@
-"""How kernels are compiled: cached on disk, releasing the GIL.
+"""Compilation of kernels: cached on disk, releasing the GIL.
 
-Numba keeps a compiled kernel by the file it is written in alone, and would go on using it after a
-kernel or constant that it takes from another file has changed. So the cache lies in a directory
-named by a hash of all that kernels are made of.
+Numba's cache checks only the file that defines a kernel, and would keep using a compiled kernel
+after a change to a kernel or constant imported from another file. So the cache directory is named
+by a hash of all sources of the kernels.
 
-The first kernel that a process has to compile is announced once, by a log record of level INFO of
-the logger ``store.kernels.jit``.
+When a process compiles its first kernel, the logger ``store.kernels.jit`` logs one message at level
+INFO.
 
-Numba also reads only from a directory that it can write. An image, or an installation for all
-users, brings compiled kernels that its users cannot write: those use a copy in their own cache.
+Numba reads only from a cache directory that it can also write. An image, or an installation for all
+users, ships compiled kernels in a directory that its users cannot write: they use a copy in their
+own cache.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core import event
 
-config: Any = numba.config  # its settings are made at import, so its stub has none
+config: Any = numba.config  # its settings are created at import, so its stub has none
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -38,20 +39,20 @@ _log = logging.getLogger(__name__)
 
 
 def _cache_directory() -> str:
-    """Return where kernels of just these sources are kept."""
+    """Return the cache directory of these sources."""
     sources = [*sorted(_KERNELS.glob("*.py")), _CONSTANTS]
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
-    beside = _KERNELS / "__pycache__" / f"numba-{digest[:_HASH_DIGITS]}"
-    if not beside.is_dir() or os.access(beside, os.W_OK):
-        return str(beside)
+    shipped = _KERNELS / "__pycache__" / f"numba-{digest[:_HASH_DIGITS]}"
+    if not shipped.is_dir() or os.access(shipped, os.W_OK):
+        return str(shipped)
     user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return str(copied(beside, Path(user_cache) / "reput"))
+    return str(copy_of(shipped, Path(user_cache) / "reput"))
 
 
-def copied(directory: Path, parent: Path) -> Path:
-    """Return a copy of a cache in ``parent``, made unless it is there.
+def copy_of(directory: Path, parent: Path) -> Path:
+    """Return the copy of a cache in ``parent``, created if it is missing.
 
-    Where it cannot be made the cache itself is returned.
+    Returns the cache itself if the copy cannot be created.
     """
     copy = parent / directory.name
     if copy.is_dir():
@@ -60,7 +61,7 @@ def copied(directory: Path, parent: Path) -> Path:
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=parent) as unfinished:
             whole = Path(unfinished) / "whole"
-            for file in directory.glob("*/*"):  # numba has a folder for each of sources
+            for file in directory.glob("*/*"):  # numba has a folder for each source directory
                 target = whole / file.relative_to(directory)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, target)
@@ -74,16 +75,16 @@ _CACHE_DIRECTORY = _cache_directory()
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile a function at its first call, or take it from the cache.
+    """Compile a function at its first call, or load it from the cache.
 
-    It must not allocate arrays: it is compiled without reference counting, whose atomic steps at
-    every call of one kernel by another took more than half of the time of a scan.
+    It must not allocate arrays: it is compiled without reference counting, whose atomic operations
+    at each call between kernels took more than half of the time of a scan.
     """
     return _compiled(function, inline="never", _nrt=False)
 
 
 def allocating_kernel(function: _Function) -> _Function:
-    """Compile a function that makes arrays."""
+    """Compile a function that allocates arrays."""
     return _compiled(function, inline="never")
 
 
@@ -95,43 +96,43 @@ def inlined(function: _Function) -> _Function:
 @cache
 def _warn_once() -> None:
     _log.warning(
-        "%s and the user's cache directory cannot be written: kernels are compiled by every "
-        "process anew, for some seconds each; set NUMBA_CACHE_DIR to a directory of your own",
+        "%s and the user's cache directory cannot be written: every process recompiles the "
+        "kernels, which takes some seconds each; set NUMBA_CACHE_DIR to a writable directory",
         _CACHE_DIRECTORY,
     )
 
 
-class _Announcer(event.Listener):
-    """Says once that kernels are compiled: a cold cache takes long, and nothing else is seen."""
+class _CompilationNotice(event.Listener):
+    """Logs once that kernels are being compiled: with a cold cache, nothing else shows for long."""
 
-    has_said = False
+    has_logged = False
 
     def on_start(self, event: Any) -> None:
-        """Say it, if the kernel that numba begins to compile is ours."""
-        if self.has_said or event.data["dispatcher"].py_func not in _FUNCTIONS:
+        """Log the message if numba starts to compile one of this project's kernels."""
+        if self.has_logged or event.data["dispatcher"].py_func not in _FUNCTIONS:
             return
-        self.has_said = True
+        self.has_logged = True
         _log.info("compiling kernels, once, about 20 s")
 
     def on_end(self, event: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 _FUNCTIONS: set[Callable[..., Any]] = set()
-event.register("numba:compile", _Announcer())  # type: ignore[no-untyped-call]
+event.register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
 
 
-def _compiled(function: _Function, **how: Any) -> _Function:
+def _compiled(function: _Function, **options: Any) -> _Function:
     _FUNCTIONS.add(function)
-    own = config.CACHE_DIR  # of whoever else uses numba in this process
-    if not own:
+    previous = config.CACHE_DIR  # of other users of numba in this process
+    if not previous:
         config.CACHE_DIR = _CACHE_DIRECTORY
     try:
-        return cast(_Function, numba.njit(cache=True, nogil=True, **how)(function))
+        return cast(_Function, numba.njit(cache=True, nogil=True, **options)(function))
     except RuntimeError as e:
         if "cannot cache" not in str(e):
             raise
         _warn_once()
-        return cast(_Function, numba.njit(nogil=True, **how)(function))
+        return cast(_Function, numba.njit(nogil=True, **options)(function))
     finally:
-        config.CACHE_DIR = own
+        config.CACHE_DIR = previous

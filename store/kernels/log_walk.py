@@ -1,7 +1,7 @@
 """Walking the chain of records without decoding them, as kernels: positions only.
 
-Each record starts where the last one ended; the walk says where it stopped and why, in the
-reasons of ``store.kernels.record``.
+Each record starts where the previous one ended; the walk returns where it stopped and why, as a
+reason of ``store.kernels.record``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from store.kernels.record import Rules, check_record, is_complete, read_i32, rea
 
 
 class WalkEnd(NamedTuple):
-    """Where a walk stopped and why, the last record before, and how many cuts were noted."""
+    """Where and why a walk stopped, the last record before, and how many cuts were recorded."""
 
     reason: int
     at: int
@@ -36,13 +36,13 @@ def walk(
 ) -> WalkEnd:
     """Walk from ``begin`` until a record starts at ``end`` or later; span = (base, begin, end).
 
-    ``live`` applies the rule of the live end, to the last record alone: one that a valid record or
-    a blank follows is complete. ``cuts`` = (array, bytes): the position after every so many bytes
-    is noted, as long as the array has room.
+    ``live`` applies the rule of the live end to the last record only: a record followed by a valid
+    record or a blank is complete. ``cuts`` = (array, bytes): after every so many bytes, the end of
+    the record is recorded as a cut, as long as the array has room.
     """
     base, at, end = span
-    marks, every = cuts
-    reason, noted, begin = rk.OK, 0, at
+    cut_at, every = cuts
+    reason, count, begin = rk.OK, 0, at
     before, last = np.int64(-1), np.int64(-1)
     while at < end:
         parts = check_record(buf, at, base, rules)
@@ -51,23 +51,23 @@ def walk(
             break
         before, last = last, at
         at = parts.end
-        if at - begin >= every and noted < len(marks):
-            marks[noted] = at
-            noted += 1
+        if at - begin >= every and count < len(cut_at):
+            cut_at[count] = at
+            count += 1
             begin = at
     if live and last >= 0 and not is_complete(buf, last, base, rules):
-        if noted > 0 and marks[noted - 1] > last:
-            noted -= 1
-        return WalkEnd(rk.EMPTY, last, before, noted)
-    return WalkEnd(reason, at, last, noted)
+        if count > 0 and cut_at[count - 1] > last:
+            count -= 1
+        return WalkEnd(rk.EMPTY, last, before, count)
+    return WalkEnd(reason, at, last, count)
 
 
 @kernel
 def find_record(buf: NDArray[np.uint8], span: tuple[int, int, int], rules: Rules) -> int:
-    """Find the first position in (base, begin, end) where a valid record or the blank lies.
+    """Return the first position of a valid record or the blank, -1 if there is neither.
 
-    A valid record passes the whole acceptance rule; the blank must span exactly to the file's
-    end. Returns -1 if there is neither.
+    ``span`` = (base, begin, end). A valid record passes the whole acceptance rule; the blank must
+    extend exactly to the file's end.
     """
     base, begin, end = span
     for at in range(begin, end - layout.BLANK_SIZE + 1):
@@ -89,7 +89,7 @@ def find_record(buf: NDArray[np.uint8], span: tuple[int, int, int], rules: Rules
 
 @kernel
 def first_stored(buf: NDArray[np.uint8], base: int, timestamp_ms: int, rules: Rules) -> int:
-    """Walk a file to its first record stored at or after a time; -1 if it has none."""
+    """Return the position of a file's first record stored at or after a time, -1 if none is."""
     at = np.int64(0)
     while at < len(buf):
         parts = check_record(buf, at, base, rules)

@@ -1,7 +1,7 @@
 """Gathering the parts of many records, as kernels: integers, spans of bytes, texts, hosts.
 
-Lengths are read from the map once and bounded then; everything after goes by the spans found, or
-works on a private copy, so that a log which is overwritten meanwhile gives odd values at worst.
+Lengths are read from the map once and bounds-checked then. Everything after uses these spans or a
+private copy, so that a log overwritten during the read yields wrong values at worst.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from store.kernels.jit import allocating_kernel, kernel
 from store.kernels.record import find_parts, read_i32, read_i64
 
 _V4_BYTES, _V6_BYTES = layout.HOST_V4_SIZE - 4, layout.HOST_V6_SIZE - 4
-_MAPPED_ZEROS, _MAPPED_MARK = 10, 0xFF  # IPv4 in IPv6: ten zeros, the mark twice, the address
+_MAPPED_ZEROS, _MAPPED_BYTE = 10, 0xFF  # IPv4 in IPv6: ten zeros, this byte twice, the address
 HOST_TEXT_MAX = 8 * 5 + 11  # eight groups, each with a colon, and an i32
 _ASCII_END = 0x80
 _REPLACEMENT = 0xFFFD
@@ -30,7 +30,7 @@ _FNV_BASIS, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
 class Spans(NamedTuple):
-    """Where the parts of each record lie: positions in the file."""
+    """The positions in the file of the parts of each record."""
 
     store_timestamp_at: NDArray[np.int64]
     body_at: NDArray[np.int64]
@@ -40,9 +40,9 @@ class Spans(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """The properties of all records: one element an entry, but for ``offsets``."""
+    """The properties of all records: one element per entry, except in ``offsets``."""
 
-    offsets: NDArray[np.int32]  # of each record's entries, one more than records
+    offsets: NDArray[np.int32]  # of each record's entries; one element more than records
     name_at: NDArray[np.int64]
     name_end: NDArray[np.int64]
     value_at: NDArray[np.int64]
@@ -53,7 +53,7 @@ class Entries(NamedTuple):
 def find_spans(
     buf: NDArray[np.uint8], positions: NDArray[np.int64], sizes: NDArray[np.int32], out: Spans
 ) -> int:
-    """Find the parts of each record; return -1, or the first row that is no record any more."""
+    """Find the parts of each record; return -1, or the first row that is no longer a record."""
     for r in range(len(positions)):
         parts = find_parts(buf, positions[r], len(buf))
         if parts.reason != rk.OK or parts.size != sizes[r]:
@@ -90,7 +90,7 @@ def gather_bytes(
     """Copy each ``buf[begins[r] : ends[r]]`` of ``spans`` = (begins, ends) to ``offsets[r]``."""
     begins, ends = spans
     for r in range(len(begins)):
-        # Unsigned: an index that cannot be negative lets the compiler make this one memcpy.
+        # Unsigned: with indexes that cannot be negative, the compiler turns the loop into a memcpy.
         begin, to = np.uint64(begins[r]), np.uint64(offsets[r])
         for i in range(np.uint64(ends[r]) - begin):
             out[to + i] = buf[begin + i]
@@ -98,17 +98,17 @@ def gather_bytes(
 
 @kernel
 def _malformed(data: NDArray[np.uint8], at: int, point: int, after: int) -> bool:
-    """Tell whether what ``decode_one`` gave stands for a malformed piece: not for U+FFFD."""
+    """Return whether ``decode_one`` replaced a malformed sequence, not decoded a U+FFFD."""
     if point != _REPLACEMENT:
         return False
     return after - at != _REPLACEMENT_SIZE or int(data[at]) != _REPLACEMENT_LEAD
 
 
 @kernel
-def mended_sizes(
+def sanitized_sizes(
     data: NDArray[np.uint8], offsets: NDArray[np.int32], sizes: NDArray[np.int64]
 ) -> bool:
-    """Set each text's size once its malformed pieces are U+FFFD; return if there are any."""
+    """Set each text's size after ``sanitize_utf8``; return whether any text is malformed."""
     found = False
     for r in range(len(sizes)):
         at, end = int(offsets[r]), int(offsets[r + 1])
@@ -125,8 +125,10 @@ def mended_sizes(
 
 
 @kernel
-def mend_utf8(data: NDArray[np.uint8], offsets: NDArray[np.int32], out: NDArray[np.uint8]) -> None:
-    """Copy texts as ``new String(bytes, UTF_8)`` reads them (format notes §2.5)."""
+def sanitize_utf8(
+    data: NDArray[np.uint8], offsets: NDArray[np.int32], out: NDArray[np.uint8]
+) -> None:
+    """Copy texts, with U+FFFD as by ``new String(bytes, UTF_8)`` (format notes §2.5)."""
     to = 0
     for r in range(len(offsets) - 1):
         at, end = int(offsets[r]), int(offsets[r + 1])
@@ -158,15 +160,15 @@ def split_properties(
 ) -> int:
     """Split the properties of each record into entries; return how many there are.
 
-    ``splits`` is the parser of 4.9.0 and before, which splits and wants exactly two parts
-    (format notes §2.4). The entries must have room for one a name-value separator in ``data``.
+    ``splits`` selects the parser of 4.9.0 and before, which splits and requires exactly two parts
+    (format notes §2.4). ``out`` must have room for one entry per name-value separator in ``data``.
     """
     n = 0
     out.offsets[0] = 0
     for r in range(len(offsets) - 1):
         begin = offsets[r]
         text = data[begin : offsets[r + 1]]
-        at, first, count = 0, -1, 0  # of the segment: begin, first name-value separator, how many
+        at, first, count = 0, -1, 0  # the segment's begin, first separator, number of separators
         for i in range(len(text) + 1):
             byte = text[i] if i < len(text) else np.uint8(_TERMINATOR)
             if byte > _TERMINATOR:
@@ -195,8 +197,8 @@ def split_properties(
 
 @allocating_kernel
 def merge_repeated(data: NDArray[np.uint8], entries: Entries) -> int:
-    """Keep one entry a name in each record, with the last value; return how many there are."""
-    # Open addressing by name. What it holds of earlier records counts as free.
+    """Keep one entry per name in each record, with the last value; return how many remain."""
+    # Open addressing by name. A slot used by an earlier record counts as free.
     slots = np.full(_NAME_SLOTS, -1, np.int64)
     n = 0
     end = 0
@@ -235,7 +237,7 @@ def find_values(
     name: NDArray[np.uint8],
     out: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> None:
-    """Find the value of one property of each record: it begins at -1 where it is absent."""
+    """Find the value of one property in each record; begin and end are -1 if it is absent."""
     begins, ends = out
     for r in range(len(begins)):
         begins[r] = -1
@@ -255,7 +257,7 @@ def find_values(
 
 
 @kernel
-def _put_number(number: int, out: NDArray[np.uint8], to: int) -> int:
+def _write_decimal(number: int, out: NDArray[np.uint8], to: int) -> int:
     """Write a number in decimal; return the position after it."""
     if number < 0:
         out[to] = ord("-")
@@ -272,7 +274,7 @@ def _put_number(number: int, out: NDArray[np.uint8], to: int) -> int:
 
 
 @kernel
-def _put_group(group: int, out: NDArray[np.uint8], to: int) -> int:
+def _write_hex_group(group: int, out: NDArray[np.uint8], to: int) -> int:
     """Write a 16-bit group as hex without leading zeros; return the position after it."""
     shift = 12
     while shift > 0 and group >> shift == 0:
@@ -290,8 +292,8 @@ def _is_mapped_v4(buf: NDArray[np.uint8], at: int) -> bool:
     for i in range(_MAPPED_ZEROS):
         if buf[at + i] != 0:
             return False
-    mark = at + _MAPPED_ZEROS
-    return bool(buf[mark] == _MAPPED_MARK and buf[mark + 1] == _MAPPED_MARK)
+    begin = at + _MAPPED_ZEROS
+    return bool(buf[begin] == _MAPPED_BYTE and buf[begin + 1] == _MAPPED_BYTE)
 
 
 @kernel
@@ -304,7 +306,7 @@ def format_hosts(
 ) -> None:
     """Write each host as ``address:port``, the address as ``getHostAddress`` prints it.
 
-    Java parity: ``InetAddress.getByAddress`` makes an IPv4 address of one mapped into IPv6.
+    Java parity: ``InetAddress.getByAddress`` turns an IPv4-mapped IPv6 address into IPv4.
     """
     to = 0
     offsets[0] = 0
@@ -313,13 +315,13 @@ def format_hosts(
         port_at = begin + (_V6_BYTES if is_v6[r] else _V4_BYTES)
         if is_v6[r] and not _is_mapped_v4(buf, begin):
             for i in range(begin, port_at, 2):
-                to = _put_group(int(buf[i]) << 8 | int(buf[i + 1]), out, to)
+                to = _write_hex_group(int(buf[i]) << 8 | int(buf[i + 1]), out, to)
                 out[to] = ord(":")
                 to += 1
         else:
             for i in range(port_at - _V4_BYTES, port_at):
-                to = _put_number(int(buf[i]), out, to)
+                to = _write_decimal(int(buf[i]), out, to)
                 out[to] = ord(".") if i < port_at - 1 else ord(":")
                 to += 1
-        to = _put_number(read_i32(buf, port_at), out, to)
+        to = _write_decimal(read_i32(buf, port_at), out, to)
         offsets[r + 1] = to

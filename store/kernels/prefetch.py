@@ -1,4 +1,4 @@
-"""Prefetching an array's element into the caches, as an intrinsic for kernels."""
+"""Prefetch of an array element into the CPU caches, as an intrinsic for kernels."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numba import types as _types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
-cgutils: Any = _cgutils  # their functions have no types of their own
+cgutils: Any = _cgutils  # its functions are not typed
 types: Any = _types
 _WRITE, _ALL_CACHES, _DATA = 1, 3, 1  # the arguments of llvm.prefetch
 
 
 def _make_prefetch(_typing: Any, array: Any, at: Any) -> Any:
-    """Begin to fetch ``array[at]``, which is about to be written; ``at`` is not checked."""
+    """Prefetch ``array[at]`` for writing; ``at`` is not bounds-checked."""
     signature = types.void(array, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Finding the properties that the store uses in a record's properties, as kernels (§2.4)."""
+"""Finding the properties that the store itself uses in a record, as kernels (§2.4)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ONE = np.uintp(1)
 
 @kernel
 def _known_name(buf: NDArray[np.uint8], at: int, end: int) -> int:
-    """Return the number of a property name the store uses, -1 for any other."""
+    """Return the number of a property name that the store uses, -1 for any other."""
     size = end - at
     if size < 4 or size > _FIRST_NAME_LONGEST:
         return -1
@@ -50,7 +50,7 @@ def _known_name(buf: NDArray[np.uint8], at: int, end: int) -> int:
 
 @inlined
 def find_byte(buf: NDArray[np.uint8], begin: int, end: int, byte: int) -> int:
-    """Return where ``byte`` or a property separator first stands, ``end`` if nowhere."""
+    """Return the position of the first ``byte`` or property separator, ``end`` if none."""
     at, stop = np.uintp(begin), np.uintp(end)  # unsigned: no check for negative positions
     while at < stop and buf[at] != byte and buf[at] != _TERMINATOR:
         at += _ONE
@@ -62,7 +62,7 @@ def _split_segment(buf: NDArray[np.uint8], first: int, stop: int) -> tuple[int, 
     """Apply the old parser to a segment whose first separator is at ``first``.
 
     Returns the value's end and whether the segment has exactly two parts: trailing separators
-    split off nothing, any other than the first splits off a third part.
+    add no part, any other separator after the first adds a third.
     """
     while stop > first and buf[stop - 1] == _SEPARATOR:
         stop -= 1
@@ -78,9 +78,9 @@ def _split_segment(buf: NDArray[np.uint8], first: int, stop: int) -> tuple[int, 
 def find_properties(
     buf: NDArray[np.uint8], begin: int, end: int, splits: bool, found: NDArray[np.int64]
 ) -> None:
-    """Set ``found[n] = (begin, end)`` of each known property's value, -1 where it is absent.
+    """Set ``found[n] = (begin, end)`` of each known property's value; begin is -1 if absent.
 
-    ``splits`` is the parser of 4.9.0 and before, which splits and wants exactly two parts
+    ``splits`` selects the parser of 4.9.0 and before, which splits and requires exactly two parts
     (format notes §2.4). A repeated name keeps its last value.
     """
     for number in range(len(found)):

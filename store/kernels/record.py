@@ -1,4 +1,4 @@
-"""Check one record in place and find its parts, as kernels: the acceptance rule of the log.
+"""Checking one record in place and finding its parts, as kernels: the log's acceptance rule.
 
 A record is accepted if its magic is V1 or V2, its length arithmetic holds, its physical offset
 equals its position, and its body CRC holds (where the body is not empty), and its property CRC
@@ -16,9 +16,9 @@ from store import layout
 from store.kernels.crc32 import crc32
 from store.kernels.jit import inlined, kernel
 
-# What check_record says of a position. Names for people are in REASONS.
+# The results of check_record. REASONS has the texts for messages.
 OK = 0
-BLANK = 1  # a blank record: the chain goes on in the next file
+BLANK = 1  # a blank record: the chain continues in the next file
 NO_ROOM = 2
 BAD_MAGIC = 3
 BAD_LENGTH = 4
@@ -31,7 +31,7 @@ BAD_MULTI_DISPATCH = 10
 NEEDS_V2 = 11
 INNER_BATCH = 12
 EMPTY = 13
-FULL = 14  # a scan's output is full: not a property of the record
+FULL = 14  # the output of a scan is full: says nothing about the record
 BAD_TOPIC = 15
 BAD_QUEUE_OFFSET = 16
 
@@ -65,7 +65,7 @@ _CRC_NAME = np.frombuffer(b"__CRC32#\x01", np.uint8)
 
 
 class Rules(NamedTuple):
-    """What a scan checks and reads, by version and configuration (all plain scalars)."""
+    """What a scan checks and reads, by version and configuration; all fields are scalars."""
 
     accepts_v2: bool
     check_crc: bool
@@ -80,7 +80,7 @@ class Rules(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Where the parts of a checked record lie: positions in the buffer."""
+    """The positions in the buffer of the parts of a checked record."""
 
     reason: int
     size: int
@@ -120,7 +120,7 @@ def _failed(reason: int, size: int) -> Parts:
 
 @kernel
 def find_parts(buf: NDArray[np.uint8], at: int, end: int) -> Parts:
-    """Check magic and length arithmetic of the record at ``at`` and find its parts."""
+    """Check the magic and length arithmetic of the record at ``at``, and find its parts."""
     if end - at < layout.BLANK_SIZE:
         return _failed(NO_ROOM, 0)
     size = read_i32(buf, at)
@@ -160,7 +160,7 @@ def find_parts(buf: NDArray[np.uint8], at: int, end: int) -> Parts:
 
 @kernel
 def _property_crc_holds(buf: NDArray[np.uint8], at: int, parts: Parts) -> bool:
-    """Check the CRC at the end of the properties, if there is one (format notes §2.6)."""
+    """Check the CRC at the end of the properties, if present (format notes §2.6)."""
     begin = parts.end - _CRC_SIZE
     if begin < parts.properties_at:
         return True
@@ -196,14 +196,14 @@ def check_record(buf: NDArray[np.uint8], at: int, base: int, rules: Rules) -> Pa
 
 @kernel
 def is_complete(buf: NDArray[np.uint8], at: int, base: int, rules: Rules) -> bool:
-    """Tell whether an accepted record at the live end is wholly there.
+    """Return whether an accepted record at the live end is completely written.
 
-    Nothing in a record protects its properties, so a half-written tail can pass all checks. The
-    record is complete if its last byte is not zero, or a valid record or a blank follows it.
+    No checksum covers the properties, so a half-written tail can pass all checks. The record is
+    complete if its last byte is not zero, or if a valid record or a blank follows it.
     """
     parts = find_parts(buf, at, len(buf))
     if parts.reason != OK or buf[parts.end - 1] != 0:
-        # Without properties the last byte is that of their length, which is zero: look at the
+        # Without properties, the last byte belongs to their length, which is zero: check the
         # topic's last byte instead.
         return parts.reason == OK
     if parts.end == parts.properties_at and parts.topic_end > parts.topic_at:

@@ -1,8 +1,8 @@
-"""The scan: bytes of a commit log file to columns of dispatch requests, as one kernel.
+"""The scan: from the bytes of a commit log file to columns of dispatch requests, as one kernel.
 
-A record becomes what a broker's DispatchRequest holds of it (format notes §3): its queue, its
-tags code, and the hashes of its index keys. Topic and queue id become a number in the scan's own
-queue table, so a row is a few integers.
+A record becomes the content of a broker's DispatchRequest (format notes §3): its queue, its tags
+code, and the hashes of its index keys. Topic and queue id become a number in the scan's own queue
+table, so a row is a few integers.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ QUEUE_FIELDS = 5
 
 
 class QueueTable(NamedTuple):
-    """The queues met by a scan: open addressing over (topic bytes, queue id)."""
+    """The queues found by a scan: open addressing over (topic bytes, queue id)."""
 
-    slots: NDArray[np.int32]  # number of the queue + 1, 0 = free; a power of two long
-    rows: NDArray[np.int64]  # one row a queue; KEY_PREFIX is the hash of `topic#`
-    used: NDArray[np.int64]  # one element: how many rows are taken
+    slots: NDArray[np.int32]  # number of the queue + 1, 0 = free; the length is a power of two
+    rows: NDArray[np.int64]  # one row per queue; KEY_PREFIX is the hash of `topic#`
+    used: NDArray[np.int64]  # one element: the number of rows in use
 
 
 class Columns(NamedTuple):
-    """The scan's output, one element a record unless said otherwise."""
+    """The scan's output, one element per record unless stated otherwise."""
 
     commit_log_offset: NDArray[np.int64]
     size: NDArray[np.int32]
@@ -68,14 +68,14 @@ class Columns(NamedTuple):
     store_timestamp: NDArray[np.int64]
     transaction: NDArray[np.uint8]
     key_end: NDArray[np.int32]  # end of the record's hashes in key_hash
-    key_hash: NDArray[np.int32]  # one element a key
-    multi_row: NDArray[np.int32]  # one element a multi-dispatch unit: its record's row
+    key_hash: NDArray[np.int32]  # one element per key
+    multi_row: NDArray[np.int32]  # one element per multi-dispatch unit: its record's row
     multi_queue: NDArray[np.int32]
     multi_offset: NDArray[np.int64]
 
 
 class ScanEnd(NamedTuple):
-    """Where and why a scan ended: OK at its limit, BLANK, FULL, or what a record failed on."""
+    """Where and why a scan ended: OK at its limit, BLANK, FULL, or the fault of a record."""
 
     reason: int
     at: int
@@ -86,7 +86,7 @@ class ScanEnd(NamedTuple):
 
 @inlined
 def _same(buf: NDArray[np.uint8], begin: int, end: int, other: int) -> bool:
-    """Compare ``buf[begin:end]`` with as many bytes at ``other``."""
+    """Return whether ``buf[begin:end]`` equals the bytes at ``other``."""
     at, stop, to = np.uintp(begin), np.uintp(end), np.uintp(other)
     while at < stop and buf[at] == buf[to]:
         at += _ONE
@@ -124,7 +124,7 @@ def _queue_number(
 
 @kernel
 def _queue_fault(kind: int, queue_offset: int) -> int:
-    """Tell what keeps a queue of this kind from taking a unit there, OK if nothing does."""
+    """Return why a queue of this kind cannot hold a unit at an offset, OK if it can."""
     if kind & IS_UNUSABLE:
         return rk.BAD_TOPIC
     if queue_offset < 0 or queue_offset > layout.QUEUE_OFFSET_MAX:
@@ -142,9 +142,8 @@ def _put_keys(
 ) -> int:
     """Write the record's index key hashes in the broker's order; return where they end.
 
-    ``target`` is the array and where to write in it.
-
-    UNIQ_KEY, then each non-empty part of KEYS between single spaces, then (5.4.0+) the tags.
+    The order is UNIQ_KEY, each non-empty part of KEYS between single spaces, then (5.4.0+) the
+    tags. ``target`` is the array and the position to write at.
     """
     out, n = target
     if found[UNIQ_KEY, 0] >= 0:
@@ -181,8 +180,8 @@ def _tags_code(
         h = hash_utf8(buf, found[TAGS, 0], found[TAGS, 1], np.uint32(0))
         code = np.int64(np.int32(h))
     if is_schedule and found[DELAY, 0] >= 0:
-        fine, level = parse_int(buf, found[DELAY, 0], found[DELAY, 1], _INT_MAX)
-        if not fine:
+        is_valid, level = parse_int(buf, found[DELAY, 0], found[DELAY, 1], _INT_MAX)
+        if not is_valid:
             return False, 0
         level = min(level, len(delays))
         if level > 0:
@@ -192,7 +191,7 @@ def _tags_code(
 
 @kernel
 def _inner_batch_fault(buf: NDArray[np.uint8], found: NDArray[np.int64], sys_flag: int) -> int:
-    """Tell an inner batch, and fields of one that do not parse, from all else (OK)."""
+    """Return INNER_BATCH or BAD_INNER_BATCH (its fields do not parse), else OK."""
     if sys_flag & layout.SYS_INNER_BATCH:
         return rk.INNER_BATCH
     if found[INNER_NUM, 0] < 0 or found[INNER_BASE, 0] < 0:
@@ -204,7 +203,7 @@ def _inner_batch_fault(buf: NDArray[np.uint8], found: NDArray[np.int64], sys_fla
 
 @kernel
 def _count_parts(buf: NDArray[np.uint8], at: int, end: int) -> int:
-    """Count the parts of ``split(",")``: trailing empty ones do not count; -1 if blank."""
+    """Count the parts of ``split(",")`` without trailing empty ones; -1 if blank."""
     if is_blank(buf, at, end):
         return -1
     while end > at and buf[end - 1] == ord(","):
@@ -233,7 +232,7 @@ def _put_multi(
 ) -> int:
     """Write the record's multi-dispatch units after the first ``n``; return their new count.
 
-    ``row`` is (row number, queue id). A negative count is what the record failed on: where an
+    ``row`` is (row number, queue id). A negative count is the negated fault of the record: if an
     offset does not parse, a broker's reput would hang on it (format notes §5.4).
     """
     rules, table, out = state
@@ -251,15 +250,15 @@ def _put_multi(
         for i in range(at, stop):
             has_slash = has_slash or buf[i] == ord("/")
         if not (rules.multi_skips_slash and has_slash):
-            fine, offset = parse_int(buf, offset_at, offset_stop, _LONG_MAX)
-            if not fine:
+            is_valid, offset = parse_int(buf, offset_at, offset_stop, _LONG_MAX)
+            if not is_valid:
                 return -rk.BAD_MULTI_DISPATCH
             is_lmq = rules.lmq and starts_with(buf, at, stop, LMQ_PREFIX)
             queue_id = 0 if is_lmq else row[1]
             q = _queue_number(buf, (at, stop), queue_id, rules.multi_dispatch, table)
-            bad = _queue_fault(table.rows[q, KIND], offset)
-            if bad != rk.OK:
-                return -bad
+            fault = _queue_fault(table.rows[q, KIND], offset)
+            if fault != rk.OK:
+                return -fault
             out.multi_row[n] = row[0]
             out.multi_queue[n] = q
             out.multi_offset[n] = offset
@@ -278,9 +277,9 @@ def scan(
 ) -> ScanEnd:
     """Scan the records of ``span`` = (base of the file, begin, end), positions in the file.
 
-    ``state`` is what the scan writes to; its last part is room for ``find_properties``.
-    Rows are written to the columns from 0 on. The columns must hold ``(end - begin) // 91 + 1``
-    rows and half as many keys and multi-dispatch units as there are bytes.
+    ``state`` is what the scan writes to; its last part is scratch space for ``find_properties``.
+    The columns are written from row 0. They must hold ``(end - begin) // 91 + 1`` rows, and half
+    as many keys and multi-dispatch units as there are bytes.
     """
     base, at, end = span
     table, out, found = state
@@ -295,27 +294,27 @@ def scan(
             return ScanEnd(rk.FULL, at, n, keys, multis)
         find_properties(buf, parts.properties_at, parts.end, rules.splits_properties, found)
         sys_flag = read_i32(buf, at + layout.SYS_FLAG_AT)
-        bad = _inner_batch_fault(buf, found, sys_flag) if rules.checks_inner_batch else rk.OK
-        if bad != rk.OK:
-            return ScanEnd(bad, at, n, keys, multis)
+        fault = _inner_batch_fault(buf, found, sys_flag) if rules.checks_inner_batch else rk.OK
+        if fault != rk.OK:
+            return ScanEnd(fault, at, n, keys, multis)
         queue_id = read_i32(buf, at + layout.QUEUE_ID_AT)
         topic = (parts.topic_at, parts.topic_end)
         q = _queue_number(buf, topic, queue_id, rules.multi_dispatch, table)
-        stamp = read_i64(buf, parts.store_timestamp_at)
+        store_timestamp = read_i64(buf, parts.store_timestamp_at)
         is_schedule = queues[q, KIND] & IS_SCHEDULE != 0
-        fine, tags_code = _tags_code(buf, found, is_schedule, stamp, delays)
-        if not fine:
+        is_valid, tags_code = _tags_code(buf, found, is_schedule, store_timestamp, delays)
+        if not is_valid:
             return ScanEnd(rk.BAD_DELAY, at, n, keys, multis)
         transaction = sys_flag & layout.SYS_TRANSACTION
         queue_offset = read_i64(buf, at + layout.QUEUE_OFFSET_AT)
         if transaction == 0 or transaction == layout.SYS_COMMIT:
-            bad = _queue_fault(queues[q, KIND], queue_offset)
-            if bad == rk.OK and rules.multi_dispatch != MULTI_OFF:
+            fault = _queue_fault(queues[q, KIND], queue_offset)
+            if fault == rk.OK and rules.multi_dispatch != MULTI_OFF:
                 if not queues[q, KIND] & IS_EXCLUDED:
                     put = _put_multi(buf, found, (n, queue_id), (rules, table, out), multis)
-                    bad, multis = (rk.OK, put) if put >= 0 else (-put, multis)
-            if bad != rk.OK:
-                return ScanEnd(bad, at, n, keys, multis)
+                    fault, multis = (rk.OK, put) if put >= 0 else (-put, multis)
+            if fault != rk.OK:
+                return ScanEnd(fault, at, n, keys, multis)
         if rules.indexes_keys and transaction != layout.SYS_ROLLBACK:
             prefix = np.uint32(queues[q, KEY_PREFIX])
             keys = _put_keys(buf, found, prefix, rules.indexes_tags, (key_hash, keys))
@@ -324,7 +323,7 @@ def scan(
         out.queue[n] = q
         out.queue_offset[n] = queue_offset
         out.tags_code[n] = tags_code
-        out.store_timestamp[n] = stamp
+        out.store_timestamp[n] = store_timestamp
         out.transaction[n] = transaction
         out.key_end[n] = keys
         n += 1

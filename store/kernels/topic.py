@@ -1,4 +1,4 @@
-"""What a topic's name says about its messages, as kernels: its kind, and whether it can be a queue.
+"""What a topic's name determines, as kernels: its kind, and whether it can name a directory.
 
 The plain twin of ``can_name_directory`` is in ``store.consumequeue.names``.
 """
@@ -12,15 +12,15 @@ from store.kernels.java import decode_one
 from store.kernels.jit import kernel
 from store.layout import TOPIC_BYTES_MAX
 
-# Which topics multi-dispatch leaves out (Rules.multi_dispatch; format notes §5.4).
+# The topics that multi-dispatch excludes (Rules.multi_dispatch; format notes §5.4).
 MULTI_OFF, MULTI_ALL, MULTI_WITHOUT_RETRY, MULTI_WITHOUT_TIMER, MULTI_WITHOUT_SYSTEM = range(5)
 
-# What topic_kind tells, as bits.
+# The bits of topic_kind.
 IS_SCHEDULE, IS_EXCLUDED, IS_UNUSABLE = 1, 2, 4
 
 
 def name_bytes(text: str) -> NDArray[np.uint8]:
-    """Return a name as a kernel compares it."""
+    """Return a name as bytes for a kernel to compare."""
     return np.frombuffer(text.encode(), np.uint8)
 
 
@@ -34,7 +34,7 @@ _SLASH, _DOT = ord("/"), ord(".")
 
 @kernel
 def starts_with(buf: NDArray[np.uint8], at: int, end: int, prefix: NDArray[np.uint8]) -> bool:
-    """Tell whether ``buf[at:end]`` starts with a prefix."""
+    """Return whether ``buf[at:end]`` starts with a prefix."""
     if end - at < len(prefix):
         return False
     for i in range(len(prefix)):
@@ -64,9 +64,9 @@ def topic_kind(buf: NDArray[np.uint8], at: int, end: int, multi_dispatch: int) -
 
 @kernel
 def can_name_directory(buf: NDArray[np.uint8], begin: int, end: int) -> bool:
-    """Tell whether the decoded topic can name the directory of its queues."""
+    """Return whether the decoded topic can name the directory of its queues."""
     at, size = begin, 0
-    part, dots = begin, 0  # where the path component began, how many dots it has
+    part, dots = begin, 0  # the begin of the path component, and how many dots it has
     while at < end:
         byte = buf[at]
         if byte == 0:

@@ -204,11 +204,11 @@ def _mended(
     if not len(data) or data.max() < _ASCII_END:
         return offsets, data
     sizes = np.empty(len(offsets) - 1, np.int64)
-    if not mk.mended_sizes(data, offsets, sizes):
+    if not mk.sanitized_sizes(data, offsets, sizes):
         return offsets, data
     new_offsets = _offsets(sizes)
     out = np.empty(new_offsets[-1], np.uint8)
-    mk.mend_utf8(data, offsets, out)
+    mk.sanitize_utf8(data, offsets, out)
     return new_offsets, out
 
 

@@ -37,7 +37,7 @@ from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
 from store.reads.query_message import KEY_TYPE, Query, QueryResult, query_message
 from store.root.config import check_last_record, config_of
 from store.root.progress import read_progress_view
-from store.unsupported import refuse_foreign_store
+from store.unsupported import refuse_unsupported_store
 
 _WAITED_FOR = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
@@ -89,7 +89,7 @@ class MessageStore(ConsistentReads):
         dispatched = read_progress_view(target)
         if dispatched is None:
             config = load_config(root, conf, broker_version)
-            refuse_foreign_store(root, config)
+            refuse_unsupported_store(root, config)
         else:
             config = config_of(dispatched, root, conf, broker_version)
         store = cls(root, target, config)

@@ -48,7 +48,7 @@ def recover(
     from checkpoints.root import DispatchRoot
     from checkpoints.settings import resolve_config
     from store.root.progress import read_progress_view
-    from store.unsupported import refuse_foreign_store, require_log_files
+    from store.unsupported import refuse_unsupported_store, require_log_files
 
     if not output.is_dir() or is_empty(output):
         raise ConfigError(
@@ -56,7 +56,7 @@ def recover(
             "builds a new OUTPUT"
         )
     config = resolve_config(store, output, broker_conf, broker_version)
-    refuse_foreign_store(store, config)
+    refuse_unsupported_store(store, config)
     if read_progress_view(output) is None:
         require_log_files(store, config)
     if not as_json:

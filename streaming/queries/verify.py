@@ -16,7 +16,7 @@ from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import ConfigError, DamageError
 from store.layout import ABORT_FILE
 from store.root.config import other_store
-from store.unsupported import refuse_foreign_store, require_log_files
+from store.unsupported import refuse_unsupported_store, require_log_files
 from streaming.queries.feed import Feed, threads_feed
 from streaming.sinks.compare import CompareSink, Report
 
@@ -80,7 +80,7 @@ def verify(
     for path in (store_root, output):
         if not path.is_dir():
             raise ConfigError(f"{path} is not a directory")
-    refuse_foreign_store(store_root, config)
+    refuse_unsupported_store(store_root, config)
     progress = read_progress(output)
     if progress is None:
         require_log_files(store_root, config)

@@ -40,7 +40,7 @@ from store.io.mapped_file import map_file
 from store.layout import ABORT_FILE
 from store.reads.arrow import BodyLimits, message_batches
 from store.reads.arrow_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
-from store.unsupported import refuse_foreign_store, require_log_files
+from store.unsupported import refuse_unsupported_store, require_log_files
 from streaming.sources.known_topics import check_topics, warn_of_unlisted
 from streaming.sources.log_stream import (
     RANGE_BYTES_MIN,
@@ -151,7 +151,7 @@ class _MessageRows:
         store_root, config = Path(self.options.store_root), self.config()
         if not store_root.is_dir():
             raise ConfigError(f"{store_root} is not a directory: give a broker's storePathRootDir")
-        refuse_foreign_store(store_root, config)
+        refuse_unsupported_store(store_root, config)
         return LogStream(
             store_root,
             config,

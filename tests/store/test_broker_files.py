@@ -1,4 +1,4 @@
-"""The broker's JSON files: real ones, fastjson's integer keys, and what a crash leaves of them."""
+"""The broker's JSON files: real ones, fastjson's integer keys, and the remains of a crash."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_the_files_of_a_real_broker_are_read(golden: Golden) -> None:
 
 
 @stores("g4b")
-def test_a_backup_holds_what_was_before(golden: Golden, tmp_path: Path) -> None:
+def test_a_backup_holds_the_previous_version(golden: Golden, tmp_path: Path) -> None:
     backup = (golden.store_root / "config/delayOffset.json.bak").read_bytes()
     write(tmp_path, "delayOffset.json.bak", backup)
     file = read_delay_offsets(tmp_path)
@@ -84,12 +84,12 @@ def test_integer_keys_need_no_quotes(text: str, value: object) -> None:
         (OFFSETS[:-5].encode(), "torn ("),
         (b"\xff\xfe", "torn ("),
         (b"[" * 100_000, "torn ("),
-        (b"[]", "not as a broker writes it (it is no object)"),
-        (b'{"offsetTable":[]}', "not as a broker writes it (offsetTable is no object)"),
+        (b"[]", "not as a broker writes it (it is not an object)"),
+        (b'{"offsetTable":[]}', "not as a broker writes it (offsetTable is not an object)"),
         (b'{"offsetTable":{"T@G":{0:"x"}}}', "not as a broker writes it (T@G holds 'x'"),
     ],
 )
-def test_a_torn_file_is_read_from_its_backup_and_told(
+def test_a_torn_file_is_reported_and_read_from_its_backup(
     tmp_path: Path, torn: bytes, words: str
 ) -> None:
     write(tmp_path, "consumerOffset.json", torn)
@@ -121,7 +121,7 @@ def test_lmq_offsets_are_read_where_a_broker_keeps_them(tmp_path: Path) -> None:
     assert read_consumer_offsets(tmp_path).content == []
 
 
-def test_attributes_and_what_is_not_said(tmp_path: Path) -> None:
+def test_attributes_and_missing_values(tmp_path: Path) -> None:
     write(
         tmp_path,
         "topics.json",

@@ -1,4 +1,4 @@
-"""Settings that no broker could run with are refused, with the reason."""
+"""Settings with which no broker could run are refused, with the reason."""
 
 import subprocess
 import sys
@@ -60,7 +60,7 @@ def run_reput(*arguments: object) -> tuple[int, float]:
 import resource, sys
 from streaming.cli import run
 code = run(sys.argv[1:])
-kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)  # a rebuild has processes of its own
+kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)  # a rebuild starts processes
 print(max(resource.getrusage(kind).ru_maxrss for kind in kinds) / 1024, file=sys.stderr)
 sys.exit(code)
 """

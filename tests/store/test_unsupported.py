@@ -1,4 +1,4 @@
-"""Stores of other kinds are refused when they are opened, and telling so loads no kernel."""
+"""Unsupported kinds of store are refused when they are opened, without loading a kernel."""
 
 import subprocess
 import sys
@@ -21,17 +21,17 @@ def refused(root: Path) -> str:
     return str(caught.value)
 
 
-def test_a_dledger_log_is_known_by_its_entries_and_by_its_directory(tmp_path: Path) -> None:
+def test_a_dledger_log_is_detected_by_its_entries_and_by_its_directory(tmp_path: Path) -> None:
     data = build_log([Message()] * 3, FILE_SIZE)[0]
     write_log({0: (ENTRY_HEADER + data)[:FILE_SIZE]}, tmp_path / "commitlog")
     (tmp_path / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
-    assert "its records lie in DLedger entries" in refused(tmp_path)
+    assert "its records are inside DLedger entries" in refused(tmp_path)
     (tmp_path / "commitlog").rename(tmp_path / "dledger-n0")
     assert "dledger-n0 is a DLedger log" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("size", [0, 1, 50, FILE_SIZE])
-def test_a_short_or_blank_first_file_is_no_dledger_log(tmp_path: Path, size: int) -> None:
+def test_a_short_or_blank_first_file_is_not_a_dledger_log(tmp_path: Path, size: int) -> None:
     write_log({0: bytes(size)}, tmp_path / "commitlog")
     (tmp_path / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
     MessageStore.open(tmp_path).close()

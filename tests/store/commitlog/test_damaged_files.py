@@ -74,7 +74,7 @@ def test_a_name_that_is_no_offset_is_refused(store: Store) -> None:
 def test_a_file_size_that_does_not_fit_the_names_is_refused(store: Store) -> None:
     store.write(FILES)
     config = replace(CONFIG, mapped_file_size_commit_log=1000)
-    with pytest.raises(DamageError, match=r"no multiple of the file size 1000.*broker"):
+    with pytest.raises(DamageError, match=r"not begin at a multiple of the file size 1000.*broker"):
         dispatch_all(store.root, store.output, config)
     assert tree(store.output).keys() <= {"lock"}
 

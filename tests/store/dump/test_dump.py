@@ -1,4 +1,4 @@
-"""A dump of a damaged file tells where, and shows all that is not."""
+"""A dump of a damaged file reports the damage, and shows everything else."""
 
 import struct
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def copy(made: Path, tmp_path: Path) -> Callable[[str], tuple[Path, bytearray]]:
         (100, "does not match its CRC"),
     ],
 )
-def test_a_log_goes_on_at_the_next_record(
+def test_a_log_continues_at_the_next_record(
     copy: Callable[[str], tuple[Path, bytearray]], at: int, reason: str
 ) -> None:
     path, data = copy("commitlog")
@@ -71,7 +71,7 @@ def test_a_log_goes_on_at_the_next_record(
     assert row.fields["path"] == str(path)
 
 
-def test_a_damage_names_file_and_offset_of_its_stream(made: Path, tmp_path: Path) -> None:
+def test_damage_names_the_file_and_the_offset_in_its_stream(made: Path, tmp_path: Path) -> None:
     second = sorted((made / "commitlog").iterdir())[1]
     data = bytearray(second.read_bytes())
     data[4] ^= 0xFF
@@ -97,7 +97,7 @@ def test_zeros_in_a_log_are_damage_where_records_follow(
     assert (rows[-1].kind, rows[-1].at) == (END, records[1])
 
 
-def test_a_torn_last_record_is_told(copy: Callable[[str], tuple[Path, bytearray]]) -> None:
+def test_a_torn_last_record_is_reported(copy: Callable[[str], tuple[Path, bytearray]]) -> None:
     path, data = copy("commitlog")
     records = records_of(data)
     last, end = records[-2], records[-1]
@@ -107,7 +107,7 @@ def test_a_torn_last_record_is_told(copy: Callable[[str], tuple[Path, bytearray]
         rows = dumped(path)
         if damages(rows) == [(last, None)]:
             continue
-        # What is missing is in the properties, which nothing protects.
+        # The missing bytes are properties, which no checksum covers.
         assert [row.at for row in rows if row.kind == "record" and row.fields["note"]] == [last]
         assert written >= end - last - len(encode_properties(MESSAGES[0].properties))
 
@@ -131,7 +131,7 @@ def test_each_flipped_byte_of_a_log_costs_one_record_at_most(
         assert hit in [at for at, _ in damages(rows)] or hit in found(rows, "record")
 
 
-def test_a_blank_that_names_another_size_is_remarked(
+def test_a_blank_of_another_size_gets_a_note(
     copy: Callable[[str], tuple[Path, bytearray]],
 ) -> None:
     path, data = copy("commitlog")
@@ -143,7 +143,7 @@ def test_a_blank_that_names_another_size_is_remarked(
     assert blank.fields["note"].startswith(f"{FILE_SIZE - blank.at} bytes remain")
 
 
-def test_a_unit_that_is_none_is_told_and_the_next_one_shown(
+def test_an_invalid_unit_is_reported_and_the_next_one_shown(
     copy: Callable[[str], tuple[Path, bytearray]],
 ) -> None:
     path, data = copy("consumequeue/T/0")
@@ -162,7 +162,7 @@ def test_a_unit_that_is_none_is_told_and_the_next_one_shown(
     assert [(row.at, row.fields["size"]) for row in rows if row.kind == END] == [(40, 53)]
 
 
-def test_a_unit_that_steps_back_is_remarked(
+def test_a_unit_that_steps_back_gets_a_note(
     copy: Callable[[str], tuple[Path, bytearray]],
 ) -> None:
     path, data = copy("consumequeue/T/0")
@@ -172,7 +172,7 @@ def test_a_unit_that_steps_back_is_remarked(
     assert notes == [40]
 
 
-def test_an_ext_file_goes_on_at_the_next_unit(
+def test_an_ext_file_continues_at_the_next_unit(
     copy: Callable[[str], tuple[Path, bytearray]],
 ) -> None:
     path, data = copy("consumequeue_ext/T/0")
@@ -185,7 +185,7 @@ def test_an_ext_file_goes_on_at_the_next_unit(
     assert found(rows, "end_mark") == [80]
 
 
-def test_slots_and_entries_that_cannot_be_are_told(
+def test_invalid_slots_and_entries_are_reported(
     copy: Callable[[str], tuple[Path, bytearray]],
 ) -> None:
     path, data = copy("index")
@@ -204,7 +204,7 @@ def test_slots_and_entries_that_cannot_be_are_told(
     assert found(rows, "entry") == [entries[0], *entries[2:]]
 
 
-def test_entries_that_do_not_fit_the_others_are_remarked(
+def test_inconsistent_entries_get_a_note(
     copy: Callable[[str], tuple[Path, bytearray]],
 ) -> None:
     path, data = copy("index")
@@ -212,7 +212,7 @@ def test_entries_that_do_not_fit_the_others_are_remarked(
     entries = {row.fields["index"]: row for row in rows if row.kind == "entry"}
     assert [row.fields["note"] for row in entries.values()] == [None] * 7
     chained = max(n for n, row in entries.items() if row.fields["prev_index"] > 1)
-    data[entries[chained].at + 3] ^= 0x01  # of its hash: now it falls into another slot
+    data[entries[chained].at + 3] ^= 0x01  # of its hash: it now falls into another slot
     struct.pack_into(">q", data, entries[2].at + 4, 10_000)
     path.write_bytes(data)
     notes = {
@@ -221,11 +221,11 @@ def test_entries_that_do_not_fit_the_others_are_remarked(
         if row.kind == "entry" and row.fields["note"]
     }
     assert list(notes) == [3, chained]
-    assert "lies before that of the entry before" in notes[3]
+    assert "precedes the message of the previous entry" in notes[3]
     assert "another slot" in notes[chained]
 
 
-def test_entries_are_shown_though_the_header_cannot_be(
+def test_entries_are_shown_if_the_header_is_damaged(
     copy: Callable[[str], tuple[Path, bytearray]],
 ) -> None:
     path, data = copy("index")
@@ -237,7 +237,7 @@ def test_entries_are_shown_though_the_header_cannot_be(
     assert found(rows, "entry") == entries
 
 
-def test_an_index_file_that_was_cut_off_shows_what_is_left(
+def test_a_truncated_index_file_shows_its_remaining_entries(
     copy: Callable[[str], tuple[Path, bytearray]],
 ) -> None:
     path, data = copy("index")
@@ -250,7 +250,7 @@ def test_an_index_file_that_was_cut_off_shows_what_is_left(
     assert damages(dumped(path)) == [(0, None)]
 
 
-def test_a_checkpoint_that_was_cut_off_or_overwritten(tmp_path: Path) -> None:
+def test_a_truncated_or_overwritten_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     data = struct.pack(">6q", 5, 6, -7, 0, 8, 0).ljust(4096, b"\0")
     path.write_bytes(data)
@@ -269,7 +269,7 @@ def test_a_checkpoint_that_was_cut_off_or_overwritten(tmp_path: Path) -> None:
 
 @given(data=st.binary(max_size=400), kind=st.sampled_from(FileKind), start=st.integers(0, 400))
 @settings(max_examples=400)
-def test_any_bytes_are_shown_or_told_and_never_twice(
+def test_any_byte_is_shown_or_reported_once(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, kind: FileKind, start: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any"
@@ -287,7 +287,7 @@ def test_any_bytes_are_shown_or_told_and_never_twice(
         assert all(start <= at < len(data) for at in positions)
 
 
-def test_bytes_behind_the_entries_are_told(
+def test_bytes_after_the_entries_are_reported(
     copy: Callable[[str], tuple[Path, bytearray]],
 ) -> None:
     path, data = copy("index")
@@ -297,5 +297,5 @@ def test_bytes_behind_the_entries_are_told(
     path.write_bytes(data)
     rows = dumped(path)
     assert len(found(rows, "entry")) == 3
-    assert "something lies behind" in rows[-1].fields["reason"]
+    assert "unexpected bytes follow" in rows[-1].fields["reason"]
     assert np.frombuffer(data, np.uint8)[rows[-1].at :].any()

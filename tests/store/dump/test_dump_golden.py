@@ -1,4 +1,4 @@
-"""The rows of real brokers' files say every byte of them that says something."""
+"""The rows of real brokers' files contain every significant byte of them."""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.logs.build import Message, encode
 from tests.support.dumping import rows_of
 
-# Of each kind some: plain, pre-fill, ext with every roll, IPv6 and V2, LMQ, index without entries.
+# Some of each kind: plain, pre-fill, ext with rolls, IPv6 and V2, LMQ, an index without entries.
 GOLDEN = (
     "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g7b", "g10", "v-qoffsets-ext84-5.3.3",
     "v-qoffsets-ext100-4.8.0", "v-index-nokeys-4.8.0", "v-index-times-5.3.3", "v-magic2-5.1.0",
@@ -32,7 +32,7 @@ def store_files(golden: Golden) -> Iterator[tuple[FileKind, Path]]:
 
 
 def rebuilt(dump: Dump, config: StoreConfig) -> bytes:
-    """Lay the structures that rows tell of out again, with formats of this test's own."""
+    """Write the structures of the rows into a file again, with this test's own formats."""
     data = bytearray(dump.size)
     for row in rows_of(dump):
         f = row.fields
@@ -70,7 +70,7 @@ def rebuilt(dump: Dump, config: StoreConfig) -> bytes:
 
 
 def record_bytes(fields: Mapping[str, Any], at: int) -> bytes:
-    """Encode what a row says of a record, but for properties that a mapping cannot say."""
+    """Encode the record of a row, except properties that a mapping cannot represent."""
     hosts = [split_host(fields[name]) for name in ("born_host", "store_host")]
     message = Message(
         topic=fields["topic"],
@@ -105,7 +105,7 @@ def split_host(text: str) -> tuple[bytes, int]:
 
 
 def compared(data: bytes, dump: Dump) -> bytes:
-    """Return a file without what rows do not tell: bodies, properties, and a blank's rest."""
+    """Return a file without what rows omit: bodies, properties, and the rest of a blank."""
     kept = bytearray(data)
     for row in rows_of(dump):
         f = row.fields
@@ -114,7 +114,7 @@ def compared(data: bytes, dump: Dump) -> bytes:
             size = row.at + f["size"] - f["properties_at"]
             kept[f["properties_at"] : row.at + f["size"]] = b"-" * size
             if f["topic"].encode() != data[f["topic_at"] : f["properties_at"] - 2]:
-                assert "\ufffd" in f["topic"]  # cannot be said again
+                assert "\ufffd" in f["topic"]  # cannot be encoded back
         elif row.kind == "blank":
             kept[row.at + 8 :] = bytes(len(kept) - row.at - 8)
     return bytes(kept)
@@ -126,7 +126,7 @@ def compared(data: bytes, dump: Dump) -> bytes:
     ids=archive_name,
     indirect=True,
 )
-def test_the_rows_of_a_real_file_say_all_of_it(golden: Golden) -> None:
+def test_the_rows_of_a_real_file_are_complete(golden: Golden) -> None:
     conf = golden.store_root / "broker.conf"
     kinds = set()
     for kind, path in store_files(golden):
@@ -138,7 +138,7 @@ def test_the_rows_of_a_real_file_say_all_of_it(golden: Golden) -> None:
         assert first.kind is kind
         data = path.read_bytes()
         torn = [row for row in rows_of(dump()) if row.kind == DAMAGE]
-        if torn:  # the crash left it so
+        if torn:  # after the crash
             assert golden.name.startswith("g6")
             continue
         assert rebuilt(first, golden.config) == compared(data, dump()), path

@@ -1,4 +1,4 @@
-"""Which kind a file is of, where a dump begins, and what it names."""
+"""The kind of a file, where a dump begins, and the names of its fields."""
 
 import struct
 from dataclasses import replace
@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_dump_begins_where_it_is_told(made: Path) -> None:
+def test_a_dump_begins_at_the_given_position(made: Path) -> None:
     log = min((made / "commitlog").iterdir())
     records = records_of(log.read_bytes())
     assert found(dumped(log, start=records[2]), "record") == records[2:]
@@ -48,7 +48,7 @@ def test_a_dump_begins_where_it_is_told(made: Path) -> None:
         dump_file(log, start=FILE_SIZE)
 
 
-def test_the_kind_is_told_by_place_or_content(made: Path, tmp_path: Path) -> None:
+def test_the_kind_follows_from_directory_or_content(made: Path, tmp_path: Path) -> None:
     log = min((made / "commitlog").iterdir())
     moved = tmp_path / "moved"
     moved.write_bytes(log.read_bytes())
@@ -76,7 +76,7 @@ def test_the_kind_is_told_by_place_or_content(made: Path, tmp_path: Path) -> Non
     assert [row.kind for row in dumped(unknown, kind=FileKind.INDEX)] == [END]
 
 
-def test_a_moved_second_file_knows_where_it_was(made: Path, tmp_path: Path) -> None:
+def test_a_moved_second_file_keeps_its_offset(made: Path, tmp_path: Path) -> None:
     second = sorted((made / "commitlog").iterdir())[1]
     moved = tmp_path / "moved"
     moved.write_bytes(second.read_bytes())
@@ -97,14 +97,14 @@ def test_settings_come_from_the_root_and_else_must_be_given(made: Path, tmp_path
     assert dumped(moved, broker_conf=conf) == expected
     (tmp_path / "reput").mkdir()
     progress = (made / "reput/progress").read_bytes()
-    (tmp_path / "reput/progress").write_bytes(progress)  # a root of ours knows its own
+    (tmp_path / "reput/progress").write_bytes(progress)  # a root records its own settings
     assert dumped(moved) == expected
     (tmp_path / "reput/progress").write_bytes(progress[:-3])
     with pytest.raises(ConfigError, match="--broker-conf"):
         dump_file(moved)
 
 
-def test_what_a_record_says_is_named(tmp_path: Path) -> None:
+def test_the_values_of_a_record_are_named(tmp_path: Path) -> None:
     message = replace(MESSAGES[0], sys_flag=0x8 | 0x201, store_host=bytes(16), body=b"\0\xff")
     write_log(build_log([message], FILE_SIZE), tmp_path / "commitlog")
     row = dumped(tmp_path / "commitlog" / ("0" * 20))[0]
@@ -114,8 +114,8 @@ def test_what_a_record_says_is_named(tmp_path: Path) -> None:
     assert row.fields["body"].read_body() == b"\0\xff"
 
 
-def test_entries_say_about_when_their_messages_were_stored(made: Path) -> None:
-    """A rolled file's first difference counts from the file before, not from its own begin."""
+def test_entries_show_approximate_store_times(made: Path) -> None:
+    """A rolled file's first difference counts from the previous file, not from its own begin."""
     first, second = sorted((made / "index").iterdir())[:2]
     for path, begin in ((first, 0), (second, 7)):
         rows = [row.fields for row in dumped(path) if row.kind == "entry"]
@@ -125,7 +125,7 @@ def test_entries_say_about_when_their_messages_were_stored(made: Path) -> None:
     assert rows[0]["time_diff_seconds"] == 1
 
 
-def test_units_of_the_schedule_topic_name_their_time(tmp_path: Path) -> None:
+def test_units_of_the_schedule_topic_show_their_due_time(tmp_path: Path) -> None:
     path = tmp_path / "consumequeue/SCHEDULE_TOPIC_XXXX/2" / ("0" * 20)
     path.parent.mkdir(parents=True)
     path.write_bytes(struct.pack(">qiq", 0, 100, 1_700_000_010_000))

@@ -1,4 +1,4 @@
-"""The one door through which files are changed: what each operation does, and how it fails."""
+"""The only module that changes files: what each operation does, and how it fails."""
 
 import errno
 import inspect
@@ -11,6 +11,7 @@ import pytest
 
 from store.errors import RootInUseError, StoreIOError
 from store.io.disk import Disk
+from store.io.disk_primitives import DiskPrimitives
 from tests.support.dispatching import tree
 
 PRIMITIVES = (
@@ -29,7 +30,7 @@ MIB = 1 << 20
 
 
 class CountingDisk(Disk):
-    """Notes the primitives called, and fails one of them when asked to."""
+    """Records the primitives called, and fails one of them if told to."""
 
     sync_threads = 1
 
@@ -39,8 +40,8 @@ class CountingDisk(Disk):
         self.calls: list[str] = []
 
 
-def noted(name: str) -> Callable[..., Any]:
-    """Return a primitive that notes or fails, then does what the disk's does."""
+def recorded(name: str) -> Callable[..., Any]:
+    """Return a primitive that records the call, then fails or calls the disk's own."""
 
     def primitive(self: CountingDisk, *arguments: object) -> object:
         self.calls.append(name)
@@ -52,11 +53,11 @@ def noted(name: str) -> Callable[..., Any]:
 
 
 for _name in PRIMITIVES:
-    setattr(CountingDisk, _name, noted(_name))
+    setattr(CountingDisk, _name, recorded(_name))
 
 
 class SlowDisk(Disk):
-    """Writes a few bytes at a time, as it may near a limit, and is interrupted in between."""
+    """Writes a few bytes at a time, as near a quota, with interrupts in between."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -70,18 +71,16 @@ class SlowDisk(Disk):
         return super()._pwrite(fd, data[: self.most], offset)
 
 
-def test_every_primitive_is_known_here() -> None:
-    text = inspect.getsource(Disk)
-    after = text[text.index("# The primitives:") :]
+def test_every_primitive_is_listed_here() -> None:
     assert list(PRIMITIVES) == [
-        line.split("(")[0].split()[1] for line in after.splitlines() if "    def " in line
+        name for name, value in vars(DiskPrimitives).items() if inspect.isfunction(value)
     ]
 
 
-# --- Files written whole, and what is left unsynced -----------------------------------------------
+# --- Files written whole, and excluded from sync -------------------------------------------------
 
 
-def test_a_file_put_is_there_whole_and_replaces_another(tmp_path: Path) -> None:
+def test_put_writes_a_whole_file_and_replaces_another(tmp_path: Path) -> None:
     (tmp_path / f"f.{os.getpid()}.tmp").write_bytes(b"of a process that was killed")
     for pieces in ([b"1", b"23"], [b"4"], []):
         Disk().put(tmp_path / "f", pieces)
@@ -89,7 +88,7 @@ def test_a_file_put_is_there_whole_and_replaces_another(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
-def test_what_lies_below_a_directory_that_is_left_unsynced_is_not_synced(tmp_path: Path) -> None:
+def test_a_directory_excluded_from_sync_is_not_synced(tmp_path: Path) -> None:
     disk, built = CountingDisk(), tmp_path / "built"
     disk.defer_sync(built)
     disk.create(built / "a" / "f", 10)
@@ -110,7 +109,7 @@ def test_what_lies_below_a_directory_that_is_left_unsynced_is_not_synced(tmp_pat
 # --- Writes ------------------------------------------------------------------------------------
 
 
-def test_a_write_that_stops_short_or_is_interrupted_goes_on(tmp_path: Path) -> None:
+def test_a_short_or_interrupted_write_is_continued(tmp_path: Path) -> None:
     disk = SlowDisk(3)
     disk.create(tmp_path / "f", 20)
     disk.write(tmp_path / "f", 5, b"0123456789")
@@ -120,7 +119,7 @@ def test_a_write_that_stops_short_or_is_interrupted_goes_on(tmp_path: Path) -> N
     assert (tmp_path / "g").read_bytes() == b"abcdefgh"
 
 
-def test_a_write_of_nothing_is_a_full_disk(tmp_path: Path) -> None:
+def test_a_write_of_no_bytes_means_a_full_disk(tmp_path: Path) -> None:
     disk = SlowDisk(0)
     disk.create(tmp_path / "f", 20)
     with pytest.raises(StoreIOError, match=r"cannot write .*f: nothing more") as caught:
@@ -130,13 +129,13 @@ def test_a_write_of_nothing_is_a_full_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("leftover", [b"", b"much longer than what is to be written"])
-def test_replace_takes_no_heed_of_a_temporary_left_behind(tmp_path: Path, leftover: bytes) -> None:
+def test_replace_ignores_the_remains_of_a_temporary_file(tmp_path: Path, leftover: bytes) -> None:
     (tmp_path / "f.tmp").write_bytes(leftover)
     Disk().replace(tmp_path / "f", b"new")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("f", b"new")]
 
 
-def test_what_was_replaced_is_written_by_its_new_content(tmp_path: Path) -> None:
+def test_a_write_after_replace_goes_to_the_new_file(tmp_path: Path) -> None:
     disk = Disk()
     disk.create(tmp_path / "f", 4)
     disk.write(tmp_path / "f", 0, b"old!")
@@ -151,7 +150,7 @@ def test_what_was_replaced_is_written_by_its_new_content(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("begin", [0, 1, 4095, 4096, MIB - 1, 3 * MIB + 7, 8 * MIB, 9 * MIB])
-def test_zero_leaves_what_comes_before(tmp_path: Path, begin: int) -> None:
+def test_zero_keeps_the_bytes_before_begin(tmp_path: Path, begin: int) -> None:
     path, size = tmp_path / "f", 8 * MIB
     content = bytearray(size)
     for at in (0, 4000, MIB - 10, 3 * MIB, 5 * MIB + 123, size - 20):
@@ -184,7 +183,7 @@ def test_zero_reads_and_writes_no_holes_and_no_zeros(tmp_path: Path) -> None:
     assert path.stat().st_blocks * 512 <= 4 * MIB
 
 
-def test_zeros_found_are_synced_too(tmp_path: Path) -> None:
+def test_existing_zeros_are_synced_too(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(10))
     disk = CountingDisk()
     disk.zero(tmp_path / "f", 0)
@@ -201,7 +200,7 @@ def test_zero_needs_a_file(tmp_path: Path) -> None:
 # --- Deletions ---------------------------------------------------------------------------------
 
 
-def test_remove_directory_takes_an_empty_one_only(tmp_path: Path) -> None:
+def test_remove_directory_deletes_only_an_empty_one(tmp_path: Path) -> None:
     disk = CountingDisk()
     disk.create(tmp_path / "a" / "b" / "f", 1)
     disk.remove_directory(tmp_path / "a" / "b")
@@ -218,14 +217,14 @@ def test_remove_directory_takes_an_empty_one_only(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_remove_directory_tells_what_is_no_directory(tmp_path: Path) -> None:
+def test_remove_directory_refuses_a_file(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     with pytest.raises(StoreIOError, match="cannot delete"):
         Disk().remove_directory(tmp_path / "f")
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_is_made_and_goes_again_before_sync_is_not_synced(tmp_path: Path, whole: bool) -> None:
+def test_files_deleted_before_sync_are_not_synced(tmp_path: Path, whole: bool) -> None:
     disk = Disk()
     disk.create(tmp_path / "kept", 1)
     disk.create(tmp_path / "a" / "b" / "f", 1)
@@ -245,14 +244,14 @@ def test_what_is_made_and_goes_again_before_sync_is_not_synced(tmp_path: Path, w
     assert {n: c.size for n, c in tree(tmp_path).items()} == {"a/b/f": 2, "ab": 1, "kept": 1}
 
 
-def test_removing_what_another_process_removed_is_synced(tmp_path: Path) -> None:
+def test_a_deletion_by_another_process_is_synced(tmp_path: Path) -> None:
     disk = CountingDisk()
     disk.remove(tmp_path / "missing")
     disk.sync()
     assert disk.calls == ["_unlink", "_fsync_directory"]
 
 
-def test_what_another_process_changed_in_a_directory_is_settled(tmp_path: Path) -> None:
+def test_changes_by_another_process_in_a_directory_are_synced(tmp_path: Path) -> None:
     disk = CountingDisk()
     disk.include_in_sync(tmp_path)
     disk.include_in_sync(tmp_path / "missing")
@@ -275,9 +274,9 @@ def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
         disk.remove_tree(tmp_path / "a")
 
 
-def test_directories_found_in_a_locked_root_are_made_durable_too(tmp_path: Path) -> None:
+def test_existing_directories_of_a_locked_root_are_synced_too(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    (root / "a" / "b").mkdir(parents=True)  # by a process that was killed before it came to sync
+    (root / "a" / "b").mkdir(parents=True)  # by a process that was killed before its sync
     disk = CountingDisk()
     handle = disk.lock(root / "lock", b"lock")
     disk.sync()
@@ -296,7 +295,7 @@ def test_directories_found_in_a_locked_root_are_made_durable_too(tmp_path: Path)
 
 
 def work(disk: Disk, root: Path) -> None:
-    """Do all that a disk can do, once."""
+    """Perform each operation of a disk once."""
     handle = disk.lock(root / "lock", b"lock")
     try:
         disk.create(root / "a" / "f", 10)
@@ -317,7 +316,7 @@ def work(disk: Disk, root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)
-def test_a_failure_is_told_by_action_and_path(tmp_path: Path, name: str) -> None:
+def test_an_error_names_action_and_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(StoreIOError, match=r"cannot \w+ .*: Input/output error") as caught:
         work(CountingDisk(fails=name), tmp_path / "root")
     assert caught.value.path.is_relative_to(tmp_path)
@@ -328,7 +327,7 @@ def test_a_failure_is_told_by_action_and_path(tmp_path: Path, name: str) -> None
     work(Disk(), tmp_path / "again")
 
 
-def test_a_lock_of_another_process_is_told_as_such(tmp_path: Path) -> None:
+def test_a_lock_of_another_process_means_root_in_use(tmp_path: Path) -> None:
     disk = Disk()
     handle = disk.lock(tmp_path / "lock", b"lock")
     with pytest.raises(RootInUseError):

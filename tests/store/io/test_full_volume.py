@@ -1,7 +1,7 @@
-"""A root on a full file system of memory (tmpfs).
+"""A root on a full file system in memory (tmpfs).
 
-There is no page for a hole then: a map that shows one ends the process (SIGBUS), so the root is
-read in a process of its own.
+No page can be allocated for a hole there: reading one through a map kills the process (SIGBUS), so
+the root is read in a separate process.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tests.support.dispatching import dispatch_all
 from tests.support.volume import mount_tmpfs
 
 VOLUME = 24 << 20
-# Sparse as a broker's: a queue file is longer than what is stored of it, a slot table hardly used.
+# Sparse like a broker's: a queue file is longer than its content, a slot table is almost unused.
 CONF = {
     "mappedFileSizeCommitLog": "4096",
     "maxHashSlotNum": "1000000",
@@ -56,7 +56,7 @@ main()
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Path]:
-    """Mount one."""
+    """Mount a small tmpfs."""
     path = tmp_path / "volume"
     mount_tmpfs(path, VOLUME)
     yield path
@@ -64,14 +64,14 @@ def volume(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Write until nothing more fits."""
+    """Write until the volume is full."""
     with path.open("wb", buffering=0) as f, contextlib.suppress(OSError):
         while True:
             f.write(bytes(4096))
     assert os.statvfs(path).f_bavail == 0
 
 
-def test_reads_need_no_room(tmp_path: Path, volume: Path) -> None:
+def test_reads_need_no_space(tmp_path: Path, volume: Path) -> None:
     root, output = make_store(tmp_path / "store", numbered(200), CONFIG), volume / "out"
     (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
     dispatch_all(root, output, CONFIG)

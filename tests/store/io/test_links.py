@@ -1,4 +1,4 @@
-"""Links below ``consumequeue`` are refused by name: neither followed nor passed over."""
+"""Links below ``consumequeue`` are refused by name: neither followed nor skipped."""
 
 import errno
 import json
@@ -53,12 +53,12 @@ WALKS: dict[str, Callable[[tuple[Path, Path]], object]] = {
     "list_queues": lambda roots: list(list_queues(roots[1] / "consumequeue")),
     "topics": ask_topics,
     "queues": ask_queues,
-    "dispatch": lambda roots: dispatch_anew(*roots),
+    "dispatch": lambda roots: dispatch_again(*roots),
 }
 
 
-def dispatch_anew(store_root: Path, output: Path) -> None:
-    """Let a dispatch adopt the root, which visits all queues."""
+def dispatch_again(store_root: Path, output: Path) -> None:
+    """Make a dispatch adopt the root, which visits all queues."""
     (output / "checkpoint").write_bytes(bytes(4096))
     dispatch_all(store_root, output, CONFIG)
 
@@ -116,7 +116,7 @@ def test_the_directory_that_is_walked_may_be_a_link(roots: tuple[Path, Path]) ->
 
 @pytest.fixture
 def deep(roots: tuple[Path, Path]) -> Iterator[int]:
-    """Make more directories in each other than Python calls may be nested."""
+    """Nest directories deeper than the recursion limit."""
     at, made = roots[1] / "consumequeue", []
     for _ in range(1200):
         at /= "d"

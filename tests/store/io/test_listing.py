@@ -1,4 +1,4 @@
-"""Entries with the name of a store's file that are no readable regular file: errors by name."""
+"""Entries named like a store's file but not readable regular files: errors that name them."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ENTRIES)
 @pytest.mark.parametrize("at", [0, -1])
-def test_an_entry_of_the_log_is_never_passed_over(log: Path, kind: str, at: int) -> None:
+def test_an_entry_of_the_log_is_never_skipped(log: Path, kind: str, at: int) -> None:
     make_entry, reason = ENTRIES[kind]
     path = sorted(log.iterdir())[at]
     opened, unchanged = CommitLog([log], CONFIG), CommitLog([log], CONFIG)
@@ -53,7 +53,7 @@ def test_an_entry_of_the_log_is_never_passed_over(log: Path, kind: str, at: int)
         assert raised.value.path == path
 
 
-def test_a_file_of_the_log_may_be_a_link(log: Path, tmp_path: Path) -> None:
+def test_a_log_file_may_be_a_link(log: Path, tmp_path: Path) -> None:
     before = CommitLog([log], CONFIG).max_offset()
     path = min(log.iterdir())
     shutil.move(path, tmp_path / "elsewhere")
@@ -72,14 +72,14 @@ def test_a_directory_of_the_log_that_is_a_dangling_link_is_not_empty(log: Path) 
 
 @pytest.mark.parametrize("name", [".copy", "notes"])
 @pytest.mark.parametrize("kind", ["dangling", "fifo", "directory"])
-def test_other_names_are_passed_over(log: Path, name: str, kind: str) -> None:
+def test_other_names_are_skipped(log: Path, name: str, kind: str) -> None:
     before = CommitLog([log], CONFIG).max_offset()
     ENTRIES[kind][0](log / name)
     assert CommitLog([log], CONFIG).max_offset() == before
 
 
 @pytest.mark.parametrize("kind", [*ENTRIES, "link"])
-def test_queue_and_index_files_are_no_links(tmp_path: Path, kind: str) -> None:
+def test_queue_and_index_files_must_not_be_links(tmp_path: Path, kind: str) -> None:
     (tmp_path / "file").write_bytes(bytes(100))
     for name, read in (
         (NAME, lambda: MappedFileQueue([tmp_path / "d"], 100)),

@@ -1,4 +1,4 @@
-"""Another file renamed to the name of a log's file, as a copy kept in step by rsync has them."""
+"""Log files replaced by renaming, as rsync does when it updates a copy."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def messages(count: int, text: str) -> list[Message]:
 
 
 def replace_log(directory: Path, count: int, text: str) -> None:
-    """Rename the files of another log to the names of this one's."""
+    """Replace the files of a log by those of another, by renaming."""
     new = directory.with_name("new")
     write_log(build_log(messages(count, text), FILE_SIZE), new)
     for path in sorted(new.iterdir()):
@@ -49,7 +49,7 @@ def test_new_records_are_seen(tmp_path: Path) -> None:
     assert (log.max_offset(), planner.end()) == (fresh, fresh)
 
 
-def test_another_log_is_noticed_while_running(tmp_path: Path) -> None:
+def test_a_replaced_log_is_detected_while_running(tmp_path: Path) -> None:
     directory = tmp_path / "store" / "commitlog"
     write_log(build_log(messages(3, "m"), FILE_SIZE), directory)
     root = DispatchRoot.open(tmp_path / "out", tmp_path / "store", CONFIG, disk=HastyDisk())
@@ -61,13 +61,13 @@ def test_another_log_is_noticed_while_running(tmp_path: Path) -> None:
             sink.apply(list(Scanner(CONFIG).read(part)))
 
     dispatch()
-    replace_log(directory, 120, "x")  # goes on in a second file
+    replace_log(directory, 120, "x")  # continues in a second file
     with pytest.raises(DamageError, match="the log changed"):
         dispatch()
     sink.close()
 
 
-def test_an_unfinished_copy_is_no_file_of_the_log(tmp_path: Path) -> None:
+def test_an_unfinished_copy_is_not_a_log_file(tmp_path: Path) -> None:
     write_log(build_log(messages(3, "m"), FILE_SIZE), tmp_path / "commitlog")
     (tmp_path / "commitlog" / f".{0:020d}.Xa81Zq").write_bytes(b"half")
     assert len(CommitLog([tmp_path / "commitlog"], CONFIG).files) == 1

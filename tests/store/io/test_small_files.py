@@ -1,4 +1,4 @@
-"""Small files that are read whole: regular ones of bounded size, and parsed in linear time."""
+"""Small files are read whole: only regular files of bounded size, parsed in linear time."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_a_link_to_a_regular_file_is_followed(tmp_path: Path) -> None:
         read_small_file(tmp_path / "link", 2_999_999)
 
 
-def test_dump_refuses_what_is_no_regular_file(
+def test_dump_refuses_anything_but_a_regular_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fifo(tmp_path / "fifo")
@@ -101,7 +101,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_text_is_refused_in_linear_time(text: str) -> None:
-    """In quadratic time, these megabytes would take hours."""
+    """In quadratic time, parsing these megabytes would take hours."""
     with pytest.raises((ValueError, RecursionError)):
         parse_fastjson(text * 20)
 
@@ -136,7 +136,7 @@ def test_a_long_table_is_as_wide_as_its_cells(capfd: pytest.CaptureFixture[str])
     assert len(cells) == 3000
 
 
-def test_a_config_file_that_is_no_file_is_a_config_error_in_the_command(tmp_path: Path) -> None:
+def test_a_config_file_that_is_not_a_file_is_a_config_error_in_the_command(tmp_path: Path) -> None:
     fifo(tmp_path / "fifo")
     write_log(build_log([Message()], 4096), tmp_path / "commitlog")
     (tmp_path / "broker.conf").write_text("mappedFileSizeCommitLog=4096\n")

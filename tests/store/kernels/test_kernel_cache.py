@@ -1,4 +1,4 @@
-"""Kernels where their cache cannot be written: they use a copy, or are compiled and say so."""
+"""Kernels whose cache cannot be written: loaded from a copy, or compiled with a warning."""
 
 import os
 import shutil
@@ -15,11 +15,11 @@ print(crc32(numpy.frombuffer(b"123456789", numpy.uint8), 0, 9))
 """
 
 
-def test_kernels_load_where_no_cache_can_be_written(tmp_path: Path) -> None:
+def test_kernels_load_without_a_writable_cache(tmp_path: Path) -> None:
     (source,) = store.__path__
     kernels = tmp_path / "store" / "kernels"
     shutil.copytree(source, tmp_path / "store", ignore=shutil.ignore_patterns("__pycache__"))
-    (kernels / "__pycache__").touch()  # whoever may write anywhere cannot write below a file
+    (kernels / "__pycache__").touch()  # even root cannot write below a file
     nowhere = {"HOME": str(kernels / "jit.py"), "XDG_CACHE_HOME": str(kernels / "jit.py")}
     done = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM],
@@ -38,7 +38,7 @@ os.access = lambda path, mode: "store/kernels" not in str(path)
 """
 
 
-def test_compiled_kernels_that_cannot_be_written_are_used_from_a_copy(tmp_path: Path) -> None:
+def test_a_read_only_cache_is_used_through_a_copy(tmp_path: Path) -> None:
     (source,) = store.__path__
     shutil.copytree(source, tmp_path / "store", ignore=shutil.ignore_patterns("__pycache__"))
     user = {"XDG_CACHE_HOME": str(tmp_path / "user"), "PYTHONPATH": str(tmp_path)}
@@ -54,29 +54,29 @@ def test_compiled_kernels_that_cannot_be_written_are_used_from_a_copy(tmp_path: 
 
     assert "data saved to" in run(PROGRAM)
     assert not (tmp_path / "user").exists()
-    said = run(READ_ONLY + PROGRAM)
-    assert f"data loaded from '{tmp_path}/user/reput/numba-" in said
-    assert "saved" not in said
-    assert run(READ_ONLY + PROGRAM) == said  # the copy is made once
+    output = run(READ_ONLY + PROGRAM)
+    assert f"data loaded from '{tmp_path}/user/reput/numba-" in output
+    assert "saved" not in output
+    assert run(READ_ONLY + PROGRAM) == output  # the copy is made once
     assert len(list((tmp_path / "user" / "reput").iterdir())) == 1
 
 
-ANNOUNCED = """
+LOG_INFO = """
 import logging
 logging.basicConfig(format="%(message)s")
 logging.getLogger("store.kernels").setLevel(logging.INFO)
 """
 
 
-def test_compiling_is_announced_once_and_loading_is_not(tmp_path: Path) -> None:
+def test_compilation_is_logged_once_and_loading_is_not(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    program = f"{ANNOUNCED}{PROGRAM}\nfrom store.kernels.java import is_blank\n"
+    program = f"{LOG_INFO}{PROGRAM}\nfrom store.kernels.java import is_blank\n"
     program += "is_blank(numpy.zeros(1, numpy.uint8), 0, 1)\n"
 
-    def said() -> str:
+    def messages() -> str:
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return done.stderr
 
-    assert said() == "compiling kernels, once, about 20 s\n"
-    assert said() == ""
+    assert messages() == "compiling kernels, once, about 20 s\n"
+    assert messages() == ""

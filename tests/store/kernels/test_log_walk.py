@@ -1,4 +1,4 @@
-"""Walking the chain of records, against a twin that judges each record by itself."""
+"""Walking the chain of records, against a twin that checks each record by itself."""
 
 from random import Random
 
@@ -21,26 +21,26 @@ EVERY = 300
 def plain_walk(
     buf: NDArray[np.uint8], span: tuple[int, int, int], rules: Rules, *, live: bool
 ) -> tuple[WalkEnd, list[int]]:
-    """Walk as the kernel does, but ask of each record whether it is complete."""
+    """Walk like the kernel, but check of each record whether it is complete."""
     base, at, end = span
     last, begin = -1, at
-    marks: list[int] = []
+    cuts: list[int] = []
     while at < end:
         parts = check_record(buf, at, base, rules)
         if parts.reason != rk.OK:
-            return WalkEnd(parts.reason, at, last, len(marks)), marks
+            return WalkEnd(parts.reason, at, last, len(cuts)), cuts
         if live and not is_complete(buf, at, base, rules):
-            return WalkEnd(rk.EMPTY, at, last, len(marks)), marks
+            return WalkEnd(rk.EMPTY, at, last, len(cuts)), cuts
         last, at = at, parts.end
         if at - begin >= EVERY:
-            marks.append(at)
+            cuts.append(at)
             begin = at
-    return WalkEnd(rk.OK, at, last, len(marks)), marks
+    return WalkEnd(rk.OK, at, last, len(cuts)), cuts
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["closed", "live"])
 @pytest.mark.parametrize("prop_crc", [False, True], ids=["", "property CRC"])
-def test_a_walk_ends_where_asking_of_each_record_ends_it(prop_crc: bool, live: bool) -> None:
+def test_a_walk_ends_where_checking_each_record_ends_it(prop_crc: bool, live: bool) -> None:
     rules = scan_rules(StoreConfig(enabled_append_prop_crc=prop_crc))
     ends_in_zeros = [Message(), Message(properties=bytes(9)), Message(properties=b"TAGS\x01T\0\0")]
     random = Random(11)
@@ -54,10 +54,10 @@ def test_a_walk_ends_where_asking_of_each_record_ends_it(prop_crc: bool, live: b
             buf = np.frombuffer(data[:cut].ljust(FILE_SIZE, b"\0"), np.uint8)
             stop = FILE_SIZE if cut % 3 else random.randrange(FILE_SIZE)
             span = (base, 0, stop)
-            marks = np.empty(FILE_SIZE, np.int64)
-            end = walk(buf, span, rules, live, (marks, EVERY))
-            expected, expected_marks = plain_walk(buf, span, rules, live=live)
+            cuts = np.empty(FILE_SIZE, np.int64)
+            end = walk(buf, span, rules, live, (cuts, EVERY))
+            expected, expected_cuts = plain_walk(buf, span, rules, live=live)
             assert expected == end, f"file {base} cut off at {cut}"
-            assert expected_marks == marks[: end.cuts].tolist()
+            assert expected_cuts == cuts[: end.cuts].tolist()
             reasons.add(end.reason)
     assert reasons >= {rk.OK, rk.BLANK, rk.EMPTY}

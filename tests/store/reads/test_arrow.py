@@ -223,10 +223,10 @@ def test_malformed_utf8_is_mended_as_java_decodes_it(texts: list[bytes]) -> None
     offsets = np.cumsum([0, *map(len, texts)]).astype(np.int32)
     expected = [java.decode(text).encode() for text in texts]
     sizes = np.empty(len(texts), np.int64)
-    assert mk.mended_sizes(data, offsets, sizes) == (expected != texts)
+    assert mk.sanitized_sizes(data, offsets, sizes) == (expected != texts)
     assert sizes.tolist() == [len(text) for text in expected]
     out = np.empty(int(sizes.sum()), np.uint8)
-    mk.mend_utf8(data, offsets, out)
+    mk.sanitize_utf8(data, offsets, out)
     assert out.tobytes() == b"".join(expected)
 
 

@@ -26,7 +26,7 @@ def settle(directory: Path) -> None:
 
 def is_asked_again(watch: DirectoryWatch) -> bool:
     changed = watch.may_have_changed()
-    watch.trust()
+    watch.confirm_listing()
     return changed
 
 

@@ -9,11 +9,11 @@ from tests.streaming.cli.test_read_odd import make, numbered
 
 PATHS = {
     "file": "file is not a directory",
-    "file/below": "file is none",
+    "file/below": "file is not one",
     "dangling": "a symbolic link whose target does not exist: nowhere",
-    "dangling/below": "dangling is none: it is a symbolic link whose target does not exist",
+    "dangling/below": "dangling is not one: it is a symbolic link whose target does not exist",
     "loop": "Too many levels of symbolic links",
-    "loop/below": "loop is none: Too many levels of symbolic links",
+    "loop/below": "loop is not one: Too many levels of symbolic links",
 }
 COMMANDS = {
     "rebuild": [],
