@@ -74,7 +74,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
-    """Where queues ended at some moment: ``keys`` and, in their order, what a QueueEnd has."""
+    """The ends of queues at one moment: ``keys`` and, in their order, the fields of QueueEnd."""
 
     keys: list[QueueKey]
     end: NDArray[np.int64]
@@ -138,15 +138,15 @@ class ConsumeQueueStore:
         state.allocated[numbers] = queues.allocated
         state.ext_count[numbers] = queues.ext_count
 
-    def marks(self, requests: DispatchRequests) -> list[QueueEnd]:
-        """Return where the queues that these requests touch end now."""
+    def ends_touched_by(self, requests: DispatchRequests) -> list[QueueEnd]:
+        """Return the current ends of the queues that these requests touch."""
         keys = [key for key in queues_of(requests) if self._only is None or self._only(key)]
         for key in keys:
             self._number(key, requests)
         return self.ends_of(keys)
 
     def ends_of(self, keys: Iterable[QueueKey]) -> list[QueueEnd]:
-        """Return where those of some queues end now that have been touched since the start."""
+        """Return the current ends of those of ``keys`` that have been touched since the start."""
         numbers, state = self._state.numbers, self._state
         known = [(key, numbers[key]) for key in keys if key in numbers]
         return [
@@ -155,7 +155,7 @@ class ConsumeQueueStore:
         ]
 
     def ends(self) -> QueueEnds:
-        """Return where all queues touched since the start end now."""
+        """Return the current ends of all queues touched since the start."""
         state, count = self._state, len(self._state.numbers)
         arrays = (state.end, state.allocated, state.ext_count)
         return QueueEnds(list(state.numbers), *(array[:count].copy() for array in arrays))

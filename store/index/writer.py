@@ -81,8 +81,8 @@ class IndexService:
         if self._names:
             self._file = self._load(self.directory / self._names[-1])
 
-    def mark(self) -> IndexEnd:
-        """Return where the index ends now."""
+    def end(self) -> IndexEnd:
+        """Return the current end of the index."""
         if self._file is None:
             return IndexEnd()
         return IndexEnd(self._file.path.name, tuple(self._file.header.tolist()))

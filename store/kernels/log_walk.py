@@ -41,7 +41,7 @@ def walk(
     is noted, as long as the array has room.
     """
     base, at, end = span
-    marks, every = cuts
+    ends, every = cuts
     reason, noted, begin = rk.OK, 0, at
     before, last = np.int64(-1), np.int64(-1)
     while at < end:
@@ -51,12 +51,12 @@ def walk(
             break
         before, last = last, at
         at = parts.end
-        if at - begin >= every and noted < len(marks):
-            marks[noted] = at
+        if at - begin >= every and noted < len(ends):
+            ends[noted] = at
             noted += 1
             begin = at
     if live and last >= 0 and not is_complete(buf, last, base, rules):
-        if noted > 0 and marks[noted - 1] > last:
+        if noted > 0 and ends[noted - 1] > last:
             noted -= 1
         return WalkEnd(rk.EMPTY, last, before, noted)
     return WalkEnd(reason, at, last, noted)

@@ -24,18 +24,18 @@ def plain_walk(
     """Walk as the kernel does, but ask of each record whether it is complete."""
     base, at, end = span
     last, begin = -1, at
-    marks: list[int] = []
+    ends: list[int] = []
     while at < end:
         parts = check_record(buf, at, base, rules)
         if parts.reason != rk.OK:
-            return WalkEnd(parts.reason, at, last, len(marks)), marks
+            return WalkEnd(parts.reason, at, last, len(ends)), ends
         if live and not is_complete(buf, at, base, rules):
-            return WalkEnd(rk.EMPTY, at, last, len(marks)), marks
+            return WalkEnd(rk.EMPTY, at, last, len(ends)), ends
         last, at = at, parts.end
         if at - begin >= EVERY:
-            marks.append(at)
+            ends.append(at)
             begin = at
-    return WalkEnd(rk.OK, at, last, len(marks)), marks
+    return WalkEnd(rk.OK, at, last, len(ends)), ends
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["closed", "live"])
@@ -54,10 +54,10 @@ def test_a_walk_ends_where_asking_of_each_record_ends_it(prop_crc: bool, live: b
             buf = np.frombuffer(data[:cut].ljust(FILE_SIZE, b"\0"), np.uint8)
             stop = FILE_SIZE if cut % 3 else random.randrange(FILE_SIZE)
             span = (base, 0, stop)
-            marks = np.empty(FILE_SIZE, np.int64)
-            end = walk(buf, span, rules, live, (marks, EVERY))
-            expected, expected_marks = plain_walk(buf, span, rules, live=live)
+            ends = np.empty(FILE_SIZE, np.int64)
+            end = walk(buf, span, rules, live, (ends, EVERY))
+            expected, expected_ends = plain_walk(buf, span, rules, live=live)
             assert expected == end, f"file {base} cut off at {cut}"
-            assert expected_marks == marks[: end.cuts].tolist()
+            assert expected_ends == ends[: end.cuts].tolist()
             reasons.add(end.reason)
     assert reasons >= {rk.OK, rk.BLANK, rk.EMPTY}
