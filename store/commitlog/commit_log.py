@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LOG_HINT = "restore the file from a replica or a backup"
 _CONF_HINT = "pass the broker.conf this log was written with (--broker-conf)"
 _CRC_NAME = PROPERTY_CRC.encode()
-_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
+NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 
 
 class CommitLog:
@@ -159,28 +159,28 @@ class CommitLog:
             raise DamageError(message.path, offset, reason)
         return message
 
-    def owned_message(self, said: RecordRef, owner: Owner) -> Message | None:
+    def owned_message(self, ref: RecordRef, owner: Owner) -> Message | None:
         """Return the message that a unit refers to if its record matches the unit.
 
         None means inconclusive: ``message`` raises what is wrong, if anything is.
         """
-        file = self._queue.checked(said.offset - said.offset % self.file_size)
+        file = self._queue.checked(ref.offset - ref.offset % self.file_size)
         if file is None or file.length != self.file_size:
             return None
-        at = said.offset - file.base
-        record = file.map()[at : at + said.size]
-        message = decode_owned(record, said, owner, (file.path, self._splits_properties))
+        at = ref.offset - file.base
+        record = file.map()[at : at + ref.size]
+        message = decode_owned(record, ref, owner, (file.path, self._splits_properties))
         if message is not None and self.config.enabled_append_prop_crc:
-            _check_property_crc(record, said.offset, file.path)
+            _check_property_crc(record, ref.offset, file.path)
         return message
 
-    def owned_store_timestamp(self, said: RecordRef, owner: Owner) -> int | None:
+    def owned_store_timestamp(self, ref: RecordRef, owner: Owner) -> int | None:
         """Return the store time of such a message without reading its body; None as above."""
-        at = said.offset % self.file_size
-        data = self._queue.map_at(said.offset - at)
+        at = ref.offset % self.file_size
+        data = self._queue.map_at(ref.offset - at)
         if data is None or len(data) != self.file_size:
             return None
-        return owned_store_timestamp(data, at, said, owner)
+        return owned_store_timestamp(data, at, ref, owner)
 
     def find_message(self, offset: int) -> Message | None:
         """Return the message whose record begins at ``offset``, None if no record begins there.
@@ -242,7 +242,7 @@ class CommitLog:
         rules = scan_rules(self.config)
         checks_property_crc = is_live and rules.check_property_crc
         rules = rules._replace(check_crc=False, check_property_crc=checks_property_crc)
-        walked: WalkEnd = walk(file.view(), (file.base, begin, end), rules, is_live, _NO_CUTS)
+        walked: WalkEnd = walk(file.view(), (file.base, begin, end), rules, is_live, NO_CUTS)
         return walked
 
 

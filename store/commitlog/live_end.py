@@ -12,17 +12,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
 from store import layout
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import NO_CUTS, CommitLog
 from store.commitlog.scanner import scan_rules
 from store.io.file_system import data_extents
 from store.io.mapped_file import MappedFile
 from store.kernels import record as rk
 from store.kernels.log_walk import WalkEnd, find_record, walk
 
-_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 _STALLED_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
@@ -49,7 +46,7 @@ class LiveEnd:
             return end
         while end < last.base + last.length:
             span = (last.base, end - last.base, last.length)
-            stopped = walk(last.view(), span, self._rules, True, _NO_CUTS)
+            stopped = walk(last.view(), span, self._rules, True, NO_CUTS)
             found = self.record_after(last, stopped) if stopped.reason != rk.BLANK else -1
             if found < 0:
                 return int(last.base + stopped.at)

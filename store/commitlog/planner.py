@@ -58,7 +58,7 @@ class LogPlanner:
         self._range_bytes = range_bytes
         self._rules = scan_rules(commit_log.config)
         self._fast_rules = self._rules._replace(check_crc=False, check_property_crc=False)
-        self._marks = np.empty(_CUTS_MAX, np.int64)
+        self._record_ends = np.empty(_CUTS_MAX, np.int64)
         self._live_end = LiveEnd(commit_log, is_clean)
 
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
@@ -79,15 +79,15 @@ class LogPlanner:
         ranges: list[LogRange] = []
         at = begin
         while at < stop:
-            more, goes_on = self._plan_file(at, stop, until)
+            more, continues = self._plan_file(at, stop, until)
             ranges += more
-            if not more or not goes_on:
+            if not more or not continues:
                 break
             at = more[-1].end
         return Plan(begin, tuple(ranges))
 
-    def cut(self, begin: int, until: int, cut_bytes: int) -> Iterator[LogRange]:
-        """Yield ranges of ``cut_bytes`` from ``begin`` on, without a walk: in order, not tiling.
+    def splits(self, begin: int, until: int, split_bytes: int) -> Iterator[LogRange]:
+        """Yield ranges of ``split_bytes`` from ``begin`` on, without a walk: in order, not tiling.
 
         Only the first range of a file begins at a record. A body may hold a copy of a record, and
         a range damage, so whoever takes them checks that each begins where the one before ended.
@@ -95,14 +95,14 @@ class LogPlanner:
         """
         log = self._log
         log.refresh()
-        until = min(until, log.max_offset() - min(cut_bytes, _TAIL_BYTES))
+        until = min(until, log.max_offset() - min(split_bytes, _TAIL_BYTES))
         while begin < until:
             file = log.find(begin)
             if file is None or file.length != log.file_size:
                 return
             end = file.base + file.length
-            for at in range(begin, min(end, until), cut_bytes):
-                stop = min(at + cut_bytes, end, until)
+            for at in range(begin, min(end, until), split_bytes):
+                stop = min(at + split_bytes, end, until)
                 yield LogRange(at, stop, str(file.path), file.base, at_record=at == begin)
             begin = end
 
@@ -142,35 +142,35 @@ class LogPlanner:
     ) -> tuple[list[LogRange], bool]:
         end = self._walk(file, at, stop, live=False)
         if end.reason == rk.OK:
-            return self._cut(file, at, file.base + end.at, end), True
+            return self._ranges(file, at, file.base + end.at, end), True
         next_base = file.base + self._log.file_size
         if end.reason == rk.BLANK:
-            return self._cut(file, at, next_base, end), True
-        return self._cut(file, at, min(next_base, until), end), False
+            return self._ranges(file, at, next_base, end), True
+        return self._ranges(file, at, min(next_base, until), end), False
 
     def _plan_last(
         self, file: MappedFile, at: int, stop: int, until: int
     ) -> tuple[list[LogRange], bool]:
         """Plan in the file with the live end; here every record is checked wholly."""
         end = self._walk(file, at, stop, live=True)
-        ranges = self._cut(file, at, file.base + end.at, end)
+        ranges = self._ranges(file, at, file.base + end.at, end)
         if end.reason not in (rk.OK, rk.BLANK):
             valid_after = self._live_end.record_after(file, end)
             if valid_after >= 0:
                 beyond = self._walk(file, file.base + valid_after, stop, live=True)
                 reached = min(file.base + max(beyond.at, valid_after), until)
-                ranges += self._cut(file, file.base + end.at, reached, beyond)
+                ranges += self._ranges(file, file.base + end.at, reached, beyond)
         return ranges, False
 
     def _walk(self, file: MappedFile, at: int, stop: int, *, live: bool) -> WalkEnd:
         span = (file.base, at - file.base, min(stop - file.base, file.length))
         rules = self._rules if live else self._fast_rules
-        end: WalkEnd = walk(file.view(), span, rules, live, (self._marks, self._range_bytes))
+        end: WalkEnd = walk(file.view(), span, rules, live, (self._record_ends, self._range_bytes))
         return end
 
-    def _cut(self, file: MappedFile, begin: int, end: int, walked: WalkEnd) -> list[LogRange]:
+    def _ranges(self, file: MappedFile, begin: int, end: int, walked: WalkEnd) -> list[LogRange]:
         """Cut ``[begin, end)`` at the record boundaries that the walk noted."""
-        marks = [file.base + int(m) for m in self._marks[: walked.cuts]]
-        bounds = [begin, *[m for m in marks if begin < m < end], end]
+        record_ends = [file.base + int(at) for at in self._record_ends[: walked.cuts]]
+        bounds = [begin, *[at for at in record_ends if begin < at < end], end]
         path = str(file.path)
         return [LogRange(a, b, path, file.base) for a, b in pairwise(bounds) if a < b]

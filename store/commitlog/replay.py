@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.planner import LogPlanner
-from store.commitlog.scanner import Cut, Damage, LogRange, Scanner
+from store.commitlog.scanner import Damage, LogRange, Scanner, SplitScan
 from store.config import StoreConfig
 from store.errors import DamageError
 
@@ -88,20 +88,20 @@ def scan_in_order(
     """Yield a span in log order: stretches that follow on from one another, and where they end.
 
     The scan ends at the span's end, at the log's end, or with damage, which is the last stretch.
-    Threads scan ranges that are cut by bytes (``LogPlanner.cut``). One that does not begin where
+    Threads scan ranges that are split by bytes (``LogPlanner.splits``). One that does not begin where
     the one before ended is scanned once more; what cannot be scanned so is planned by a walk.
 
     Raises StoreError as the planner and the scanner do.
     """
     at, end = span
-    cuts = planner.cut(at, end, batch_bytes)
-    with closing(_CutsAhead(config, cuts)) as ahead:
+    splits = planner.splits(at, end, batch_bytes)
+    with closing(_ScanAhead(config, splits)) as ahead:
         while at < end:
-            cut = ahead.take(at)
-            if cut is not None and cut.requests and cut.requests[-1].end <= end:
-                at = cut.requests[-1].end
-                yield at, list(cut.requests)
-                if cut.is_whole:
+            scan = ahead.take(at)
+            if scan is not None and scan.requests and scan.requests[-1].end <= end:
+                at = scan.requests[-1].end
+                yield at, list(scan.requests)
+                if scan.is_whole:
                     continue
             plan = planner.plan(at, max_bytes=batch_bytes, until=end)
             if not plan.ranges:
@@ -113,42 +113,42 @@ def scan_in_order(
                 return
 
 
-class _CutsAhead:
-    """Scans cuts in threads, a few ahead of who takes them."""
+class _ScanAhead:
+    """Scans splits in threads, a few ahead of who takes them."""
 
-    def __init__(self, config: StoreConfig, cuts: Iterator[LogRange]) -> None:
+    def __init__(self, config: StoreConfig, splits: Iterator[LogRange]) -> None:
         self.scanner = Scanner(config)  # of the thread that takes
-        self._cuts = cuts
+        self._splits = splits
         self._threads = min(len(os.sched_getaffinity(0)), _THREADS_MAX)
         self._idle: SimpleQueue[Scanner] = SimpleQueue()
         for _ in range(self._threads):
             self._idle.put(Scanner(config))
         self._pool = ThreadPoolExecutor(self._threads, "reput-scan")
-        self._ahead: deque[tuple[LogRange, Future[Cut]]] = deque()
+        self._ahead: deque[tuple[LogRange, Future[SplitScan]]] = deque()
 
-    def take(self, at: int) -> Cut | None:
-        """Return what follows from ``at`` on, a record's begin; None if no cut holds that."""
+    def take(self, at: int) -> SplitScan | None:
+        """Return what follows from ``at`` on, a record's begin; None if no split holds that."""
         while True:
-            for cut in islice(self._cuts, self._threads + 1 - len(self._ahead)):
-                self._ahead.append((cut, self._pool.submit(self._scan, cut)))
+            for split in islice(self._splits, self._threads + 1 - len(self._ahead)):
+                self._ahead.append((split, self._pool.submit(self._scan, split)))
             if not self._ahead or at < self._ahead[0][0].begin:
                 return None
-            cut, scanned = self._ahead.popleft()
-            if at >= cut.end:  # the last record before reaches over all of it
+            split, scanned = self._ahead.popleft()
+            if at >= split.end:  # the last record before reaches over all of it
                 scanned.cancel()
                 continue
             found = scanned.result()
             if found.begin == at:
                 return found
-            return self.scanner.read_cut(replace(cut, begin=at, at_record=True))
+            return self.scanner.read_split(replace(split, begin=at, at_record=True))
 
     def close(self) -> None:
         """End the threads, when each has scanned what it is at."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _scan(self, cut: LogRange) -> Cut:
+    def _scan(self, split: LogRange) -> SplitScan:
         scanner = self._idle.get()
         try:
-            return scanner.read_cut(cut)
+            return scanner.read_split(split)
         finally:
             self._idle.put(scanner)

@@ -26,7 +26,7 @@ from store.kernels.scan import Columns, QueueTable, ScanEnd
 from store.layout import RECORD_MIN_SIZE
 
 CHUNK_BYTES = 4 * 1024 * 1024
-_SETTLE_SECONDS = 0.05  # a failed record is read once more after this
+_RETRY_SECONDS = 0.05  # a failed record is read once more after this
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ Stretch = DispatchRequests | Damage  # what a scan yields: records, or a part th
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SplitScan:
     """What a range that was cut by bytes holds: stretches that tile from a record on.
 
     ``is_whole``: a record begins where the last of them ends, or the log goes on in the next file.
@@ -186,7 +186,7 @@ class Scanner:
                 return
             if retried != at:
                 retried = at
-                time.sleep(_SETTLE_SECONDS)
+                time.sleep(_RETRY_SECONDS)
                 continue
             if reason == rk.INNER_BATCH:
                 raise inner_batch_error(part.path, part.base + at)
@@ -208,25 +208,25 @@ class Scanner:
                 break
         return stretches
 
-    def read_cut(self, cut: LogRange) -> Cut:
+    def read_split(self, split: LogRange) -> SplitScan:
         """Return what a range holds that was cut by bytes, from the first record found in it.
 
         Its last record may end behind it.
         """
         requests: list[DispatchRequests] = []
-        view = _map(cut)
+        view = _map(split)
         if view is None:
-            return Cut(requests)
-        begin, end = cut.begin - cut.base, cut.end - cut.base
-        if not cut.at_record:
-            begin = int(find_record(view, (cut.base, begin, len(view)), self.rules))
+            return SplitScan(requests)
+        begin, end = split.begin - split.base, split.end - split.base
+        if not split.at_record:
+            begin = int(find_record(view, (split.base, begin, len(view)), self.rules))
         if not 0 <= begin < end:
-            return Cut(requests)
-        for stretch, reason in self.chunks(view, cut.base, begin, end):
+            return SplitScan(requests)
+        for stretch, reason in self.chunks(view, split.base, begin, end):
             requests.append(stretch)
             if reason == rk.BLANK:
-                requests[-1] = replace(stretch, end=cut.base + len(view))
-        return Cut(requests, is_whole=reason in (rk.OK, rk.BLANK))
+                requests[-1] = replace(stretch, end=split.base + len(view))
+        return SplitScan(requests, is_whole=reason in (rk.OK, rk.BLANK))
 
     def chunks(
         self, view: NDArray[np.uint8], base: int, begin: int, end: int

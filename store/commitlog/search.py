@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import NO_CUTS, CommitLog
 from store.commitlog.scanner import scan_rules
 from store.errors import ConfigError
 from store.io.mapped_file import MappedFile
@@ -13,7 +11,6 @@ from store.kernels.log_walk import first_stored, walk
 from store.kernels.record import Rules, check_record, read_i64
 
 _TIME_MAX = (1 << 63) - 1
-_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 
 
 def check_boundary(log: CommitLog, offset: int) -> None:
@@ -27,7 +24,7 @@ def check_boundary(log: CommitLog, offset: int) -> None:
         if file is None and offset > log.max_offset():
             raise ConfigError(f"offset {offset} lies beyond the log's end {log.max_offset()}")
         return
-    end = walk(file.view(), (file.base, 0, offset - file.base), _fast_rules(log), True, _NO_CUTS)
+    end = walk(file.view(), (file.base, 0, offset - file.base), _fast_rules(log), True, NO_CUTS)
     if end.reason == rk.OK and file.base + end.at == offset:
         return
     if end.reason == rk.OK:
@@ -84,7 +81,7 @@ def first_stored_after(log: CommitLog, timestamp_ms: int) -> int:
     return first_stored_at(log, timestamp_ms + 1)
 
 
-def asked_offset(log: CommitLog, offset: int | None, timestamp_ms: int | None) -> int | None:
+def requested_offset(log: CommitLog, offset: int | None, timestamp_ms: int | None) -> int | None:
     """Return the offset to begin at that was asked for, by itself or by time; None if none was.
 
     Raises ConfigError for an offset that is not in the log or inside a record.

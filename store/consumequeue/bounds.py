@@ -15,7 +15,7 @@ from store.commitlog.commit_log import CommitLog
 from store.consumequeue.files import ConsumeQueue, Unit
 from store.layout import PRE_BLANK_SIZE
 
-IsOfLog = Callable[[Unit], bool]
+HasRecord = Callable[[Unit], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class QueueSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
+class DispatchLimit:
     """How far a root of ours is; ``is_at_rest`` tells whether nobody is at work on it now."""
 
     reput_from_offset: int
@@ -37,23 +37,23 @@ class Dispatch:
 class QueueBounds:
     """Finds the span of one queue; what was found is kept while nothing around it changes.
 
-    ``is_of_log`` tells whether a unit's record is there and one of this queue.
+    ``has_record`` tells whether a unit's record is there and one of this queue.
     """
 
-    def __init__(self, queue: ConsumeQueue, log: CommitLog, is_of_log: IsOfLog) -> None:
+    def __init__(self, queue: ConsumeQueue, log: CommitLog, has_record: HasRecord) -> None:
         self._queue = queue
         self._log = log
-        self._is_of_log = is_of_log
+        self._is_of_log = has_record
         self._end: tuple[object, int] = (None, 0)
         self._first: tuple[object, int] = (None, 0)
 
-    def find(self, dispatch: Dispatch | None) -> QueueSpan:
+    def find(self, dispatch: DispatchLimit | None) -> QueueSpan:
         """Return the span as the files are now. Raises DamageError."""
         end = self._find_end(dispatch)
         first = self._find_first(end)
         return QueueSpan(min(first, end), end)
 
-    def _find_end(self, dispatch: Dispatch | None) -> int:
+    def _find_end(self, dispatch: DispatchLimit | None) -> int:
         """Return the queue offset behind the last unit that counts, 0 if none does."""
         queue = self._queue
         if queue.begin == queue.allocated:
@@ -74,7 +74,7 @@ class QueueBounds:
         raw = self._queue.raw
         return limit, self._queue.listing, raw(end - 1), raw(end), raw(end + 1)
 
-    def _search_end(self, limit: int, dispatch: Dispatch | None) -> int:
+    def _search_end(self, limit: int, dispatch: DispatchLimit | None) -> int:
         queue = self._queue
         low, high = queue.begin, queue.stored()
         while low < high:
@@ -95,10 +95,10 @@ class QueueBounds:
 
     def _is_current(self, unit: Unit) -> bool:
         """Tell whether a unit at the end of a broker's queue is not stale."""
-        is_gone = unit.commit_log_offset < self._log.min_offset()
-        return unit.size == PRE_BLANK_SIZE or is_gone or self._is_of_log(unit)
+        has_expired = unit.commit_log_offset < self._log.min_offset()
+        return unit.size == PRE_BLANK_SIZE or has_expired or self._is_of_log(unit)
 
-    def _check_end(self, end: int, limit: int, dispatch: Dispatch | None) -> None:
+    def _check_end(self, end: int, limit: int, dispatch: DispatchLimit | None) -> None:
         """Raise DamageError if units behind the end tell that it is none.
 
         The follower is read first: a broker at work writes it last.

@@ -70,7 +70,7 @@ class ConsumeQueue:
         self._stored = 0  # units below are stored; a file may end in a hole
         self._is_checked = False
         self._queue = MappedFileQueue([directory], file_size, are_sparse=True)
-        self._note_listing()
+        self._reset_listing()
 
     # --- the files --------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class ConsumeQueue:
         Raises DamageError, StoreIOError.
         """
         if self._queue.refresh_if_changed():
-            self._note_listing()
+            self._reset_listing()
         if not self._is_checked:
             self.check()
 
@@ -108,7 +108,7 @@ class ConsumeQueue:
         path = begins[-1].path if begins else self.directory
         return DamageError(path, at, f"queue offset {offset}: {reason}", _REBUILD_HINT)
 
-    def _note_listing(self) -> None:
+    def _reset_listing(self) -> None:
         files = self.files
         self.begin = files[0].base // CQ_UNIT_SIZE if files else 0
         self.allocated = (files[-1].base + self.file_size) // CQ_UNIT_SIZE if files else 0
@@ -239,7 +239,7 @@ class ConsumeQueue:
         return data, at - base
 
 
-def queue_end(directory: Path, file_size: int) -> QueueTail | None:
+def queue_tail(directory: Path, file_size: int) -> QueueTail | None:
     """Return the end of the queue in ``directory``, None if it has no unit."""
     if not directory.is_dir():
         return None

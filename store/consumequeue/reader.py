@@ -12,7 +12,7 @@ from store import java
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.owned_record import Owner, RecordRef
 from store.commitlog.record import Message
-from store.consumequeue.bounds import Dispatch, QueueBounds, QueueSpan
+from store.consumequeue.bounds import DispatchLimit, QueueBounds, QueueSpan
 from store.consumequeue.files import ConsumeQueue, Unit, UnitColumns
 from store.errors import DamageError
 from store.io.file_system import link_below
@@ -44,12 +44,12 @@ class QueueReader:
         config = log.config
         self._queue = ConsumeQueue(self.directory, config.mapped_file_size_consume_queue)
         self._queue.check()
-        self._bounds = QueueBounds(self._queue, log, self.is_of_log)
+        self._bounds = QueueBounds(self._queue, log, self.has_record)
         self._ext_root = root / CONSUME_QUEUE_EXT_DIR
         self._ext_directory = queue_directory(self._ext_root, *queue)
         self._ext: MappedFileQueue | None = None
 
-    def refresh(self, dispatch: Dispatch | None) -> None:
+    def refresh(self, dispatch: DispatchLimit | None) -> None:
         """See what was appended and deleted since. Raises DamageError, StoreIOError.
 
         ``dispatch`` is how far the root is, None on a broker's.
@@ -124,7 +124,7 @@ class QueueReader:
             raise self._damage(ref, reason)
         return message
 
-    def is_of_log(self, unit: Unit) -> bool:
+    def has_record(self, unit: Unit) -> bool:
         """Tell whether a unit's record is there, wholly, and one of this queue."""
         if unit.size <= 0 or not self._log.is_within(unit.commit_log_offset + unit.size):
             return False

@@ -18,7 +18,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ConsumeQueueExtWriter
-from store.consumequeue.files import QueueTail, queue_end
+from store.consumequeue.files import QueueTail, queue_tail
 from store.consumequeue.names import check_topic
 from store.errors import DamageError
 from store.io.disk import Disk
@@ -50,7 +50,7 @@ class QueueDrops:
 
 
 @dataclass(slots=True)
-class _State:
+class _TouchedQueues:
     """All queues touched so far, as arrays that grow."""
 
     numbers: dict[QueueKey, int] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class ConsumeQueueStore:
         self._file_size = config.mapped_file_size_consume_queue
         self._disk = disk
         self._only = only
-        self._state = _State()
+        self._state = _TouchedQueues()
         self._ext = (
             ConsumeQueueExtWriter(root, config, disk) if config.enable_consume_queue_ext else None
         )
@@ -169,7 +169,7 @@ class ConsumeQueueStore:
         number = self._state.numbers.get(key)
         if number is None:
             check_topic(key[0], self.directory, requests.begin)
-            tail = queue_end(self._queue_directory(key), self._file_size)
+            tail = queue_tail(self._queue_directory(key), self._file_size)
             ext_count = self._ext.load(key) if self._ext is not None else 0
             number = self._state.add(key, tail, ext_count)
         return number

@@ -27,7 +27,7 @@ from store.io.mapped_file import MappedFile
 _HEADER = layout.struct_of(layout.INDEX_HEADER)
 _SLOT = layout.struct_of(layout.INDEX_SLOT)
 _ENTRY = layout.struct_of(layout.INDEX_ENTRY)
-_COUNT_LOOKS, _COUNT_SECONDS = 5, 0.002
+_COUNT_READS, _COUNT_SECONDS = 5, 0.002
 _REBUILD_HINT = "the index can be rebuilt from the log"
 
 
@@ -78,7 +78,7 @@ class IndexFile:
         self._slot_num = config.max_hash_slot_num
         self._index_num = config.max_index_num
 
-    def is_there(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Tell whether the path still leads to this file."""
         return _identify(self.path) == (self._file.length, self._file.inode)
 
@@ -135,7 +135,7 @@ class IndexFile:
     def _await_count(self, number: int) -> int:
         """Return the header's count; a broker at work writes it a moment after the slots."""
         count = self.header().index_count
-        for _ in range(_COUNT_LOOKS):
+        for _ in range(_COUNT_READS):
             if number < count or number == 0:
                 break
             time.sleep(_COUNT_SECONDS)
@@ -146,14 +146,14 @@ class IndexFile:
         """Raise DamageError if an entry cannot be one that was put here."""
         reason = entry_fault(number, entry)
         if not reason and self.bound is not None:
-            reason = self._misfit(number, entry.phy_offset, self.bound)
+            reason = self._order_fault(number, entry.phy_offset, self.bound)
         if not reason and (entry.key_hash < 0 or entry.key_hash % self._slot_num != slot):
             reason = f"entry {number} (hash {entry.key_hash}) is in the chain of slot {slot}"
         if reason:
             at = layout.index_entry_at(number, self._slot_num)
             raise DamageError(self.path, at, reason, _REBUILD_HINT)
 
-    def _misfit(self, number: int, phy_offset: int, bound: IndexBound) -> str:
+    def _order_fault(self, number: int, phy_offset: int, bound: IndexBound) -> str:
         """Say how an entry of a root of ours is not where it must be, "" if it is.
 
         Entries lie in log order there. A broker's index survives a truncation of its log, so in
@@ -228,7 +228,7 @@ class IndexFiles:
 
     def refresh(self) -> None:
         """See files added, replaced or deleted. Raises StoreIOError."""
-        known = {file.path: file for file in self.files if file.is_there()}
+        known = {file.path: file for file in self.files if file.is_unchanged()}
         paths = list_index_files(self.directory)
         self.files = [known.get(path) or IndexFile(path, self._config) for path in paths]
 

@@ -42,7 +42,7 @@ _NAME_FORMAT = "%Y%m%d%H%M%S%f"
 
 
 @dataclass(slots=True)
-class _FileInWork:
+class _ActiveFile:
     """The newest index file: its header, and its slot table in native byte order."""
 
     path: Path
@@ -76,7 +76,7 @@ class IndexService:
         self._config = config
         self._disk = disk
         self._is_unread = is_unread
-        self._file: _FileInWork | None = None
+        self._file: _ActiveFile | None = None
         self._names = [path.name for path in list_index_files(self.directory)]
         if self._names:
             self._file = self._load(self.directory / self._names[-1])
@@ -127,7 +127,7 @@ class IndexService:
         if self._file is not None:
             self._write_slots(self._file)
 
-    def _put(self, file: _FileInWork, records: PutInput, start: tuple[int, int]) -> tuple[int, int]:
+    def _put(self, file: _ActiveFile, records: PutInput, start: tuple[int, int]) -> tuple[int, int]:
         config = self._config
         count = int(file.header[INDEX_COUNT])
         room = min(config.max_index_num - count, len(records.key_hash) - start[1])
@@ -142,7 +142,7 @@ class IndexService:
             self._write_header(file)
         return end
 
-    def _get_and_create_last(self) -> _FileInWork:
+    def _get_and_create_last(self) -> _ActiveFile:
         """Return the newest file if it has room, else begin the next one."""
         last = self._file
         if last is not None and last.header[INDEX_COUNT] < self._config.max_index_num:
@@ -162,17 +162,17 @@ class IndexService:
         self._disk.create(path, self._file_size())
         self._names.append(path.name)
         slots = np.zeros(self._config.max_hash_slot_num, np.int32)
-        self._file = _FileInWork(path, header, slots)
+        self._file = _ActiveFile(path, header, slots)
         self._write_header(self._file)
         return self._file
 
     def _file_size(self) -> int:
         return layout.index_file_size(self._config.max_hash_slot_num, self._config.max_index_num)
 
-    def _write_header(self, file: _FileInWork) -> None:
+    def _write_header(self, file: _ActiveFile) -> None:
         self._disk.write(file.path, 0, encode_header(file.header, self._config))
 
-    def _write_slots(self, file: _FileInWork) -> None:
+    def _write_slots(self, file: _ActiveFile) -> None:
         """Write back the pages of the slot table that changed, neighbours together."""
         dirty = np.flatnonzero(file.dirty_pages)
         if not len(dirty):
@@ -183,12 +183,12 @@ class IndexService:
             self._disk.write(file.path, layout.index_slot_at(begin), data.data)
         file.dirty_pages[dirty] = 0
 
-    def _load(self, path: Path) -> _FileInWork:
+    def _load(self, path: Path) -> _ActiveFile:
         view = map_index_file(path, self._config)
         header = read_header(view)
         if not self._is_unread:
-            return _FileInWork(path, header, read_slots(path, self._config, np.dtype(np.int32)))
-        file = _FileInWork(path, header, np.zeros(self._config.max_hash_slot_num, np.int32))
+            return _ActiveFile(path, header, read_slots(path, self._config, np.dtype(np.int32)))
+        file = _ActiveFile(path, header, np.zeros(self._config.max_hash_slot_num, np.int32))
         fill_slots(entries_of(view, self._config).view(np.uint8), file.slots)
         file.dirty_pages[np.flatnonzero(file.slots) // SLOTS_PER_PAGE] = 1
         return file

@@ -133,7 +133,7 @@ class Store:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Return an empty store; nothing is waited for before it is looked at again."""
-    monkeypatch.setattr(scan, "_SETTLE_SECONDS", 0)
+    monkeypatch.setattr(scan, "_RETRY_SECONDS", 0)
     monkeypatch.setattr(live_end, "_STALLED_SECONDS", 0)
     return Store(tmp_path / "store", tmp_path / "output")
 

@@ -242,7 +242,7 @@ def documented(column: int) -> dict[str, set[str]]:
 def test_every_flipped_byte_is_found_or_harmless_or_dispatched_as_the_model_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prop_crc: bool
 ) -> None:
-    monkeypatch.setattr(scan, "_SETTLE_SECONDS", 0)
+    monkeypatch.setattr(scan, "_RETRY_SECONDS", 0)
     log = FlippedLog(tmp_path / "store", replace(CONFIG, enabled_append_prop_crc=prop_crc))
     random = Random(3)
     whole = log.expected(log.records)
