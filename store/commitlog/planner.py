@@ -1,10 +1,10 @@
-"""Planning what to read next: ranges of the log that end at record boundaries.
+"""The planner: ranges of the log to read next, which end at record boundaries.
 
-The planner walks the chain of records. In files before the last it trusts the chain (whoever
-reads the range checks each record); in the last file that holds anything, whose end is the live
-end, it applies the whole acceptance rule itself, so that nothing half-written is ever planned.
+The planner walks the chain of records. In files before the last it trusts the chain, since the
+reader of a range checks each record. In the last file that holds data, which contains the live end,
+it applies the full acceptance rule, so that a half-written record is never planned.
 
-Ranges tile the log: each begins where the one before ended, and one that reaches a file's blank
+Ranges tile the log: each begins where the previous one ended, and one that reaches a file's blank
 ends at the next file's base.
 """
 
@@ -27,28 +27,28 @@ from store.kernels.log_walk import WalkEnd, walk
 
 UNLIMITED = 1 << 62
 _CUTS_MAX = 4096
-_TAIL_BYTES = 8 * 1024 * 1024  # before the live end, which is always walked
+_TAIL_BYTES = 8 * 1024 * 1024  # before the live end; they are always walked
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to read from ``begin`` on; ``end`` is the end of the last range (or ``begin``)."""
+    """The ranges to read from ``begin``; ``end`` is the end of the last one, or ``begin``."""
 
     begin: int
     ranges: tuple[LogRange, ...]
 
     @property
     def end(self) -> int:
-        """Where the plan ends: always a record boundary."""
+        """The end of the plan, always a record boundary."""
         return self.ranges[-1].end if self.ranges else self.begin
 
 
 class LogPlanner:
     """Plans ranges of one commit log.
 
-    ``is_clean`` tells whether the log was closed cleanly (no ``abort`` beside it): then a record
-    that fails before others in the last file is damage, else it is the end of the log, which is
-    what a broker cuts off at its next start.
+    ``is_clean`` returns whether the log was closed cleanly (no ``abort`` beside it). If so,
+    a record of the last file that fails before valid ones is damage. Otherwise the log ends before
+    it, and a broker truncates it there at its next start.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class LogPlanner:
         self._live_end = LiveEnd(commit_log, is_clean)
 
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
-        """Plan from ``begin``: about ``max_bytes`` (one record more at most), never past ``until``.
+        """Plan from ``begin``: about ``max_bytes`` (at most one record more), never past ``until``.
 
-        Damage ends a plan: the rest of its file, up to ``until``, is in the plan, and whoever
-        reads it finds the record. An empty plan means that there is nothing new.
+        Damage ends a plan: the plan includes the rest of its file, up to ``until``, and its reader
+        finds the record. An empty plan means that there is nothing new.
         """
         try:
             return self._plan(begin, min(begin + max_bytes, until), until)
@@ -87,11 +87,12 @@ class LogPlanner:
         return Plan(begin, tuple(ranges))
 
     def splits(self, begin: int, until: int, split_bytes: int) -> Iterator[LogRange]:
-        """Yield ranges of ``split_bytes`` from ``begin`` on, without a walk: in order, not tiling.
+        """Yield ranges of ``split_bytes`` from ``begin``, without a walk: in order, but not tiling.
 
-        Only the first range of a file begins at a record. A body may hold a copy of a record, and
-        a range damage, so whoever takes them checks that each begins where the one before ended.
-        They end before the live end, where a plan is needed, and where a file is not as it must be.
+        Only the first range of a file begins at a record. A body may hold a copy of a record, and a
+        range may hold damage, so the caller checks that each scan begins where the previous one
+        ended. The ranges end before the live end, where a plan is needed, and before a file that is
+        missing or has the wrong size.
         """
         log = self._log
         log.refresh()
@@ -107,14 +108,14 @@ class LogPlanner:
             begin = end
 
     def end(self) -> int:
-        """Return the offset where the log ends now (``LiveEnd.find``)."""
+        """Return the current end of the log (``LiveEnd.find``)."""
         self._log.refresh()
         return self._live_end.find()
 
     def _plan_file(self, at: int, stop: int, until: int) -> tuple[list[LogRange], bool]:
-        """Plan within the file of ``at``; tell whether the log may go on behind.
+        """Plan within the file of ``at``; return the ranges, and whether the log may continue.
 
-        No record boundary is known in what cannot be read, so ``until`` alone cuts it.
+        No record boundary is known in a part that cannot be read, so only ``until`` limits it.
         """
         log = self._log
         file, last = log.find(at), log.last_file()
@@ -151,7 +152,7 @@ class LogPlanner:
     def _plan_last(
         self, file: MappedFile, at: int, stop: int, until: int
     ) -> tuple[list[LogRange], bool]:
-        """Plan in the file with the live end; here every record is checked wholly."""
+        """Plan in the file with the live end, checking every record in full."""
         end = self._walk(file, at, stop, live=True)
         ranges = self._ranges(file, at, file.base + end.at, end)
         if end.reason not in (rk.OK, rk.BLANK):
@@ -169,7 +170,7 @@ class LogPlanner:
         return end
 
     def _ranges(self, file: MappedFile, begin: int, end: int, walked: WalkEnd) -> list[LogRange]:
-        """Cut ``[begin, end)`` at the record boundaries that the walk noted."""
+        """Divide ``[begin, end)`` at the record ends that the walk noted."""
         record_ends = [file.base + int(at) for at in self._record_ends[: walked.cuts]]
         bounds = [begin, *[at for at in record_ends if begin < at < end], end]
         path = str(file.path)
