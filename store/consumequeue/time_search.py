@@ -2,8 +2,9 @@
 
 A queue's store times ascend, except where a clock stepped back. Where they ascend, the result
 equals the broker's. Elsewhere several offsets may be right: the result is one of the crossing
-points, always the same one; a broker's result may be none of them. The search of earlier versions starts
-from file modification times, which a copy of a store does not preserve: it is not reproduced.
+points, always the same one; a broker's result may be none of them. The search of earlier versions
+starts from file modification times, which a copy of a store does not preserve: it is not
+reproduced.
 """
 
 from __future__ import annotations
