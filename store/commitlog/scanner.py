@@ -48,7 +48,7 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """``[begin, end)`` of the log cannot be read: where, and why.
+    """An unreadable range ``[begin, end)`` of the log, with its file and the reason.
 
     ``is_lost``: the log has no bytes for it. Otherwise they are damaged.
     """
@@ -79,7 +79,7 @@ class Damage:
         )
 
 
-Stretch = DispatchRequests | Damage  # what a scan yields: records, or an unreadable part
+Stretch = DispatchRequests | Damage  # what a scan yields: records, or an unreadable range
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +133,10 @@ def _multi_dispatch(config: StoreConfig) -> int:
     return tk.MULTI_WITHOUT_SYSTEM if "rmq_sys_*" in excluded else tk.MULTI_WITHOUT_TIMER
 
 
-def _map(part: LogRange) -> NDArray[np.uint8] | None:
+def _map(log_range: LogRange) -> NDArray[np.uint8] | None:
     """Map a range's file; None if it has been deleted since the range was planned."""
     try:
-        return map_file(Path(part.path))
+        return map_file(Path(log_range.path))
     except StoreIOError as e:
         if e.errno == errno.ENOENT:
             return None
@@ -155,31 +155,33 @@ class Scanner:
         self._columns: Columns
         self._table: QueueTable
 
-    def read(self, part: LogRange, *, skip_damage: bool = False) -> Iterator[Stretch]:
+    def read(self, log_range: LogRange, *, skip_damage: bool = False) -> Iterator[Stretch]:
         """Yield the stretches of a range, which tile it.
 
         A record that fails twice ends the range with a Damage that spans the rest; with
         ``skip_damage`` it spans up to the next valid record, where reading resumes. Raises
         UnsupportedFormatError for an inner batch.
         """
-        if part.gap:
-            yield Damage(part.begin, part.end, part.path, part.gap, part.is_lost)
+        if log_range.gap:
+            yield Damage(
+                log_range.begin, log_range.end, log_range.path, log_range.gap, log_range.is_lost
+            )
             return
-        view = _map(part)
+        view = _map(log_range)
         if view is None:
             why = "the file has been deleted (expired?)"
-            yield Damage(part.begin, part.end, part.path, why, is_lost=True)
+            yield Damage(log_range.begin, log_range.end, log_range.path, why, is_lost=True)
             return
-        at, end = part.begin - part.base, min(part.end - part.base, len(view))
+        at, end = log_range.begin - log_range.base, min(log_range.end - log_range.base, len(view))
         retried = -1
-        while part.base + at < part.end:
+        while log_range.base + at < log_range.end:
             requests, reason = None, rk.OK
-            for requests, reason in self.chunks(view, part.base, at, end):
+            for requests, reason in self.chunks(view, log_range.base, at, end):
                 if reason == rk.BLANK:
-                    yield replace(requests, end=part.end)
+                    yield replace(requests, end=log_range.end)
                     return
                 yield requests
-                at = requests.end - part.base
+                at = requests.end - log_range.base
             if reason == rk.OK:
                 return
             if retried != at:
@@ -187,12 +189,12 @@ class Scanner:
                 time.sleep(_RETRY_SECONDS)
                 continue
             if reason == rk.INNER_BATCH:
-                raise inner_batch_error(part.path, part.base + at)
+                raise inner_batch_error(log_range.path, log_range.base + at)
             valid = -1
             if skip_damage:
-                valid = int(find_record(view, (part.base, at + 1, end), self.rules))
-            stop = part.base + valid if valid >= 0 else part.end
-            yield Damage(part.base + at, stop, part.path, rk.REASONS[reason])
+                valid = int(find_record(view, (log_range.base, at + 1, end), self.rules))
+            stop = log_range.base + valid if valid >= 0 else log_range.end
+            yield Damage(log_range.base + at, stop, log_range.path, rk.REASONS[reason])
             if valid < 0:
                 return
             at = valid
@@ -200,8 +202,8 @@ class Scanner:
     def read_all(self, ranges: Iterable[LogRange]) -> list[Stretch]:
         """Return the stretches of adjacent ranges, up to damage."""
         stretches: list[Stretch] = []
-        for part in ranges:
-            stretches += self.read(part)
+        for log_range in ranges:
+            stretches += self.read(log_range)
             if isinstance(stretches[-1], Damage):
                 break
         return stretches

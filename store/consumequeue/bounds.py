@@ -29,7 +29,7 @@ class QueueSpan:
 
 @dataclass(frozen=True, slots=True)
 class DispatchLimit:
-    """The dispatch progress of a root; ``is_at_rest`` returns whether no dispatch is running."""
+    """The offset below which a root's units are valid, and whether its dispatch is idle."""
 
     reput_from_offset: int
     is_at_rest: Callable[[], bool]
@@ -44,7 +44,7 @@ class QueueBounds:
     def __init__(self, queue: ConsumeQueue, log: CommitLog, has_record: HasRecord) -> None:
         self._queue = queue
         self._log = log
-        self._is_of_log = has_record
+        self._has_record = has_record
         self._end: tuple[object, int] = (None, 0)
         self._first: tuple[object, int] = (None, 0)
 
@@ -80,7 +80,7 @@ class QueueBounds:
         low, high = queue.begin, queue.stored()
         while low < high:
             middle = (low + high) // 2
-            if _counts(queue.unit(middle), limit):
+            if _is_valid(queue.unit(middle), limit):
                 low = middle + 1
             else:
                 high = middle
@@ -97,7 +97,7 @@ class QueueBounds:
     def _is_current(self, unit: Unit) -> bool:
         """Return whether a unit at the end of a broker's queue is not stale."""
         has_expired = unit.commit_log_offset < self._log.min_offset()
-        return unit.size == PRE_BLANK_SIZE or has_expired or self._is_of_log(unit)
+        return unit.size == PRE_BLANK_SIZE or has_expired or self._has_record(unit)
 
     def _check_end(self, end: int, limit: int, dispatch: DispatchLimit | None) -> None:
         """Raise DamageError if units after the end show that the queue does not end there.
@@ -109,12 +109,12 @@ class QueueBounds:
             return
         follower = queue.unit(end + 1) if end + 1 < queue.allocated else None
         unit = queue.unit(end)
-        is_gap = follower is not None and _counts(follower, limit) and not _counts(unit, limit)
-        if follower is not None and is_gap and self._is_of_log(follower):
+        is_gap = follower is not None and _is_valid(follower, limit) and not _is_valid(unit, limit)
+        if follower is not None and is_gap and self._has_record(follower):
             raise queue.damage(end, "an invalid unit precedes a unit of the log")
         if dispatch is None or not any(unit) or not dispatch.is_at_rest():
             return
-        if not self._is_of_log(unit):
+        if not self._has_record(unit):
             raise queue.damage(end, "the unit names no record, and no dispatch is writing it")
 
     def _find_first(self, end: int) -> int:
@@ -139,5 +139,5 @@ class QueueBounds:
         return first
 
 
-def _counts(unit: Unit, limit: int) -> bool:
+def _is_valid(unit: Unit, limit: int) -> bool:
     return unit.size > 0 and 0 <= unit.commit_log_offset < limit
