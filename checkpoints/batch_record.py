@@ -38,7 +38,7 @@ def write_batch(root: Path, record: BatchRecord, disk: Disk) -> None:
     """Write, durably, what the root is cut back to from now on."""
     values = {
         "number": record.number,
-        "queues": [[*dataclasses.astuple(mark)] for mark in record.queues],
+        "queues": [[*dataclasses.astuple(end)] for end in record.queues],
         "index": dataclasses.asdict(record.index) if record.index is not None else None,
         "progress": dataclasses.asdict(record.progress) if record.progress is not None else None,
     }

@@ -32,7 +32,7 @@ from store.io.disk import Disk
 from store.root.progress import PROGRESS, Fingerprint, check_index_fields, fields_of
 
 REPUT_DIR = PROGRESS.parent
-_MARKS_MAX = 20_000  # in all milestones together
+_QUEUE_ENDS_MAX = 20_000  # in all milestones together
 
 TimeNs = Annotated[int, span(-1, (1 << 63) - 1)]
 
@@ -150,26 +150,26 @@ def thin(
     Those at the offsets ``always`` are kept.
     """
     kept: list[RollbackPoint] = []
-    marks = 0
+    end_count = 0
     for milestone in reversed(milestones):
         distance = milestones[-1].number - milestone.number
         step = 1 << max(distance.bit_length() - 2, 0)
-        marks += len(milestone.marks)
-        is_kept = milestone.number % step == 0 and (marks <= _MARKS_MAX or len(kept) <= 1)
+        end_count += len(milestone.marks)
+        is_kept = milestone.number % step == 0 and (end_count <= _QUEUE_ENDS_MAX or len(kept) <= 1)
         if is_kept or milestone.reput_from_offset in always:
             kept.append(milestone)
     return tuple(reversed(kept))
 
 
 def add_rollback_point(
-    progress: Progress, marks: Iterable[QueueEnd], kept: frozenset[int] = frozenset()
+    progress: Progress, ends: Iterable[QueueEnd], kept: frozenset[int] = frozenset()
 ) -> tuple[RollbackPoint, ...]:
     """Add the end of a batch to the milestones, and thin them."""
     last = progress.last_record
     if last is None:
         return progress.milestones
     before = progress.milestones[-1].marks if progress.milestones else ()
-    known = {mark.key: mark for mark in before} | {mark.key: mark for mark in marks}
+    known = {end.key: end for end in before} | {end.key: end for end in ends}
     dropped = {queue_key(name) for name, drops in progress.drops.items() if drops["repeated"]}
     milestone = RollbackPoint(
         number=progress.milestones[-1].number + 1 if progress.milestones else 0,
@@ -177,7 +177,7 @@ def add_rollback_point(
         last_record=last,
         messages=progress.messages,
         drops=progress.drops,
-        marks=tuple(mark for key, mark in known.items() if key in dropped),
+        marks=tuple(end for key, end in known.items() if key in dropped),
         index_msg_timestamp=progress.index_msg_timestamp,
     )
     return thin((*progress.milestones, milestone), kept)

@@ -81,9 +81,9 @@ class QueueSelection:
         for milestone in self.output.milestones:
             rebuilt = known.get(milestone.reput_from_offset)
             if rebuilt is not None:
-                marks = tuple(mark for mark in milestone.marks if mark.key not in keys)
+                ends = tuple(end for end in milestone.marks if end.key not in keys)
                 milestone = _with_drops(milestone, rebuilt, keys)  # noqa: PLW2901 - the same one
-                milestone = replace(milestone, marks=marks + rebuilt.marks)  # noqa: PLW2901
+                milestone = replace(milestone, marks=ends + rebuilt.marks)  # noqa: PLW2901
             milestones.append(milestone)
         return replace(_with_drops(self.output, built, keys), milestones=tuple(milestones))
 

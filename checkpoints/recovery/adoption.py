@@ -145,7 +145,7 @@ def some_units(directory: Path, config: StoreConfig) -> Iterator[Unit]:
 
 def _is_of_log(queue: QueueReader, unit: Unit) -> bool:
     try:
-        return queue.is_of_log(unit)
+        return queue.has_record(unit)
     except DamageError:
         return False  # others will tell
 

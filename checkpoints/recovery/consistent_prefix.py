@@ -89,7 +89,7 @@ def find_consistent_prefix(
         offset=moment.offset,
         last_offset=moment.last_offset,
         messages=moment.messages,
-        queues=tuple(_queue_marks(root, config, comparison, moment.ends)),
+        queues=tuple(_queue_ends(root, config, comparison, moment.ends)),
         index=moment.index,
         index_full_timestamp=moment.index_full_timestamp,
         drops=moment.drops,
@@ -135,7 +135,7 @@ def _begun_before(comparison: StoreComparison, begun: dict[int, _Moment]) -> lis
     return found
 
 
-def _queue_marks(
+def _queue_ends(
     root: Path, config: StoreConfig, comparison: StoreComparison, ends: QueueEnds
 ) -> Iterator[QueueEnd]:
     """Yield the mark of each queue on disk."""

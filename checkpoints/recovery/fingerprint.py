@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store import layout
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import NO_CUTS, CommitLog
 from store.commitlog.scanner import scan_rules
 from store.errors import DamageError
 from store.kernels.log_walk import walk
 from store.kernels.record import BLANK, OK, check_record, find_parts, read_i32, read_i64
 from store.root.progress import Fingerprint
 
-_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 OTHER_LOG_HINT = "it was truncated or is another log; dispatch it into a new OUTPUT"
 
 
@@ -92,7 +91,7 @@ def find_other_record(
         to = known.offset - file.base
         if to < at:
             continue
-        end = walk(view, (file.base, at, to), fast, False, _NO_CUTS)
+        end = walk(view, (file.base, at, to), fast, False, NO_CUTS)
         if end.reason not in (OK, BLANK):
             where = file.base + int(end.at)
             return -1 if was_dispatched(where) else where

@@ -84,17 +84,17 @@ class Recovery:
         if record is None or record.number <= progress.batch:
             return progress
         if record.progress is None and record.index is not None:
-            self._check_index_mark(record.index, progress)
+            self._check_index_end(record.index, progress)
         target = record.progress or replace(progress, batch=record.number, is_recovering=False)
         why = "a dispatch was cut off in a batch"
         if record.progress is not None:
             why = "a recovery was cut off"
         return self._cut(why, progress.reput_from_offset, record, target)
 
-    def _check_index_mark(self, mark: IndexEnd, progress: Progress) -> None:
+    def _check_index_end(self, end: IndexEnd, progress: Progress) -> None:
         """Refuse to cut the index back to another file than progress names."""
-        if mark.file != progress.index_file:
-            reason = f"it names index file {mark.file!r}, progress {progress.index_file!r}"
+        if end.file != progress.index_file:
+            reason = f"it names index file {end.file!r}, progress {progress.index_file!r}"
             raise DamageError(self._root / BATCH, 0, reason)
 
     def follow_log(self, progress: Progress, planner: LogPlanner) -> Progress:
@@ -110,11 +110,11 @@ class Recovery:
         milestone = self._last_common(progress, end)
         if milestone is None:
             raise self._other_log(progress, why)
-        index = self._index_mark(milestone.reput_from_offset)
+        index = self._index_end(milestone.reput_from_offset)
         files = list_index_files(self._root / INDEX_DIR)
         target = _progress_at(progress, milestone, index, files)
-        marks = self._queue_marks(progress, milestone)
-        record = BatchRecord(target.batch, marks, index, target)
+        ends = self._queue_ends(progress, milestone)
+        record = BatchRecord(target.batch, ends, index, target)
         write_batch(self._root, record, self._disk)
         return self._cut(why, progress.reput_from_offset, record, target)
 
@@ -177,16 +177,14 @@ class Recovery:
             "it is another log, or was cut off too far back; dispatch it into a new OUTPUT",
         )
 
-    def _queue_marks(self, progress: Progress, milestone: RollbackPoint) -> tuple[QueueEnd, ...]:
-        noted = [
-            trim_to_remaining_files(self._root, self._config, mark) for mark in milestone.marks
-        ]
-        known = {mark.key: mark for mark in noted}
+    def _queue_ends(self, progress: Progress, milestone: RollbackPoint) -> tuple[QueueEnd, ...]:
+        noted = [trim_to_remaining_files(self._root, self._config, end) for end in milestone.marks]
+        known = {end.key: end for end in noted}
         dropped = [queue_key(name) for name, d in progress.drops.items() if d["repeated"]]
         found = find_queue_ends(self._root, self._config, milestone.reput_from_offset, dropped)
-        return tuple(({mark.key: mark for mark in found} | known).values())
+        return tuple(({end.key: end for end in found} | known).values())
 
-    def _index_mark(self, offset: int) -> IndexEnd | None:
+    def _index_end(self, offset: int) -> IndexEnd | None:
         if not self._config.message_index_enable:
             return None
 
@@ -218,11 +216,11 @@ class Recovery:
         lowered = replace(target, batch=record.number - 1, is_recovering=True)
         write_progress(self._root, lowered, self._disk)
         truncation = Truncation(self._root, self._config, self._disk)
-        for number, mark in enumerate(record.queues):
+        for number, end in enumerate(record.queues):
             self._report(why, number, len(record.queues))
-            truncation.truncate_queue(mark)
+            truncation.truncate_queue(end)
             if record.progress is not None:
-                truncation.mark_full_ext_files(mark)
+                truncation.mark_full_ext_files(end)
         if record.index is not None:
             truncation.truncate_index(record.index)
         self._disk.sync()

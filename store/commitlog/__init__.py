@@ -1,1 +1,1 @@
-"""The CommitLog: records, where the log ends, scans of it, and a writer for tests and demos."""
+"""The CommitLog: records, the live end, scans, and a writer for tests and demos."""

@@ -1,11 +1,11 @@
 """The CommitLog, read-only: its files, its bounds and its messages (format notes §2.8).
 
-The log is a chain of records through files of one size. Its end is recorded nowhere: it is found
-by walking the chain through the last file that holds data. A message can be read without that walk
-if its record ends at or below ``known_end``, or if a later file holds data.
+The log is a chain of records in files of equal size. No file records where it ends: the end is
+found by walking the chain through the last file that holds data. A message can be read without that
+walk if its record ends at or below ``known_end``, or if a later file holds data.
 
-The walk alone uses the kernels. They are imported on its first use, so that a process which reads
-a few messages does not load numba.
+Only the walk uses the kernels. They are imported on first use, so that a process that reads a few
+messages does not load numba.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _LOG_HINT = "restore the file from a replica or a backup"
 _CONF_HINT = "pass the broker.conf this log was written with (--broker-conf)"
 _CRC_NAME = PROPERTY_CRC.encode()
-_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
+NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 
 
 class CommitLog:
-    """The files of a commit log as of the last refresh, by physical offset; for one thread.
+    """The files of a commit log as of the last refresh, by physical offset. Not thread-safe.
 
     ``known_end`` is an offset up to which the log is known to consist of complete records.
     """
@@ -50,13 +50,13 @@ class CommitLog:
     # --- the files --------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """List the files again. Raises DamageError, StoreIOError."""
+        """Reload the list of files. Raises DamageError, StoreIOError."""
         self._queue.refresh()
 
     def refresh_if_changed(self) -> None:
-        """List the files again if a directory has changed. Raises DamageError, StoreIOError.
+        """Reload the list of files if a directory has changed. Raises DamageError, StoreIOError.
 
-        Much cheaper than ``refresh``, but does not notice a file whose length alone has changed.
+        Much cheaper than ``refresh``, but does not detect a file of which only the length changed.
         Reads of single messages check the length themselves.
         """
         self._queue.refresh_if_changed()
@@ -91,7 +91,7 @@ class CommitLog:
     def last_file(self) -> MappedFile | None:
         """Return the last file that holds data, else the first file; None without files.
 
-        A file of the wrong size counts: a broker never makes one, so it was not preallocated.
+        A file of the wrong size counts: brokers never create one, so it was not preallocated.
         """
         for file in reversed(self.files):
             if file.length != self.file_size or _holds_data(file):
@@ -99,14 +99,14 @@ class CommitLog:
         return self.files[0] if self.files else None
 
     def check_file(self, file: MappedFile) -> None:
-        """Raise DamageError if a file does not have the size of the log's files."""
+        """Raise DamageError if a file does not have the configured size."""
         if file.length != self.file_size:
             raise DamageError(file.path, file.base, *wrong_size(file, self.file_size))
 
     # --- the bounds -------------------------------------------------------------------------------
 
     def is_empty(self) -> bool:
-        """Return whether the log has no record."""
+        """Return whether the log holds no records."""
         return not any(_holds_data(file) for file in self.files[:1])
 
     def min_offset(self) -> int:
@@ -116,7 +116,7 @@ class CommitLog:
     def max_offset(self) -> int:
         """Return the end of the last complete record, or the next file's base if a blank follows.
 
-        0 without files. Walks the last file that holds data, from where the last walk ended.
+        0 without files. Walks the last file that holds data, from the end of the previous walk.
         """
         from store.kernels import record as rk  # noqa: PLC0415 - loads the kernels
 
@@ -127,13 +127,13 @@ class CommitLog:
             self._end = (last, 0)
         end = self._walk(last, self._end[1], last.length, is_live=True)
         if end.last >= 0:
-            self._end = (last, end.last)  # checked again next time: it may be cut off until then
+            self._end = (last, end.last)  # rechecked by the next walk: it may be truncated by then
         return self.roll_next_file(last.base) if end.reason == rk.BLANK else last.base + end.at
 
     def is_within(self, end: int) -> bool:
-        """Return whether a record that ends at ``end`` is completely in the log.
+        """Return whether the log holds all of a record that ends at ``end``.
 
-        Where that takes a walk, the files are listed again.
+        If that takes a walk, the list of files is reloaded first.
         """
         if end <= self.known_end:
             return True
@@ -150,8 +150,8 @@ class CommitLog:
     def message(self, offset: int, size: int | None = None) -> Message:
         """Return the message whose record begins at ``offset`` and has ``size`` bytes, if given.
 
-        For a record that a unit, an index entry or progress refers to. Raises DamageError if the
-        record is not as expected, LostDataError if no file holds it.
+        The record must be one that a unit, an index entry or progress refers to. Raises DamageError
+        if it is invalid or has another size, LostDataError if no file holds it.
         """
         message = decode_in_file(self._file_of(offset), offset, self.config)
         if size is not None and message.size != size:
@@ -159,34 +159,37 @@ class CommitLog:
             raise DamageError(message.path, offset, reason)
         return message
 
-    def owned_message(self, said: RecordRef, owner: Owner) -> Message | None:
+    def owned_message(self, ref: RecordRef, owner: Owner) -> Message | None:
         """Return the message that a unit refers to if its record matches the unit.
 
-        None means inconclusive: ``message`` raises what is wrong, if anything is.
+        None means inconclusive: ``message`` decides, and raises if the record is damaged.
         """
-        file = self._queue.checked(said.offset - said.offset % self.file_size)
+        file = self._queue.checked(ref.offset - ref.offset % self.file_size)
         if file is None or file.length != self.file_size:
             return None
-        at = said.offset - file.base
-        record = file.map()[at : at + said.size]
-        message = decode_owned(record, said, owner, (file.path, self._splits_properties))
+        at = ref.offset - file.base
+        record = file.map()[at : at + ref.size]
+        message = decode_owned(record, ref, owner, (file.path, self._splits_properties))
         if message is not None and self.config.enabled_append_prop_crc:
-            _check_property_crc(record, said.offset, file.path)
+            _check_property_crc(record, ref.offset, file.path)
         return message
 
-    def owned_store_timestamp(self, said: RecordRef, owner: Owner) -> int | None:
-        """Return the store time of such a message without reading its body; None as above."""
-        at = said.offset % self.file_size
-        data = self._queue.map_at(said.offset - at)
+    def owned_store_timestamp(self, ref: RecordRef, owner: Owner) -> int | None:
+        """Return the store time of the message that a unit refers to, without reading its body.
+
+        None as in ``owned_message``.
+        """
+        at = ref.offset % self.file_size
+        data = self._queue.map_at(ref.offset - at)
         if data is None or len(data) != self.file_size:
             return None
-        return owned_store_timestamp(data, at, said, owner)
+        return owned_store_timestamp(data, at, ref, owner)
 
     def find_message(self, offset: int) -> Message | None:
         """Return the message whose record begins at ``offset``, None if no record begins there.
 
-        Raises DamageError for a damaged record. To distinguish one from an offset inside a record,
-        the chain of its file is walked.
+        Raises DamageError for a damaged record. The chain of its file is walked to distinguish one
+        from an offset inside a record.
         """
         if not 0 <= self.min_offset() <= offset:
             return None
@@ -218,7 +221,7 @@ class CommitLog:
         return file
 
     def _begins_record(self, file: MappedFile, offset: int) -> bool:
-        """Return whether a record that cannot be decoded, and no blank, begins at ``offset``.
+        """Return whether an undecodable record, not a blank, begins at ``offset``.
 
         Raises DamageError if the chain of records breaks before it.
         """
@@ -236,18 +239,18 @@ class CommitLog:
 
     def _walk(self, file: MappedFile, begin: int, end: int, *, is_live: bool) -> WalkEnd:
         """Walk the records of a file without their CRCs; check property CRCs at the live end."""
-        from store.commitlog.scanner import scan_rules  # noqa: PLC0415 - the same
+        from store.commitlog.scanner import scan_rules  # noqa: PLC0415 - loads the kernels
         from store.kernels.log_walk import walk  # noqa: PLC0415 - loads the kernels
 
         rules = scan_rules(self.config)
         checks_property_crc = is_live and rules.check_property_crc
         rules = rules._replace(check_crc=False, check_property_crc=checks_property_crc)
-        walked: WalkEnd = walk(file.view(), (file.base, begin, end), rules, is_live, _NO_CUTS)
+        walked: WalkEnd = walk(file.view(), (file.base, begin, end), rules, is_live, NO_CUTS)
         return walked
 
 
 def wrong_size(file: MappedFile, file_size: int) -> tuple[str, str]:
-    """Return the reason and the hint for a file that does not have the size of the log's files."""
+    """Return the reason and the hint for a file that does not have the configured size."""
     return (
         f"the file has {file.length} bytes, the log's files have {file_size}",
         f"restore the file, or {_CONF_HINT}",
@@ -277,7 +280,7 @@ def _check_property_crc(record: bytes, offset: int, path: Path) -> None:
 def _holds_data(file: MappedFile) -> bool:
     """Return whether a file begins with anything but zeros.
 
-    False for one deleted since it was listed: a broker deletes the file that it preallocated.
+    False if it was deleted since it was listed: a broker deletes the file that it preallocated.
     """
     try:
         return file.length > 0 and any(file.map()[:BLANK_SIZE])

@@ -1,19 +1,19 @@
-"""Decompressing a body: what the compressors of RocketMQ write, by the type in the system flag.
+"""Decompression of message bodies, by the compression type in the system flag.
 
 ====  ====  =====================================================================
 type  name  framing
 ====  ====  =====================================================================
-0, 3  ZLIB  one zlib stream (RFC 1950); what follows it is ignored
+0, 3  ZLIB  one zlib stream (RFC 1950); trailing bytes are ignored
 1     LZ4   LZ4 frames, one after another
 2     ZSTD  Zstandard frames, one after another
 ====  ====  =====================================================================
 
 Java parity: ``ZlibCompressor``, ``Lz4Compressor``, ``ZstdCompressor`` and the streams below them;
-but a cut frame behind a whole one is damage here, where zstd-jni drops it. Before 4.9.4 the type
-is always 0.
+but a truncated frame after a complete one is damage here, whereas zstd-jni drops it. Before 4.9.4
+the type is always 0.
 
-A few stored bytes can decompress to gigabytes, so every function here takes the number of bytes
-that it may produce. Input is fed in steps so small that one step yields at most about 4 MB.
+A few stored bytes can decompress to gigabytes, so every function here takes a limit on the bytes it
+produces. Input is fed in steps so small that one step yields at most about 4 MB.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from store.layout import (
 )
 
 BODY_BYTES_MAX = 64 * 1024 * 1024  # the default limit of one decompressed body
-BODY_BYTES_CEILING = 2**31 - 1  # of any limit: what a Java array and an Arrow value can hold
-_FIRST_STEP = 16  # bytes fed first, for callers that want only the beginning
+BODY_BYTES_CEILING = 2**31 - 1  # the largest limit: what a Java array and an Arrow value can hold
+_FIRST_STEP = 16  # input bytes of the first step, for callers that need only the head
 _WINDOW_MAX = 1 << 27  # Java parity: zstd-jni refuses frames that need a larger window
-_WINDOW_TOO_LARGE = "too much memory"  # libzstd's words for a frame with such a window
+_WINDOW_TOO_LARGE = "too much memory"  # in libzstd's message about a frame with such a window
 
 
 class _Decompressor(Protocol):
@@ -52,7 +52,7 @@ class _Decompressor(Protocol):
 
 class _Codec(NamedTuple):
     name: str
-    start: Callable[[int], _Decompressor]  # given the largest size wanted
+    start: Callable[[int], _Decompressor]  # takes the size limit
     step: int  # bytes fed at once: the expansion is at most 1032:1, 255:1, and 128 KB in 4 bytes
     takes_many: bool  # whether frames may follow one another
 
@@ -74,17 +74,17 @@ _CODECS = {
 
 
 def is_compressed(body: bytes, sys_flag: int) -> bool:
-    """Return whether a body as stored says that it is compressed; an empty one never is."""
+    """Return whether a stored body is flagged as compressed; an empty one never is."""
     return bool(sys_flag & SYS_COMPRESSED and body)
 
 
 def decompress(
     body: bytes, sys_flag: int, *, path: Path | str, offset: int, limit: int = BODY_BYTES_MAX
 ) -> bytes:
-    """Return the body as its producer gave it; one that is not compressed as it is.
+    """Return the body as the producer sent it, decompressed if necessary.
 
-    ``path`` and ``offset`` are where the record lies. Raises DamageError naming them, and
-    BodyTooLargeError for one that decompresses to more than ``limit`` bytes.
+    ``path`` and ``offset`` locate the record in errors. Raises DamageError, and BodyTooLargeError
+    for a body that decompresses to more than ``limit`` bytes.
     """
     if not is_compressed(body, sys_flag):
         return body
@@ -100,11 +100,11 @@ def decompress(
 def readable_body(
     body: bytes, sys_flag: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
 ) -> bytes:
-    """Return the body as its producer gave it, or as it is stored if it does not decompress.
+    """Return the body as the producer sent it, or as stored if it cannot be decompressed.
 
-    A producer may set the flag wrongly, and no broker looks: the record's CRC covers the body as
-    it is stored, so such a record is not damaged and must not stop a read. Raises
-    BodyTooLargeError, as ``decompress`` does.
+    A producer may set the flag wrongly, and brokers do not check it: the record's CRC covers the
+    stored body, so such a record is not damaged and must not stop a read. Raises BodyTooLargeError,
+    as ``decompress`` does.
     """
     try:
         return decompress(body, sys_flag, path="", offset=offset, limit=limit)
@@ -115,9 +115,9 @@ def readable_body(
 def readable_head(
     body: bytes, sys_flag: int, size: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
 ) -> bytes:
-    """Return the first ``size`` bytes of what ``readable_body`` returns; inflates little more.
+    """Return the first ``size`` bytes of ``readable_body``, decompressing little more.
 
-    Raises BodyTooLargeError where even these are more than ``limit``.
+    Raises BodyTooLargeError if even these exceed ``limit``.
     """
     if not is_compressed(body, sys_flag):
         return body[:size]
@@ -163,7 +163,7 @@ def _inflate(codec: _Codec, body: bytes, limit: int) -> Iterator[bytes]:
             step = min(2 * step, codec.step)
             yield frame.decompress(fed)
         if not frame.eof:
-            raise ValueError("it ends too early")
+            raise ValueError("it is truncated")
         if not codec.takes_many:
             return
         at -= len(frame.unused_data or b"")

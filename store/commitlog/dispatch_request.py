@@ -1,7 +1,7 @@
-"""Dispatch requests as columns: what a stretch of the log asks of the dispatchers.
+"""Dispatch requests as columns: the dispatchers' input for one stretch of the log.
 
-Pure values. A stretch ``[begin, end)`` of the log holds ``len(size)`` records in log order; its
-columns are those of the broker's DispatchRequest that the dispatchers need.
+Pure values. A stretch ``[begin, end)`` holds ``len(size)`` records in log order. The columns are
+the fields of the broker's DispatchRequest that the dispatchers need.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Name and element type of each packed column; the order is the order on the wire.
+# Name and element type of each packed column, in wire order.
 COLUMN_TYPES: dict[str, str] = {
     "commit_log_offset": "<i8",
     "size": "<i4",
@@ -32,10 +32,10 @@ COLUMN_TYPES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class DispatchRequests:
-    """The records of ``[begin, end)`` as columns; ``queue`` counts in ``topics``/``queue_ids``.
+    """The records of ``[begin, end)`` as columns; ``queue`` indexes ``topics`` and ``queue_ids``.
 
     ``key_hash`` holds the index key hashes of all records, those of record r up to
-    ``key_end[r]``. The ``multi_…`` columns hold one element a multi-dispatch unit.
+    ``key_end[r]``. The ``multi_…`` columns hold one element per multi-dispatch unit.
     """
 
     begin: int
@@ -69,7 +69,7 @@ class DispatchRequests:
     def unpack(
         cls, span: tuple[int, int], queues: tuple[list[str], Any], columns: Mapping[str, Any]
     ) -> DispatchRequests:
-        """Build from packed columns (buffers are used in place, not copied)."""
+        """Build from packed columns. Buffers are not copied."""
         begin, end = span
         topics, queue_ids = queues
         arrays = {n: np.frombuffer(columns[n], kind) for n, kind in COLUMN_TYPES.items()}
@@ -83,7 +83,7 @@ class DispatchRequests:
         return self.slice(first, len(self))
 
     def slice(self, first: int, last: int) -> DispatchRequests:
-        """Return records ``first`` to ``last`` (exclusive), keys and units with them."""
+        """Return records ``first`` to ``last`` (exclusive) with their keys and units."""
         key_from = int(self.key_end[first - 1]) if first else 0
         key_to = int(self.key_end[last - 1]) if last else 0
         multi_from, multi_to = np.searchsorted(self.multi_row, [first, last])
@@ -111,7 +111,7 @@ class DispatchRequests:
 
 
 def concat(parts: list[DispatchRequests]) -> DispatchRequests:
-    """Join requests that follow on from one another into one, with one queue table."""
+    """Concatenate adjacent requests, merging their queue tables."""
     if len(parts) == 1:
         return parts[0]
     numbers: dict[tuple[str, int], int] = {}

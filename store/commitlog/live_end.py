@@ -1,9 +1,8 @@
-"""Where the log ends: a torn tail or damage.
+"""The live end of the log: whether a record that fails its checks is a torn tail or damage.
 
-A record in the last file fails its checks. If the log was closed cleanly and a valid record
-follows, the failed one is damage. Otherwise the log ends in front of it: it is still being
-written, or a crash tore it, and a broker truncates it at its next start. In files before the last,
-a record that fails is always damage.
+In the last file, such a record is damage if the log was closed cleanly and a valid record follows.
+Otherwise the log ends before it: it is still being written, or a crash tore it, and a broker
+truncates it at its next start. In files before the last, a failed record is always damage.
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
 from store import layout
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import NO_CUTS, CommitLog
 from store.commitlog.scanner import scan_rules
 from store.io.file_system import data_extents
 from store.io.mapped_file import MappedFile
 from store.kernels import record as rk
 from store.kernels.log_walk import WalkEnd, find_record, walk
 
-_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 _STALLED_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
@@ -35,21 +31,21 @@ class LiveEnd:
         self._log = commit_log
         self._is_clean = is_clean
         self._rules = scan_rules(commit_log.config)
-        self._stop = ((0, -1), 0.0)  # (file, offset) of the last failed record, since when
-        self._searched = (0, -1, False)  # (file, offset) behind which no record was found; clean
+        self._stop = ((0, -1), 0.0)  # (file, offset) of the last failed record, time first seen
+        self._searched = (0, -1, False)  # (file, offset) after which no record was found; clean
 
     def find(self) -> int:
         """Return the offset where the log ends, as of the last refresh of its files.
 
-        The chain of the last file leads there; CRCs are checked only behind damage, which a log
-        that was closed cleanly may hold.
+        Follows the chain of the last file. CRCs are checked only after damage, which a log that was
+        closed cleanly may contain.
         """
         end, last = self._log.max_offset(), self._log.last_file()
         if last is None or last.length != self._log.file_size or not self._is_clean():
             return end
         while end < last.base + last.length:
             span = (last.base, end - last.base, last.length)
-            stopped = walk(last.view(), span, self._rules, True, _NO_CUTS)
+            stopped = walk(last.view(), span, self._rules, True, NO_CUTS)
             found = self.record_after(last, stopped) if stopped.reason != rk.BLANK else -1
             if found < 0:
                 return int(last.base + stopped.at)
@@ -57,10 +53,10 @@ class LiveEnd:
         return end
 
     def record_after(self, file: MappedFile, failed: WalkEnd) -> int:
-        """Return the position in the file of a valid record behind the failed one, else -1.
+        """Return the position in the file of a valid record after the failed one, else -1.
 
         -1 means that the log ends at ``failed.at``. The search runs at once if the log was closed
-        cleanly; else only when the walk has stopped there for 2 s, and only to log a warning.
+        cleanly; else only after the walk has stopped there for 2 s, and only to log a warning.
         """
         offset, now = file.base + failed.at, time.monotonic()
         if self._stop[0] != (file.inode, offset):
@@ -75,15 +71,15 @@ class LiveEnd:
             self._searched = (file.inode, offset, is_clean)
         if found >= 0 and not is_clean:
             _log.warning(
-                "%s: the log ends at offset %d (%s); valid records follow from %d on: a broker "
-                "cuts them off at its next start, they are not dispatched",
+                "%s: the log ends at offset %d (%s); valid records follow from %d, but are not "
+                "dispatched: a broker truncates them at its next start",
                 file.path, offset, rk.REASONS.get(failed.reason, "?"), file.base + found,
             )  # fmt: skip
             return -1
         return found
 
     def _find_record(self, file: MappedFile, at: int) -> int:
-        """Return the position of the first valid record from ``at`` on, else -1; skip holes."""
+        """Return the position of the first valid record at or after ``at``, else -1; skip holes."""
         for data_begin, data_end in _data_ranges(file, at):
             # A record at the edge of a range may have its first bytes in the hole before it,
             # which reads as zeros, and its last bytes in the next one.
@@ -96,6 +92,6 @@ class LiveEnd:
 
 
 def _data_ranges(file: MappedFile, at: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of a file from position ``at`` on that are not holes."""
+    """Yield the ranges of a file at or after position ``at`` that are not holes."""
     with file.path.open("rb") as f:
         yield from data_extents(f.fileno(), at, file.length)

@@ -1,8 +1,8 @@
-"""One stored message, as reads return it: its fields, and what is decoded when it is asked for.
+"""One stored message, as reads return it: its fields, and the parts decoded on first access.
 
-``store.commitlog.record`` makes messages out of the log's bytes. One that was found where a queue or the
-index says it is has been checked, its body's CRC included, before it is made; its fields are put
-in at the first touch of one of them: most messages of a batch are often looked at by size only.
+``store.commitlog.record`` creates messages from the log's bytes. A message that a queue or the
+index refers to is checked, its body's CRC included, before it is created. Its fields are filled in
+on first access: of most messages in a batch, often only the size is used.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _MAPPED_IPV4 = bytes(10) + b"\xff\xff"
 _PORT = struct_of(layout.PORT)
 _UNDECODED = "_undecoded"
 _LIMIT = "_limit"
-_CALL_FACTOR = 4  # bodies of the largest size that the messages of one call may keep
+_CALL_FACTOR = 4  # of bodies of the largest size that the messages of one call may keep
 
 
 class Spans(NamedTuple):
-    """Where the parts of variable length lie in a record."""
+    """The positions of the variable-length parts in a record."""
 
     body_at: int
     body_end: int
@@ -38,9 +38,9 @@ class Spans(NamedTuple):
 
 
 class BodyLimit:
-    """What the bodies of one call's messages may decompress to, in bytes: each, and in all.
+    """The limits on the decompressed bodies of one call's messages, in bytes: of each, and of all.
 
-    In all they may keep four times the limit of one. ``Message.body`` keeps what it decompresses.
+    The limit of all is four times that of one. It applies to bodies that ``Message.body`` keeps.
     """
 
     def __init__(self, body_bytes: int = BODY_BYTES_MAX) -> None:
@@ -49,17 +49,17 @@ class BodyLimit:
         self._kept = 0
 
     def keep(self, size: int) -> None:
-        """Count a body that is kept. Raises BodyTooLargeError."""
+        """Count a body towards the limit of all. Raises BodyTooLargeError."""
         if self._kept + size > self.call_bytes:
             raise BodyTooLargeError.of_call(self.call_bytes)
         self._kept += size
 
 
-@dataclass(frozen=True)  # no slots: what is decoded at first touch stays in the instance
+@dataclass(frozen=True)  # no slots: the instance caches what is decoded on first access
 class Message:
     """A stored message; fields in on-disk order, timestamps in milliseconds since the epoch.
 
-    Texts and body are decoded when they are asked for.
+    Strings and body are decoded on first access.
     """
 
     size: int
@@ -80,12 +80,12 @@ class Message:
     spans: Spans = field(repr=False)
     path: Path | str = field(compare=False, repr=False)
     splits_properties: bool = field(repr=False)
-    _limit: ClassVar[BodyLimit | None] = None  # an instance has that of the call it is from
+    _limit: ClassVar[BodyLimit | None] = None  # set on each instance by the call that returns it
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Put the fields in: Python calls this for what is not there yet."""
+            """Fill in the fields: Python calls this for an attribute that is not set yet."""
             undecoded = self.__dict__.get(_UNDECODED)
             if undecoded is not None:
                 values, record, spans, origin = undecoded
@@ -109,9 +109,9 @@ class Message:
 
     @cached_property
     def body(self) -> bytes:
-        """The body as its producer gave it: decompressed (as stored, if that fails).
+        """The body as the producer sent it: decompressed, or as stored if that fails.
 
-        Raises BodyTooLargeError where it, or all bodies of the call it is from, exceed the limit.
+        Raises BodyTooLargeError if the body, or all bodies of its call, exceed the limit.
         """
         data, limit = self.read_body(), self._limit
         if limit is not None and is_compressed(self.raw_body, self.sys_flag):
@@ -119,7 +119,7 @@ class Message:
         return data
 
     def read_body(self) -> bytes:
-        """Return the body without keeping it: only the limit of one body counts.
+        """Return the body without keeping it: only the limit of one body applies.
 
         Raises BodyTooLargeError.
         """
@@ -127,9 +127,9 @@ class Message:
         return readable_body(self.raw_body, self.sys_flag, offset=offset, limit=limit)
 
     def body_head(self, size: int) -> bytes:
-        """Return the first ``size`` bytes of the body; little more than these is decompressed.
+        """Return the first ``size`` bytes of the body, decompressing little more.
 
-        Raises BodyTooLargeError where even these exceed the limit.
+        Raises BodyTooLargeError if even these exceed the limit.
         """
         offset, limit = self.commit_log_offset, self._body_bytes_max
         return readable_head(self.raw_body, self.sys_flag, size, offset=offset, limit=limit)
@@ -140,7 +140,7 @@ class Message:
 
     @property
     def raw_body(self) -> bytes:
-        """The body as it is stored, maybe compressed."""
+        """The body as stored, possibly compressed."""
         return self.record[self.spans.body_at : self.spans.body_end]
 
     @property
@@ -160,12 +160,12 @@ class Message:
 
     @property
     def keys(self) -> str | None:
-        """Property KEYS: keys between single spaces."""
+        """Property KEYS: the keys, separated by single spaces."""
         return self.properties.get(layout.PROPERTY_KEYS)
 
     @property
     def uniq_key(self) -> str | None:
-        """Property UNIQ_KEY, which a client calls the message's id."""
+        """Property UNIQ_KEY, which clients call the message id."""
         return self.properties.get(layout.PROPERTY_UNIQ_KEY)
 
 
@@ -178,7 +178,7 @@ def undecoded_message(
 ) -> Message:
     """Return the message of a record that has been checked.
 
-    ``values`` are all that lies before the body, its length included; ``spans`` as in Spans.
+    ``values`` are the fields before the body, its length included; ``spans`` as in Spans.
     """
     message = object.__new__(Message)
     message.__dict__[_UNDECODED] = (values, record, spans, origin)
@@ -194,13 +194,13 @@ _Result = TypeVar("_Result", bound=_HasMessages)
 
 
 def limited(result: _Result, body_bytes: int) -> _Result:
-    """Set the limit of the bodies of a call's result, and return the result."""
+    """Limit the decompressed bodies of a call's result, and return the result."""
     limit_bodies(result.messages, body_bytes)
     return result
 
 
 def limit_bodies(messages: Iterable[Message], body_bytes: int) -> None:
-    """Set the limit of the bodies of one call's messages, in bytes of one decompressed body."""
+    """Limit the decompressed bodies of one call's messages; ``body_bytes`` is the limit of one."""
     limit = BodyLimit(body_bytes)
     for message in messages:
         message.__dict__[_LIMIT] = limit
@@ -209,8 +209,8 @@ def limit_bodies(messages: Iterable[Message], body_bytes: int) -> None:
 def parse_properties(text: str, *, splits: bool = False) -> dict[str, str]:
     """Parse ``name 0x01 value 0x02 …`` (format notes §2.4); a repeated name keeps its last value.
 
-    Names and values are not empty, and further 0x01 belong to the value. ``splits`` is the parser
-    of 4.9.0 and before: exactly two parts by ``String.split``, of which the name may be empty.
+    Names and values must not be empty; further 0x01 belong to the value. ``splits`` selects the
+    parser of 4.9.0 and before: exactly two parts by ``String.split``; the name may be empty.
     """
     if splits:
         items = (java.split(item, _NAME_VALUE) for item in java.split(text, _PROPERTY_END))
@@ -224,7 +224,7 @@ def host_text(host: bytes) -> str:
     """Return ``address:port`` as Java's ``getHostAddress`` prints it: no ``::``, no brackets."""
     address, (port,) = host[: -_PORT.size], _PORT.unpack(host[-_PORT.size :])
     if len(host) == layout.HOST_V6_SIZE:
-        # Java parity: InetAddress.getByAddress makes an Inet4Address of a mapped one.
+        # Java parity: InetAddress.getByAddress returns an Inet4Address for a mapped address.
         if not address.startswith(_MAPPED_IPV4):
             groups = (int.from_bytes(address[i : i + 2]) for i in range(0, len(address), 2))
             return f"{':'.join(f'{group:x}' for group in groups)}:{port}"

@@ -1,8 +1,8 @@
-"""The record that a queue's unit names, decoded quickly where it is just what the unit says.
+"""The fast path from a queue's unit to its record, for a record that matches the unit exactly.
 
-The checks are those of ``store.commitlog.record``, and one more: whose record it is. Nothing is said here of
-a record that is otherwise; it may be right all the same (a queue of a multi-dispatch, a queue with
-gaps) and is looked at by ``store.commitlog.record`` then.
+It makes the checks of ``store.commitlog.record``, and checks which queue owns the record. A
+mismatch is inconclusive: the record may still be valid (a multi-dispatch queue, a queue with gaps),
+so ``store.commitlog.record`` then decodes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STORE_TIMESTAMP = 10  # among the values before the body
 
 
 class Owner(NamedTuple):
-    """The queue that a record must be of: its topic with the length before it, by magic."""
+    """The queue that must own a record: its id, and its length-prefixed topic by magic."""
 
     topics: dict[int, bytes]
     queue_id: int
@@ -39,7 +39,7 @@ class Owner(NamedTuple):
 
 
 class RecordRef(NamedTuple):
-    """What a queue's unit says of a record."""
+    """The record that a queue's unit refers to."""
 
     offset: int
     size: int
@@ -47,10 +47,10 @@ class RecordRef(NamedTuple):
 
 
 def decode_owned(record: bytes, ref: RecordRef, owner: Owner, origin: Origin) -> Message | None:
-    """Decode the record of a unit if it is in all just what the unit says.
+    """Decode the record of a unit if it matches the unit exactly.
 
-    None is no verdict: ``decode_message`` tells what is wrong, if anything is. This is its quick
-    way; it checks the same, and whose record it is.
+    None means inconclusive: ``decode_message`` decides, and names the damage if there is any. This
+    is its fast path; it makes the same checks, and checks the owner.
     """
     found = _find_owned(record, 0, ref, owner) if len(record) == ref.size else None
     if found is None:
@@ -62,9 +62,9 @@ def decode_owned(record: bytes, ref: RecordRef, owner: Owner, origin: Origin) ->
 
 
 def owned_store_timestamp(data: mmap, at: int, ref: RecordRef, owner: Owner) -> int | None:
-    """Return the store time of the record at ``data[at]`` if it is what the unit says.
+    """Return the store time of the record at ``data[at]`` if it matches the unit exactly.
 
-    As ``decode_owned``, but the body is not looked at.
+    As ``decode_owned``, but without reading the body.
     """
     found = _find_owned(data, at, ref, owner) if at + ref.size <= len(data) else None
     return None if found is None else int(found[0][_STORE_TIMESTAMP])

@@ -1,10 +1,10 @@
-"""Planning what to read next: ranges of the log that end at record boundaries.
+"""The planner: ranges of the log to read next, which end at record boundaries.
 
-The planner walks the chain of records. In files before the last it trusts the chain (whoever
-reads the range checks each record); in the last file that holds anything, whose end is the live
-end, it applies the whole acceptance rule itself, so that nothing half-written is ever planned.
+The planner walks the chain of records. In files before the last it trusts the chain, since the
+reader of a range checks each record. In the last file that holds data, which contains the live end,
+it applies the full acceptance rule, so that a half-written record is never planned.
 
-Ranges tile the log: each begins where the one before ended, and one that reaches a file's blank
+Ranges tile the log: each begins where the previous one ended, and one that reaches a file's blank
 ends at the next file's base.
 """
 
@@ -27,28 +27,28 @@ from store.kernels.log_walk import WalkEnd, walk
 
 UNLIMITED = 1 << 62
 _CUTS_MAX = 4096
-_TAIL_BYTES = 8 * 1024 * 1024  # before the live end, which is always walked
+_TAIL_BYTES = 8 * 1024 * 1024  # before the live end; they are always walked
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to read from ``begin`` on; ``end`` is the end of the last range (or ``begin``)."""
+    """The ranges to read from ``begin``; ``end`` is the end of the last one, or ``begin``."""
 
     begin: int
     ranges: tuple[LogRange, ...]
 
     @property
     def end(self) -> int:
-        """Where the plan ends: always a record boundary."""
+        """The end of the plan, always a record boundary."""
         return self.ranges[-1].end if self.ranges else self.begin
 
 
 class LogPlanner:
     """Plans ranges of one commit log.
 
-    ``is_clean`` tells whether the log was closed cleanly (no ``abort`` beside it): then a record
-    that fails before others in the last file is damage, else it is the end of the log, which is
-    what a broker cuts off at its next start.
+    ``is_clean`` returns whether the log was closed cleanly (no ``abort`` beside it). If so,
+    a record of the last file that fails before valid ones is damage. Otherwise the log ends before
+    it, and a broker truncates it there at its next start.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class LogPlanner:
         self._range_bytes = range_bytes
         self._rules = scan_rules(commit_log.config)
         self._fast_rules = self._rules._replace(check_crc=False, check_property_crc=False)
-        self._marks = np.empty(_CUTS_MAX, np.int64)
+        self._record_ends = np.empty(_CUTS_MAX, np.int64)
         self._live_end = LiveEnd(commit_log, is_clean)
 
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
-        """Plan from ``begin``: about ``max_bytes`` (one record more at most), never past ``until``.
+        """Plan from ``begin``: about ``max_bytes`` (at most one record more), never past ``until``.
 
-        Damage ends a plan: the rest of its file, up to ``until``, is in the plan, and whoever
-        reads it finds the record. An empty plan means that there is nothing new.
+        Damage ends a plan: the plan includes the rest of its file, up to ``until``, and its reader
+        finds the record. An empty plan means that there is nothing new.
         """
         try:
             return self._plan(begin, min(begin + max_bytes, until), until)
@@ -79,42 +79,43 @@ class LogPlanner:
         ranges: list[LogRange] = []
         at = begin
         while at < stop:
-            more, goes_on = self._plan_file(at, stop, until)
+            more, continues = self._plan_file(at, stop, until)
             ranges += more
-            if not more or not goes_on:
+            if not more or not continues:
                 break
             at = more[-1].end
         return Plan(begin, tuple(ranges))
 
-    def cut(self, begin: int, until: int, cut_bytes: int) -> Iterator[LogRange]:
-        """Yield ranges of ``cut_bytes`` from ``begin`` on, without a walk: in order, not tiling.
+    def splits(self, begin: int, until: int, split_bytes: int) -> Iterator[LogRange]:
+        """Yield ranges of ``split_bytes`` from ``begin``, without a walk: in order, but not tiling.
 
-        Only the first range of a file begins at a record. A body may hold a copy of a record, and
-        a range damage, so whoever takes them checks that each begins where the one before ended.
-        They end before the live end, where a plan is needed, and where a file is not as it must be.
+        Only the first range of a file begins at a record. A body may hold a copy of a record, and a
+        range may hold damage, so the caller checks that each scan begins where the previous one
+        ended. The ranges end before the live end, where a plan is needed, and before a file that is
+        missing or has the wrong size.
         """
         log = self._log
         log.refresh()
-        until = min(until, log.max_offset() - min(cut_bytes, _TAIL_BYTES))
+        until = min(until, log.max_offset() - min(split_bytes, _TAIL_BYTES))
         while begin < until:
             file = log.find(begin)
             if file is None or file.length != log.file_size:
                 return
             end = file.base + file.length
-            for at in range(begin, min(end, until), cut_bytes):
-                stop = min(at + cut_bytes, end, until)
+            for at in range(begin, min(end, until), split_bytes):
+                stop = min(at + split_bytes, end, until)
                 yield LogRange(at, stop, str(file.path), file.base, at_record=at == begin)
             begin = end
 
     def end(self) -> int:
-        """Return the offset where the log ends now (``LiveEnd.find``)."""
+        """Return the current end of the log (``LiveEnd.find``)."""
         self._log.refresh()
         return self._live_end.find()
 
     def _plan_file(self, at: int, stop: int, until: int) -> tuple[list[LogRange], bool]:
-        """Plan within the file of ``at``; tell whether the log may go on behind.
+        """Plan within the file of ``at``; return the ranges, and whether the log may continue.
 
-        No record boundary is known in what cannot be read, so ``until`` alone cuts it.
+        No record boundary is known in a part that cannot be read, so only ``until`` limits it.
         """
         log = self._log
         file, last = log.find(at), log.last_file()
@@ -142,35 +143,35 @@ class LogPlanner:
     ) -> tuple[list[LogRange], bool]:
         end = self._walk(file, at, stop, live=False)
         if end.reason == rk.OK:
-            return self._cut(file, at, file.base + end.at, end), True
+            return self._ranges(file, at, file.base + end.at, end), True
         next_base = file.base + self._log.file_size
         if end.reason == rk.BLANK:
-            return self._cut(file, at, next_base, end), True
-        return self._cut(file, at, min(next_base, until), end), False
+            return self._ranges(file, at, next_base, end), True
+        return self._ranges(file, at, min(next_base, until), end), False
 
     def _plan_last(
         self, file: MappedFile, at: int, stop: int, until: int
     ) -> tuple[list[LogRange], bool]:
-        """Plan in the file with the live end; here every record is checked wholly."""
+        """Plan in the file with the live end, checking every record in full."""
         end = self._walk(file, at, stop, live=True)
-        ranges = self._cut(file, at, file.base + end.at, end)
+        ranges = self._ranges(file, at, file.base + end.at, end)
         if end.reason not in (rk.OK, rk.BLANK):
             valid_after = self._live_end.record_after(file, end)
             if valid_after >= 0:
                 beyond = self._walk(file, file.base + valid_after, stop, live=True)
                 reached = min(file.base + max(beyond.at, valid_after), until)
-                ranges += self._cut(file, file.base + end.at, reached, beyond)
+                ranges += self._ranges(file, file.base + end.at, reached, beyond)
         return ranges, False
 
     def _walk(self, file: MappedFile, at: int, stop: int, *, live: bool) -> WalkEnd:
         span = (file.base, at - file.base, min(stop - file.base, file.length))
         rules = self._rules if live else self._fast_rules
-        end: WalkEnd = walk(file.view(), span, rules, live, (self._marks, self._range_bytes))
+        end: WalkEnd = walk(file.view(), span, rules, live, (self._record_ends, self._range_bytes))
         return end
 
-    def _cut(self, file: MappedFile, begin: int, end: int, walked: WalkEnd) -> list[LogRange]:
-        """Cut ``[begin, end)`` at the record boundaries that the walk noted."""
-        marks = [file.base + int(m) for m in self._marks[: walked.cuts]]
-        bounds = [begin, *[m for m in marks if begin < m < end], end]
+    def _ranges(self, file: MappedFile, begin: int, end: int, walked: WalkEnd) -> list[LogRange]:
+        """Divide ``[begin, end)`` at the record ends that the walk noted."""
+        record_ends = [file.base + int(at) for at in self._record_ends[: walked.cuts]]
+        bounds = [begin, *[at for at in record_ends if begin < at < end], end]
         path = str(file.path)
         return [LogRange(a, b, path, file.base) for a, b in pairwise(bounds) if a < b]

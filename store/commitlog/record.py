@@ -1,16 +1,16 @@
-"""One message as a record of the commit log: decoding it, and encoding one as a broker does.
+"""The codec of one message as a record of the commit log.
 
 ::
 
     48 bytes   total_size, magic, body_crc, queue_id, flag, queue_offset, physical_offset,
                sys_flag, born_timestamp
-    8 or 20    born host: 4 or 16 bytes of address, port (the IPv6 bits of sys_flag tell)
+    8 or 20    born host: 4 or 16 bytes of address (by the IPv6 bits of sys_flag), port
     8          store_timestamp
     8 or 20    store host
     16         reconsume_times, prepared_transaction_offset, body length
     …          body; topic length (1 byte in V1, 2 in V2), topic; properties length, properties
 
-Decoding accepts what the scan accepts (``store.kernels.record``), but for the two checks that
+Decoding accepts what the scan accepts (``store.kernels.record``), except for the two checks that
 depend on the configuration: the property CRC, and V2 before 5.1.0. Format notes §2.1–§2.6.
 """
 
@@ -89,10 +89,10 @@ def _struct_before_body(hosts_v6: int) -> struct.Struct:
     return struct_of(layout.RECORD_HEAD, born, layout.TIMESTAMP, store, layout.RECORD_MIDDLE)
 
 
-# All that lies before the body, by the IPv6 bits of the system flag.
+# The fields before the body, by the IPv6 bits of the system flag.
 BEFORE_BODY = {f: _struct_before_body(f) for f in (0, _BORN_V6, _STORE_V6, HOSTS_V6)}
 
-# Why a record is none; in the words of store.record_kernel, which is slow to load.
+# Why bytes are not a record, worded as in store.kernels.record, which is slow to load.
 _NO_ROOM = "too few bytes for a record"
 _IS_BLANK = "the blank record at the end of a file, not a message"
 _BAD_MAGIC = "no record starts here (bad magic)"
@@ -103,7 +103,7 @@ _EMPTY = "zeroed space where a record should be"
 
 
 class IllegalMessageError(StoreError):
-    """A message that no record can hold (a broker answers MESSAGE_ILLEGAL)."""
+    """A message that does not fit in a record (a broker answers MESSAGE_ILLEGAL)."""
 
 
 def decode_message(
@@ -116,9 +116,9 @@ def decode_message(
 ) -> tuple[Message, int]:
     """Decode the record at ``data[at]``; return the message and the position after it.
 
-    ``offset`` is where in the log the record lies, if the caller knows: then the record must say
-    so too. ``path`` only names the file in errors. ``splits_properties`` as in
-    ``parse_properties``. Nothing of ``data`` is kept. Raises DamageError.
+    ``offset`` is the record's offset in the log, if the caller knows it: the record must then name
+    the same one. ``path`` only names the file in errors. ``splits_properties`` as in
+    ``parse_properties``. No reference to ``data`` is kept. Raises DamageError.
     """
     assert at >= 0
     found = _decode(data, at, offset, (path, splits_properties))
@@ -128,7 +128,7 @@ def decode_message(
 
 
 def _decode(data: bytes | memoryview, at: int, offset: int | None, origin: Origin) -> Message | str:
-    """Decode a record, or say why it is none."""
+    """Decode a record, or return why it is invalid."""
     if len(data) - at < _START.size:
         return _NO_ROOM
     size, magic = _START.unpack_from(data, at)
@@ -158,9 +158,9 @@ def _decode(data: bytes | memoryview, at: int, offset: int | None, origin: Origi
 def _find_spans(
     record: bytes, body_at: int, body_length: int, topic_length: struct.Struct
 ) -> Spans | None:
-    """Find the parts behind the fixed ones; None if the lengths do not add up.
+    """Find the parts after the fixed ones; None if the lengths do not add up.
 
-    Java parity: a negative length of the body or of the properties counts as none.
+    Java parity: a negative length of the body or of the properties counts as 0.
     """
     room = len(record) - PROPERTIES_LENGTH.size
     body_end = body_at + max(body_length, 0)
@@ -179,7 +179,7 @@ def _find_spans(
 
 
 def offset_msg_id(message: Message) -> str:
-    """Return the id that says where the message lies: store host and offset as upper-case hex."""
+    """Return the id made of store host and commit log offset, as upper-case hex."""
     return (message.raw_store_host + _OFFSET.pack(message.commit_log_offset)).hex().upper()
 
 
@@ -197,10 +197,10 @@ def decode_msg_id(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message that has no place in the log yet. Hosts are ``address:port``, times milliseconds.
+    """A message to append. Hosts are ``address:port``, times are in milliseconds.
 
-    ``body`` is stored as it is: where ``sys_flag`` says so it is compressed already. The IPv6
-    bits of ``sys_flag`` follow from the hosts. Properties are written in their order.
+    ``body`` is stored unchanged: if ``sys_flag`` flags it as compressed, it already is. The IPv6
+    bits of ``sys_flag`` are set from the hosts. Properties are written in their order.
     """
 
     topic: str
@@ -219,7 +219,7 @@ class NewMessage:
 def make_properties(
     *, uniq_key: str = "", keys: str | Iterable[str] = (), tags: str = "", **others: str
 ) -> dict[str, str]:
-    """Return the properties of a message, leaving out what is empty."""
+    """Return the properties of a message, without empty ones."""
     names = (layout.PROPERTY_UNIQ_KEY, layout.PROPERTY_KEYS, layout.PROPERTY_TAGS)
     values = (uniq_key, keys if isinstance(keys, str) else " ".join(keys), tags)
     named = {**dict(zip(names, values, strict=True)), **others}
@@ -234,9 +234,9 @@ def encode_record(
     commit_log_offset: int,
     store_timestamp: int,
 ) -> bytes:
-    """Encode a message for its place in the log as a broker of ``config.version`` does.
+    """Encode a message at an offset of the log as a broker of ``config.version`` does.
 
-    Raises IllegalMessageError for what does not fit a record.
+    Raises IllegalMessageError if the message does not fit in a record.
     """
     topic, magic = _encode_text(message.topic), _choose_magic(message.topic, config)
     properties = _encode_properties(message.properties, config)
@@ -278,7 +278,7 @@ def encode_property_crc(record: bytes | memoryview) -> bytes:
 
 @lru_cache(maxsize=1024)
 def encode_host(text: str) -> bytes:
-    """Encode ``address:port``; an IPv6 address may be short. Raises IllegalMessageError."""
+    """Encode ``address:port``; an IPv6 address may be abbreviated. Raises IllegalMessageError."""
     address, _, port = text.rpartition(":")
     try:
         return ipaddress.ip_address(address).packed + _PORT.pack(int(port))
@@ -287,9 +287,9 @@ def encode_host(text: str) -> bytes:
 
 
 def _encode_properties(properties: Mapping[str, str], config: StoreConfig) -> bytes:
-    """Join the properties; whether the last one is ended too depends on the version.
+    """Join the properties; whether a separator follows the last one depends on the version.
 
-    Java parity: a broker that appends the CRC drops one that came with the message.
+    Java parity: a broker that appends the CRC drops a CRC property sent with the message.
     """
     dropped = layout.PROPERTY_CRC if appends_property_crc(config) else None
     items = [f"{n}{_NAME_VALUE}{value}" for n, value in properties.items() if n != dropped]
@@ -298,7 +298,7 @@ def _encode_properties(properties: Mapping[str, str], config: StoreConfig) -> by
 
 
 def appends_property_crc(config: StoreConfig) -> bool:
-    """Tell whether each record's properties end with the record's CRC."""
+    """Return whether each record's properties end with the record's CRC."""
     return config.enabled_append_prop_crc and config.version >= (5, 2, 0)
 
 
@@ -313,5 +313,5 @@ def _encode_text(text: str) -> bytes:
 
 
 def record_crc(data: bytes | memoryview) -> int:
-    """Return the CRC-32 without its highest bit, as records hold it (``UtilAll.crc32``)."""
+    """Return the CRC-32 without its highest bit, as records store it (``UtilAll.crc32``)."""
     return zlib.crc32(data) & _CRC_MASK

@@ -1,8 +1,8 @@
 """Replay of a commit log: its dispatch requests in log order, scanned by threads of this process.
 
 Scanning is the expensive part, and the kernels release the interpreter lock: threads scan ranges
-ahead of the caller, who takes them in log order. Memory is bounded by the ranges in flight, one
-more than there are threads.
+ahead of the caller, who consumes them in log order. Memory is bounded by the ranges in flight: one
+more than the number of threads.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from queue import SimpleQueue
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.planner import LogPlanner
-from store.commitlog.scanner import Cut, Damage, LogRange, Scanner
+from store.commitlog.scanner import Damage, LogRange, Scanner, SplitScan, Stretch
 from store.config import StoreConfig
 from store.errors import DamageError
 
 BATCH_BYTES = 64 * 1024 * 1024
-_THREADS_MAX = 4  # as many scan faster than any caller applies or compares
+_THREADS_MAX = 4  # enough to outpace any caller that applies or compares
 
-Scanned = tuple[int, list[DispatchRequests | Damage]]  # the end, and the stretches up to there
+Scanned = tuple[int, list[Stretch]]  # the end, and the stretches up to it
 
 
 class LogReplay:
@@ -39,15 +39,13 @@ class LogReplay:
         self._span = span
 
     def batches(self) -> Iterator[DispatchRequests]:
-        """Yield the requests of all records before damage. Raises DamageError at the damage."""
+        """Yield the requests of all records before any damage. Raises DamageError at the damage."""
         scan = scan_in_order(self._planner, self._log.config, self._span)
         with closing(scan) as scanned:
             for stop, stretches in scanned:
                 yield from self._requests(stop, stretches)
 
-    def _requests(
-        self, stop: int, stretches: list[DispatchRequests | Damage]
-    ) -> Iterator[DispatchRequests]:
+    def _requests(self, stop: int, stretches: list[Stretch]) -> Iterator[DispatchRequests]:
         damage = next((s for s in stretches if isinstance(s, Damage)), None)
         requests = [s for s in stretches if isinstance(s, DispatchRequests)]
         self.at = stop if damage is None else damage.begin
@@ -58,7 +56,7 @@ class LogReplay:
 
 
 def cannot_derive(damage: Damage) -> DamageError:
-    """Return the error of damage that a replay cannot pass."""
+    """Return the error for damage that a replay cannot skip."""
     return DamageError(
         damage.path,
         damage.begin,
@@ -69,12 +67,12 @@ def cannot_derive(damage: Damage) -> DamageError:
 
 
 def log_too_short(log: CommitLog, end: int, reason: str) -> DamageError:
-    """Return the error of a log that ends at ``end``; ``reason`` says why it must be longer."""
+    """Return the error for a log that ends at ``end``; ``reason`` says why it must be longer."""
     return DamageError(
         log.path_of(end),
         end,
         f"the log ends here, but {reason}",
-        "the log was truncated or is another one; dispatch it into a new OUTPUT",
+        "the log was truncated or is a different log; dispatch it into a new OUTPUT",
     )
 
 
@@ -85,23 +83,24 @@ def scan_in_order(
     *,
     batch_bytes: int = BATCH_BYTES,
 ) -> Generator[Scanned, None, None]:
-    """Yield a span in log order: stretches that follow on from one another, and where they end.
+    """Yield the adjacent stretches of a span in log order, with the offset where each group ends.
 
-    The scan ends at the span's end, at the log's end, or with damage, which is the last stretch.
-    Threads scan ranges that are cut by bytes (``LogPlanner.cut``). One that does not begin where
-    the one before ended is scanned once more; what cannot be scanned so is planned by a walk.
+    The scan stops at the span's end, at the log's end, or at damage, which is the last stretch.
+    Threads scan the splits of ``LogPlanner.splits``. A split whose first record does not begin
+    where the previous one ended is scanned again from there; parts without a usable split are
+    planned by a walk.
 
     Raises StoreError as the planner and the scanner do.
     """
     at, end = span
-    cuts = planner.cut(at, end, batch_bytes)
-    with closing(_CutsAhead(config, cuts)) as ahead:
+    splits = planner.splits(at, end, batch_bytes)
+    with closing(_ScanAhead(config, splits)) as ahead:
         while at < end:
-            cut = ahead.take(at)
-            if cut is not None and cut.requests and cut.requests[-1].end <= end:
-                at = cut.requests[-1].end
-                yield at, list(cut.requests)
-                if cut.is_whole:
+            scan = ahead.take(at)
+            if scan is not None and scan.requests and scan.requests[-1].end <= end:
+                at = scan.requests[-1].end
+                yield at, list(scan.requests)
+                if scan.is_whole:
                     continue
             plan = planner.plan(at, max_bytes=batch_bytes, until=end)
             if not plan.ranges:
@@ -113,42 +112,42 @@ def scan_in_order(
                 return
 
 
-class _CutsAhead:
-    """Scans cuts in threads, a few ahead of who takes them."""
+class _ScanAhead:
+    """Scans splits in threads, a few ahead of the caller."""
 
-    def __init__(self, config: StoreConfig, cuts: Iterator[LogRange]) -> None:
-        self.scanner = Scanner(config)  # of the thread that takes
-        self._cuts = cuts
+    def __init__(self, config: StoreConfig, splits: Iterator[LogRange]) -> None:
+        self.scanner = Scanner(config)  # used by the calling thread
+        self._splits = splits
         self._threads = min(len(os.sched_getaffinity(0)), _THREADS_MAX)
         self._idle: SimpleQueue[Scanner] = SimpleQueue()
         for _ in range(self._threads):
             self._idle.put(Scanner(config))
         self._pool = ThreadPoolExecutor(self._threads, "reput-scan")
-        self._ahead: deque[tuple[LogRange, Future[Cut]]] = deque()
+        self._ahead: deque[tuple[LogRange, Future[SplitScan]]] = deque()
 
-    def take(self, at: int) -> Cut | None:
-        """Return what follows from ``at`` on, a record's begin; None if no cut holds that."""
+    def take(self, at: int) -> SplitScan | None:
+        """Return the scan from ``at``, where a record begins; None if no split holds it."""
         while True:
-            for cut in islice(self._cuts, self._threads + 1 - len(self._ahead)):
-                self._ahead.append((cut, self._pool.submit(self._scan, cut)))
+            for split in islice(self._splits, self._threads + 1 - len(self._ahead)):
+                self._ahead.append((split, self._pool.submit(self._scan, split)))
             if not self._ahead or at < self._ahead[0][0].begin:
                 return None
-            cut, scanned = self._ahead.popleft()
-            if at >= cut.end:  # the last record before reaches over all of it
+            split, scanned = self._ahead.popleft()
+            if at >= split.end:  # a record of the split before spans all of it
                 scanned.cancel()
                 continue
             found = scanned.result()
             if found.begin == at:
                 return found
-            return self.scanner.read_cut(replace(cut, begin=at, at_record=True))
+            return self.scanner.read_split(replace(split, begin=at, at_record=True))
 
     def close(self) -> None:
-        """End the threads, when each has scanned what it is at."""
+        """Stop the threads, each after its current split."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _scan(self, cut: LogRange) -> Cut:
+    def _scan(self, split: LogRange) -> SplitScan:
         scanner = self._idle.get()
         try:
-            return scanner.read_cut(cut)
+            return scanner.read_split(split)
         finally:
             self._idle.put(scanner)

@@ -1,4 +1,4 @@
-"""Scanning a commit log file into dispatch requests, chunk by chunk."""
+"""The scanner: reads a commit log file into dispatch requests, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from store.kernels.scan import Columns, QueueTable, ScanEnd
 from store.layout import RECORD_MIN_SIZE
 
 CHUNK_BYTES = 4 * 1024 * 1024
-_SETTLE_SECONDS = 0.05  # a failed record is read once more after this
+_RETRY_SECONDS = 0.05  # before a failed record is read again
 
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """``[begin, end)`` of the log, in one file; ``gap`` says why nothing can be read there.
+    """``[begin, end)`` of the log, in one file; ``gap`` is the reason if it cannot be read.
 
     ``is_lost``: the log has no bytes for the gap. Otherwise they are damaged. A range that does
-    not begin ``at_record`` is about the records that begin in it.
+    not begin ``at_record`` stands for the records that begin in it.
     """
 
     begin: int
@@ -48,7 +48,7 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """``[begin, end)`` of the log cannot be read: where, and why.
+    """An unreadable range ``[begin, end)`` of the log, with its file and the reason.
 
     ``is_lost``: the log has no bytes for it. Otherwise they are damaged.
     """
@@ -60,7 +60,7 @@ class Damage:
     is_lost: bool = False
 
     def error(self) -> DamageError:
-        """Return this as the error that names file, offset, reason and what can be done."""
+        """Return the error that names file, offset, reason and remedy."""
         if self.is_lost:
             hint = (
                 "everything before it has been kept; restore the files from a replica or a backup, "
@@ -79,14 +79,14 @@ class Damage:
         )
 
 
-Stretch = DispatchRequests | Damage  # what a scan yields: records, or a part that cannot be read
+Stretch = DispatchRequests | Damage  # what a scan yields: records, or an unreadable range
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """What a range that was cut by bytes holds: stretches that tile from a record on.
+class SplitScan:
+    """The scan of a split: adjacent requests, from the first record that begins in the split.
 
-    ``is_whole``: a record begins where the last of them ends, or the log goes on in the next file.
+    ``is_whole``: a record begins where the last one ends, or the log continues in the next file.
     """
 
     requests: list[DispatchRequests]
@@ -94,12 +94,12 @@ class Cut:
 
     @property
     def begin(self) -> int:
-        """Where the first record begins, -1 without one."""
+        """The offset of the first record, -1 without one."""
         return self.requests[0].begin if self.requests else -1
 
 
 def scan_rules(config: StoreConfig) -> Rules:
-    """Return what a scan of this store checks and reads."""
+    """Return the rules for a scan of a store with these settings."""
     return Rules(
         accepts_v2=config.accepts_v2,
         check_crc=True,
@@ -115,10 +115,10 @@ def scan_rules(config: StoreConfig) -> Rules:
 
 
 def inner_batch_error(path: str, offset: int) -> UnsupportedFormatError:
-    """Return the error of a record that is an inner batch."""
+    """Return the error for a record that is an inner batch."""
     return UnsupportedFormatError(
         f"{path} at offset {offset}: an inner batch (a BatchCQ topic); "
-        "batch consume queues are not read here"
+        "batch consume queues are not supported"
     )
 
 
@@ -133,10 +133,10 @@ def _multi_dispatch(config: StoreConfig) -> int:
     return tk.MULTI_WITHOUT_SYSTEM if "rmq_sys_*" in excluded else tk.MULTI_WITHOUT_TIMER
 
 
-def _map(part: LogRange) -> NDArray[np.uint8] | None:
+def _map(log_range: LogRange) -> NDArray[np.uint8] | None:
     """Map a range's file; None if it has been deleted since the range was planned."""
     try:
-        return map_file(Path(part.path))
+        return map_file(Path(log_range.path))
     except StoreIOError as e:
         if e.errno == errno.ENOENT:
             return None
@@ -144,7 +144,7 @@ def _map(part: LogRange) -> NDArray[np.uint8] | None:
 
 
 class Scanner:
-    """Scans stretches of commit log files; holds the buffers, so use one a thread."""
+    """Scans stretches of commit log files. Owns the buffers, so use one per thread."""
 
     def __init__(self, config: StoreConfig, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.rules = scan_rules(config)
@@ -155,86 +155,83 @@ class Scanner:
         self._columns: Columns
         self._table: QueueTable
 
-    def read(
-        self, part: LogRange, *, skip_damage: bool = False
-    ) -> Iterator[DispatchRequests | Damage]:
-        """Yield the requests of a range, in stretches that tile it.
+    def read(self, log_range: LogRange, *, skip_damage: bool = False) -> Iterator[Stretch]:
+        """Yield the stretches of a range, which tile it.
 
-        A record that fails, also when read once more, ends the range with a Damage that spans
-        the rest; with ``skip_damage`` it spans to the next valid record and reading goes on.
-        Raises UnsupportedFormatError for an inner batch.
+        A record that fails twice ends the range with a Damage that spans the rest; with
+        ``skip_damage`` it spans up to the next valid record, where reading resumes. Raises
+        UnsupportedFormatError for an inner batch.
         """
-        if part.gap:
-            yield Damage(part.begin, part.end, part.path, part.gap, part.is_lost)
+        if log_range.gap:
+            yield Damage(
+                log_range.begin, log_range.end, log_range.path, log_range.gap, log_range.is_lost
+            )
             return
-        view = _map(part)
+        view = _map(log_range)
         if view is None:
             why = "the file has been deleted (expired?)"
-            yield Damage(part.begin, part.end, part.path, why, is_lost=True)
+            yield Damage(log_range.begin, log_range.end, log_range.path, why, is_lost=True)
             return
-        at, end = part.begin - part.base, min(part.end - part.base, len(view))
+        at, end = log_range.begin - log_range.base, min(log_range.end - log_range.base, len(view))
         retried = -1
-        while part.base + at < part.end:
+        while log_range.base + at < log_range.end:
             requests, reason = None, rk.OK
-            for requests, reason in self.chunks(view, part.base, at, end):
+            for requests, reason in self.chunks(view, log_range.base, at, end):
                 if reason == rk.BLANK:
-                    yield replace(requests, end=part.end)
+                    yield replace(requests, end=log_range.end)
                     return
                 yield requests
-                at = requests.end - part.base
+                at = requests.end - log_range.base
             if reason == rk.OK:
                 return
             if retried != at:
                 retried = at
-                time.sleep(_SETTLE_SECONDS)
+                time.sleep(_RETRY_SECONDS)
                 continue
             if reason == rk.INNER_BATCH:
-                raise inner_batch_error(part.path, part.base + at)
+                raise inner_batch_error(log_range.path, log_range.base + at)
             valid = -1
             if skip_damage:
-                valid = int(find_record(view, (part.base, at + 1, end), self.rules))
-            stop = part.base + valid if valid >= 0 else part.end
-            yield Damage(part.base + at, stop, part.path, rk.REASONS[reason])
+                valid = int(find_record(view, (log_range.base, at + 1, end), self.rules))
+            stop = log_range.base + valid if valid >= 0 else log_range.end
+            yield Damage(log_range.base + at, stop, log_range.path, rk.REASONS[reason])
             if valid < 0:
                 return
             at = valid
 
-    def read_all(self, ranges: Iterable[LogRange]) -> list[DispatchRequests | Damage]:
-        """Return the stretches of ranges that follow on from one another, up to damage."""
-        stretches: list[DispatchRequests | Damage] = []
-        for part in ranges:
-            stretches += self.read(part)
+    def read_all(self, ranges: Iterable[LogRange]) -> list[Stretch]:
+        """Return the stretches of adjacent ranges, up to damage."""
+        stretches: list[Stretch] = []
+        for log_range in ranges:
+            stretches += self.read(log_range)
             if isinstance(stretches[-1], Damage):
                 break
         return stretches
 
-    def read_cut(self, cut: LogRange) -> Cut:
-        """Return what a range holds that was cut by bytes, from the first record found in it.
-
-        Its last record may end behind it.
-        """
+    def read_split(self, split: LogRange) -> SplitScan:
+        """Scan a split from the first record found in it. Its last record may end after it."""
         requests: list[DispatchRequests] = []
-        view = _map(cut)
+        view = _map(split)
         if view is None:
-            return Cut(requests)
-        begin, end = cut.begin - cut.base, cut.end - cut.base
-        if not cut.at_record:
-            begin = int(find_record(view, (cut.base, begin, len(view)), self.rules))
+            return SplitScan(requests)
+        begin, end = split.begin - split.base, split.end - split.base
+        if not split.at_record:
+            begin = int(find_record(view, (split.base, begin, len(view)), self.rules))
         if not 0 <= begin < end:
-            return Cut(requests)
-        for stretch, reason in self.chunks(view, cut.base, begin, end):
+            return SplitScan(requests)
+        for stretch, reason in self.chunks(view, split.base, begin, end):
             requests.append(stretch)
             if reason == rk.BLANK:
-                requests[-1] = replace(stretch, end=cut.base + len(view))
-        return Cut(requests, is_whole=reason in (rk.OK, rk.BLANK))
+                requests[-1] = replace(stretch, end=split.base + len(view))
+        return SplitScan(requests, is_whole=reason in (rk.OK, rk.BLANK))
 
     def chunks(
         self, view: NDArray[np.uint8], base: int, begin: int, end: int
     ) -> Iterator[tuple[DispatchRequests, int]]:
         """Scan positions ``begin`` to ``end`` of the file at ``base``; yield (requests, reason).
 
-        The reason is OK until the last chunk, which tells why the scan stopped: OK at ``end``
-        (where a record ends), else BLANK or what the record at the chunk's end failed on.
+        The reason is OK except for the last chunk, where it is why the scan stopped: OK at ``end``
+        (where a record ends), else BLANK or the failed check of the record at the chunk's end.
         """
         at = begin
         while True:
@@ -261,8 +258,8 @@ class Scanner:
         if rows <= self._rows:
             return
         self._rows = rows
-        # The last record may reach beyond the chunk by its own size: its keys are bounded by
-        # the 32767 bytes its properties can have.
+        # The last record may extend beyond the chunk by its own size: its keys are bounded by
+        # the 32767 bytes that its properties can have.
         parts = size // 2 + 32768
         multis = parts if self.rules.multi_dispatch != tk.MULTI_OFF else 0
         self._columns = Columns(
@@ -314,11 +311,11 @@ class Scanner:
 
 
 def load_kernels() -> None:
-    """Call the kernels of a scan, on nothing: numba loads a kernel when it is first called.
+    """Call the scan kernels on an empty log, since numba loads a kernel on its first call.
 
-    For a process whose children scan. Numba must find the argument types that they will have.
+    For a process whose children scan. The argument types must be those of a real scan.
     """
-    log = np.frombuffer(bytes(RECORD_MIN_SIZE), np.uint8)  # read-only, as a mapped file is
+    log = np.frombuffer(bytes(RECORD_MIN_SIZE), np.uint8)  # read-only, like a mapped file
     scanner = Scanner(StoreConfig(), len(log))
     for _ in scanner.chunks(log, 0, 0, len(log)):
         pass

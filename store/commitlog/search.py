@@ -1,10 +1,8 @@
-"""Finding positions in the log: record boundaries, and the first record stored at a time."""
+"""Search in the log: record boundaries, and the first record stored at or after a time."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import NO_CUTS, CommitLog
 from store.commitlog.scanner import scan_rules
 from store.errors import ConfigError
 from store.io.mapped_file import MappedFile
@@ -13,21 +11,20 @@ from store.kernels.log_walk import first_stored, walk
 from store.kernels.record import Rules, check_record, read_i64
 
 _TIME_MAX = (1 << 63) - 1
-_NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 
 
 def check_boundary(log: CommitLog, offset: int) -> None:
     """Raise ConfigError, naming the two nearest boundaries, if ``offset`` is inside a record.
 
-    The end of the log is a boundary; so is anything below its minimum, where nothing can be
-    looked at. Walks one file's chain at most.
+    The end of the log is a boundary. So is any offset below its minimum, where nothing can be
+    checked. Walks the chain of one file at most.
     """
     file = log.find(offset)
     if file is None or offset == file.base or offset == log.max_offset():
         if file is None and offset > log.max_offset():
-            raise ConfigError(f"offset {offset} lies beyond the log's end {log.max_offset()}")
+            raise ConfigError(f"offset {offset} is beyond the log's end {log.max_offset()}")
         return
-    end = walk(file.view(), (file.base, 0, offset - file.base), _fast_rules(log), True, _NO_CUTS)
+    end = walk(file.view(), (file.base, 0, offset - file.base), _fast_rules(log), True, NO_CUTS)
     if end.reason == rk.OK and file.base + end.at == offset:
         return
     if end.reason == rk.OK:
@@ -38,13 +35,12 @@ def check_boundary(log: CommitLog, offset: int) -> None:
     if before == offset:
         return
     raise ConfigError(
-        f"offset {offset} is not where a record begins; the nearest boundaries are {before} "
-        f"and {after}"
+        f"offset {offset} is not a record boundary; the nearest boundaries are {before} and {after}"
     )
 
 
 def is_boundary(log: CommitLog, offset: int) -> bool:
-    """Tell whether a record begins or the log ends at ``offset``, by the chain of its file."""
+    """Return whether a record begins or the log ends at ``offset``, by the chain of its file."""
     try:
         check_boundary(log, offset)
     except ConfigError:
@@ -53,11 +49,11 @@ def is_boundary(log: CommitLog, offset: int) -> bool:
 
 
 def first_stored_at(log: CommitLog, timestamp_ms: int) -> int:
-    """Return the offset of the first record stored at or after a time; the log's end if none.
+    """Return the offset of the first record stored at or after a time, else the log's end.
 
-    The file is found by binary search over the files' first store times, the record by walking
-    it. Where the clock stepped back across files the answer is a crossing point: the record
-    before it in its file was stored earlier, this one was not.
+    Finds the file by binary search over the files' first store times, and the record by walking the
+    file. If the clock stepped back across files, the result is a crossing point: the record before
+    it in its file was stored earlier, and this one was not.
     """
     last = log.last_file()
     if last is None:
@@ -78,16 +74,16 @@ def first_stored_at(log: CommitLog, timestamp_ms: int) -> int:
 
 
 def first_stored_after(log: CommitLog, timestamp_ms: int) -> int:
-    """Return the offset of the first record stored later than a time; the log's end if none."""
+    """Return the offset of the first record stored after a time, else the log's end."""
     if timestamp_ms >= _TIME_MAX:
         return log.max_offset()
     return first_stored_at(log, timestamp_ms + 1)
 
 
-def asked_offset(log: CommitLog, offset: int | None, timestamp_ms: int | None) -> int | None:
-    """Return the offset to begin at that was asked for, by itself or by time; None if none was.
+def requested_offset(log: CommitLog, offset: int | None, timestamp_ms: int | None) -> int | None:
+    """Return the requested begin, given as an offset or as a time; None if neither is given.
 
-    Raises ConfigError for an offset that is not in the log or inside a record.
+    Raises ConfigError for an offset that is outside the log or inside a record.
     """
     if timestamp_ms is not None:
         return first_stored_at(log, timestamp_ms)

@@ -1,12 +1,12 @@
-"""Writing a commit log as a broker does: for demonstrations, tests and measurements.
+"""A writer that produces a commit log as a broker does, for demos, tests and benchmarks.
 
-Records follow one another through files of full size. One that would not leave 8 bytes free goes
-to the next file, behind a blank record; its rest stays zero, as since 4.9.1. When a file is
-needed the one after it is made too, and while the writer is open ``abort`` lies in the store
-root, so a log that is being written looks like a live broker's. Format notes §1, §2.
+Records are appended to files of full size. A record that would not leave 8 bytes free goes to the
+next file, and a blank record fills the current one; the blank's remainder stays zero, as since
+4.9.1. Creating a file also preallocates the next one, and ``abort`` exists in the store root while
+the writer is open, so a log that is being written looks like a live broker's. Format notes §1, §2.
 
-Every append can be read at once, and is durable after ``sync`` or ``close``. One thread, and
-nothing guards against a second writer on the same store.
+An append is visible at once, and durable after ``sync`` or ``close``. Not thread-safe, and nothing
+guards against a second writer on the same store.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from store.layout import ABORT_FILE, BLANK_SIZE, MAGIC_BLANK, struct_of
 
 _BLANK = struct_of(layout.BLANK_RECORD)
 _OFFSET, _CRC = layout.RECORD_HEAD["physical_offset"], layout.RECORD_HEAD["body_crc"]
-_BLOCK_BYTES = 1024 * 1024  # of what append_many makes and writes at once: fits a core's cache
+_BLOCK_BYTES = 1024 * 1024  # that append_many builds and writes at once: fits a core's cache
 _NUMBER = re.compile(rb"#{2,18}")  # 18 digits always fit an i64
 _ADVANCING = (0, layout.SYS_COMMIT)
 _DELAY = layout.PROPERTY_DELAY
@@ -59,11 +59,11 @@ def now_ms() -> int:
 
 
 class CommitLogWriter:
-    """Appends to the commit log of ``store_root``, going on at its end if there is one.
+    """Appends to the commit log of ``store_root``, at the end of an existing one.
 
-    ``clock`` gives store timestamps (milliseconds), asked once an append. As a context manager it
-    closes; left by an exception it leaves what a killed broker leaves. Opening raises DamageError
-    if the log is damaged before its end.
+    ``clock`` returns store timestamps in milliseconds and is called once per append. As a context
+    manager it closes; after an exception it leaves the files as a killed broker does. Opening
+    raises DamageError if the log is damaged before its end.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class CommitLogWriter:
         self._owns_disk = disk is None
         self._next: Counter[tuple[str, int]] = Counter()
         self._is_open = True
-        self._base = -1  # of the file in work
-        self._ahead: Path | None = None  # the file made ahead and not used yet
+        self._base = -1  # of the active file
+        self._ahead: Path | None = None  # the preallocated file, unused so far
         self._recover()
         pid = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
         self._disk.replace(self._root / ABORT_FILE, pid)
@@ -97,7 +97,7 @@ class CommitLogWriter:
         self.close() if kind is None else self.kill()
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset that the queue's next message gets."""
+        """Return the queue offset of the queue's next message."""
         return self._next[topic, queue_id]
 
     def append(self, message: NewMessage) -> int:
@@ -105,7 +105,7 @@ class CommitLogWriter:
         return self._put([message])[0]
 
     def append_batch(self, messages: Sequence[NewMessage]) -> list[int]:
-        """Append a client batch: in one file, stored at one time; return the offsets.
+        """Append a client batch to one file, with one store time; return the offsets.
 
         Raises IllegalMessageError unless all are plain messages for one queue.
         """
@@ -116,7 +116,7 @@ class CommitLogWriter:
         return self._put([replace(m, prepared_transaction_offset=0) for m in messages])
 
     def append_many(self, templates: Sequence[NewMessage], count: int, *, first: int = 0) -> None:
-        """Append messages ``first`` … ``first + count - 1``, fast; each as ``append`` would.
+        """Append messages ``first`` … ``first + count - 1`` in bulk; each as ``append`` would.
 
         Message n is ``numbered(templates[n % len(templates)], n)``. Raises IllegalMessageError.
         """
@@ -140,7 +140,7 @@ class CommitLogWriter:
         self._disk.sync()
 
     def close(self) -> None:
-        """Stop as a broker that is shut down: sync, remove the unused file and ``abort``."""
+        """Stop like a broker that is shut down: sync, remove the unused file and ``abort``."""
         self._disk.sync()
         if self._ahead is not None:
             self._disk.remove(self._ahead)
@@ -149,19 +149,19 @@ class CommitLogWriter:
         self.kill()
 
     def kill(self) -> None:
-        """Stop as a broker that is killed: ``abort`` and the unused file stay; syncs nothing."""
+        """Stop like a broker that is killed: ``abort`` and the unused file stay; syncs nothing."""
         self._is_open = False
         if self._owns_disk:
             self._disk.close()
 
     def _put(self, messages: list[NewMessage]) -> list[int]:
-        """Append messages that must lie in one file, stored at one time."""
+        """Append messages to one file, with one store time."""
         stamp = self._clock()
         records = self._encode(messages, stamp)
         size = sum(map(len, records))
         if size + BLANK_SIZE > self._file_size:
             raise IllegalMessageError(
-                f"{size} bytes do not fit a commit log file of {self._file_size} bytes"
+                f"{size} bytes do not fit in a commit log file of {self._file_size} bytes"
             )
         left = self._remaining()
         if size + BLANK_SIZE > left:
@@ -191,7 +191,7 @@ class CommitLogWriter:
         assert self._is_open
         base = self.end - self.end % self._file_size
         if base != self._base:
-            # Java parity: AllocateMappedFileService makes the file asked for and the next one.
+            # Java parity: AllocateMappedFileService creates the requested file and the next one.
             self._make_file(base)
             self._ahead = self._make_file(base + self._file_size)
             self._base = base
@@ -201,20 +201,20 @@ class CommitLogWriter:
     def _make_file(self, base: int) -> Path:
         path = self._path(base)
         if path.exists() and path.stat().st_size != self._file_size:
-            self._disk.remove(path)  # a crash came between its creation and its sizing
+            self._disk.remove(path)  # its creator crashed before sizing it
         if not path.exists():
             self._disk.create(path, self._file_size)
         return path
 
     def _path(self, base: int) -> Path:
-        # Java parity: MultiPathMappedFileQueue takes the paths in turn.
+        # Java parity: MultiPathMappedFileQueue rotates through the paths.
         directory = self._paths[base // self._file_size % len(self._paths)]
         return directory / file_name(base)
 
     def _recover(self) -> None:
         """Find the log's end and the queues' next offsets by scanning all of it.
 
-        Java parity: bytes behind the end are not erased, files behind it are deleted.
+        Java parity: bytes after the end are not erased, files after it are deleted.
         """
         log = CommitLog(self._paths, self.config)
         for file in log.files:
@@ -242,7 +242,7 @@ class CommitLogWriter:
                 self._disk.remove(file.path)
 
     def _count(self, requests: DispatchRequests) -> None:
-        """Take over where the queues stand after some records."""
+        """Advance the queues' next offsets over these records."""
         rows = np.isin(requests.transaction, _ADVANCING)
         following = np.full(len(requests.topics), -1, np.int64)
         following[requests.queue[rows]] = requests.queue_offset[rows] + 1  # the last one stays
@@ -252,7 +252,7 @@ class CommitLogWriter:
                 self._next[queue] = offset
 
     def _put_cycles(self, cycle: _Cycle, first: int, count: int) -> None:
-        """Append ``count`` rounds of all templates, which fit the file in work."""
+        """Append ``count`` rounds of all templates, which fit in the active file."""
         block = np.tile(cycle.row, (count, 1))
         rounds = np.arange(count)
         stamps = [self._clock() for _ in range(count * len(cycle.parts))]
@@ -276,9 +276,9 @@ class CommitLogWriter:
 
 
 def schedule(message: NewMessage, level: int, config: StoreConfig = _DEFAULTS) -> NewMessage:
-    """Return a message as a broker stores it until its delay is over (format notes §3).
+    """Return a message as a broker stores it until its delay expires (format notes §3).
 
-    A level above the last one of ``messageDelayLevel`` is lowered to it. Raises
+    A level above the last one of ``messageDelayLevel`` is capped at it. Raises
     IllegalMessageError for a level below 1.
     """
     level = min(level, len(config.delay_levels_ms()))
@@ -294,7 +294,7 @@ def schedule(message: NewMessage, level: int, config: StoreConfig = _DEFAULTS) -
 
 
 def numbered(template: NewMessage, number: int) -> NewMessage:
-    """Return the message with a number in place of each run of ``#``, in body and properties.
+    """Return the message with each run of ``#`` in body and properties replaced by a number.
 
     A run of 2 to 18 is replaced by as many of the number's last decimal digits.
     """
@@ -317,7 +317,7 @@ def _advances(message: NewMessage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One template's record in the row of all; positions but the first two are in the record."""
+    """One template's record in a row; positions but ``begin`` and ``end`` are in the record."""
 
     begin: int
     end: int
@@ -332,7 +332,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Cycle:
-    """The records of all templates, one after another, and how many of them each queue gets."""
+    """A row with one record of each template, and how many of them each queue gets."""
 
     row: NDArray[np.uint8]
     parts: tuple[_Part, ...]
@@ -374,7 +374,7 @@ def _set(row: NDArray[np.uint8], at: int, kind: np.dtype[Any], values: Any) -> N
 
 
 def _set_numbers(row: NDArray[np.uint8], part: _Part, numbers: NDArray[np.int64]) -> None:
-    """Write the digits of each row's number into its runs, and the CRC of a body with any."""
+    """Write the digits of each row's number into its runs; update the CRC of a body with runs."""
     width = max((end - begin for begin, end in part.numbers), default=0)
     digits = _digits(numbers, width)[:, ::-1]
     for begin, end in part.numbers:

@@ -111,12 +111,12 @@ class StoreComparison:
         """
         if self._index is None:
             return -1, None, 0
-        number, mark = self._index_files.number, self._index.mark()
-        if not mark.file:
-            return -1, mark, 0
+        number, end = self._index_files.number, self._index.end()
+        if not end.file:
+            return -1, end, 0
         names = [path.name for path in self.index_files]
-        name = names[number] if number < len(names) else mark.file
-        return number, IndexEnd(name, mark.header), self._index.last_full_timestamp
+        name = names[number] if number < len(names) else end.file
+        return number, IndexEnd(name, end.header), self._index.last_full_timestamp
 
     def shift_of(self, key: QueueKey) -> int | None:
         """Return how far a queue lies from where it was derived; None if no unit of it was."""

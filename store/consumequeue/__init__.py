@@ -1,1 +1,1 @@
-"""Consume queues: their files and names, the writer, and reads by queue offset."""
+"""Consume queues: names, files, the writer, and reads by queue offset."""

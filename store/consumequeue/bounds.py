@@ -1,9 +1,10 @@
-"""Where a queue begins and ends: which of its units count (promise I8).
+"""The bounds of a queue: which of its units are valid (promise I8).
 
-On a root of ours units at or beyond the reput offset may be half-written: they do not count. On a
-broker's root stale units survive a truncation: the queue ends with the last unit whose record in
-the log is one of this queue. Below both ends units lie in log order, so both are searched for;
-what is found is held against the units beside it, and what cannot be there is damage.
+In a root written by this project, units at or beyond the reput offset may be half-written and are
+ignored. In a broker's root, stale units survive a truncation: the queue ends with the last unit
+whose record in the log belongs to this queue. Below either end units are in log order, so both
+bounds are found by binary search; the result is checked against its neighbours, and a unit that
+cannot be there is damage.
 """
 
 from __future__ import annotations
@@ -15,46 +16,46 @@ from store.commitlog.commit_log import CommitLog
 from store.consumequeue.files import ConsumeQueue, Unit
 from store.layout import PRE_BLANK_SIZE
 
-IsOfLog = Callable[[Unit], bool]
+HasRecord = Callable[[Unit], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSpan:
-    """Queue offsets that have a message: ``min`` to ``max``, exclusive; both 0 without units."""
+    """Queue offsets that have a message: ``min`` to ``max`` (exclusive); both 0 without units."""
 
     min: int
     max: int
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
-    """How far a root of ours is; ``is_at_rest`` tells whether nobody is at work on it now."""
+class DispatchLimit:
+    """The offset below which a root's units are valid, and whether its dispatch is idle."""
 
     reput_from_offset: int
     is_at_rest: Callable[[], bool]
 
 
 class QueueBounds:
-    """Finds the span of one queue; what was found is kept while nothing around it changes.
+    """Finds the span of one queue. Caches each bound until the units around it change.
 
-    ``is_of_log`` tells whether a unit's record is there and one of this queue.
+    ``has_record`` returns whether the log holds a unit's record and the queue owns it.
     """
 
-    def __init__(self, queue: ConsumeQueue, log: CommitLog, is_of_log: IsOfLog) -> None:
+    def __init__(self, queue: ConsumeQueue, log: CommitLog, has_record: HasRecord) -> None:
         self._queue = queue
         self._log = log
-        self._is_of_log = is_of_log
+        self._has_record = has_record
         self._end: tuple[object, int] = (None, 0)
         self._first: tuple[object, int] = (None, 0)
 
-    def find(self, dispatch: Dispatch | None) -> QueueSpan:
-        """Return the span as the files are now. Raises DamageError."""
+    def find(self, dispatch: DispatchLimit | None) -> QueueSpan:
+        """Return the current span. Raises DamageError."""
         end = self._find_end(dispatch)
         first = self._find_first(end)
         return QueueSpan(min(first, end), end)
 
-    def _find_end(self, dispatch: Dispatch | None) -> int:
-        """Return the queue offset behind the last unit that counts, 0 if none does."""
+    def _find_end(self, dispatch: DispatchLimit | None) -> int:
+        """Return the queue offset after the last valid unit, 0 without one."""
         queue = self._queue
         if queue.begin == queue.allocated:
             return 0
@@ -74,12 +75,12 @@ class QueueBounds:
         raw = self._queue.raw
         return limit, self._queue.listing, raw(end - 1), raw(end), raw(end + 1)
 
-    def _search_end(self, limit: int, dispatch: Dispatch | None) -> int:
+    def _search_end(self, limit: int, dispatch: DispatchLimit | None) -> int:
         queue = self._queue
         low, high = queue.begin, queue.stored()
         while low < high:
             middle = (low + high) // 2
-            if _counts(queue.unit(middle), limit):
+            if _is_valid(queue.unit(middle), limit):
                 low = middle + 1
             else:
                 high = middle
@@ -89,35 +90,35 @@ class QueueBounds:
                 end -= 1
         self._check_end(end, limit, dispatch)
         if end == queue.begin or queue.unit(end - 1).size == PRE_BLANK_SIZE:
-            return 0  # pre-fill counts with the unit behind it only
+            return 0  # pre-fill is valid only with a unit after it
         queue.ordered_unit(end - 1, end)
         return end
 
     def _is_current(self, unit: Unit) -> bool:
-        """Tell whether a unit at the end of a broker's queue is not stale."""
-        is_gone = unit.commit_log_offset < self._log.min_offset()
-        return unit.size == PRE_BLANK_SIZE or is_gone or self._is_of_log(unit)
+        """Return whether a unit at the end of a broker's queue is not stale."""
+        has_expired = unit.commit_log_offset < self._log.min_offset()
+        return unit.size == PRE_BLANK_SIZE or has_expired or self._has_record(unit)
 
-    def _check_end(self, end: int, limit: int, dispatch: Dispatch | None) -> None:
-        """Raise DamageError if units behind the end tell that it is none.
+    def _check_end(self, end: int, limit: int, dispatch: DispatchLimit | None) -> None:
+        """Raise DamageError if units after the end show that the queue does not end there.
 
-        The follower is read first: a broker at work writes it last.
+        The follower is read first: a running broker writes it last.
         """
         queue = self._queue
         if end >= queue.allocated:
             return
         follower = queue.unit(end + 1) if end + 1 < queue.allocated else None
         unit = queue.unit(end)
-        is_gap = follower is not None and _counts(follower, limit) and not _counts(unit, limit)
-        if follower is not None and is_gap and self._is_of_log(follower):
-            raise queue.damage(end, "a unit of the log follows on one that is none")
+        is_gap = follower is not None and _is_valid(follower, limit) and not _is_valid(unit, limit)
+        if follower is not None and is_gap and self._has_record(follower):
+            raise queue.damage(end, "an invalid unit precedes a unit of the log")
         if dispatch is None or not any(unit) or not dispatch.is_at_rest():
             return
-        if not self._is_of_log(unit):
-            raise queue.damage(end, "the unit names no record, and nobody is writing it")
+        if not self._has_record(unit):
+            raise queue.damage(end, "the unit names no record, and no dispatch is writing it")
 
     def _find_first(self, end: int) -> int:
-        """Return the first queue offset whose message is still in the log; ``end`` if none is."""
+        """Return the first queue offset whose message is still in the log, else ``end``."""
         min_offset = max(self._log.min_offset(), 0)
         known, first = self._first
         if known is None or first > end or known != self._around_first(min_offset, first):
@@ -138,5 +139,5 @@ class QueueBounds:
         return first
 
 
-def _counts(unit: Unit, limit: int) -> bool:
+def _is_valid(unit: Unit, limit: int) -> bool:
     return unit.size > 0 and 0 <= unit.commit_log_offset < limit

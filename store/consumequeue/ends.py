@@ -1,7 +1,8 @@
 """The end of a consume queue at an offset of the log, so that the queue can be truncated to it.
 
-``ConsumeQueueStore.marks`` records it before a batch is written, ``store.root.end_search`` finds it
-in the files, and ``store.root.truncation`` truncates the files to it.
+``ConsumeQueueStore.ends_touched_by`` returns it before a batch is written,
+``store.root.end_search`` finds it in the files, and ``store.root.truncation`` truncates the files
+to it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ UnitEnd = Annotated[Position, Check("the end of a queue's units", _is_unit_end)]
 
 @dataclass(frozen=True, slots=True)
 class QueueEnd:
-    """The end of one queue: of its units and of its files, in bytes; and how many ext units.
+    """The end of one queue: of its units and of its files, in bytes, and its count of ext units.
 
     ``end`` and ``allocated`` are -1 for a queue that has no files.
     """

@@ -1,8 +1,8 @@
 """ConsumeQueueExt: units beside a queue that hold tags code, store time and a filter bitmap.
 
-With ``enableConsumeQueueExt`` a queue's unit holds an ext address where its tags code was
-(format notes §6). No bitmap can be derived from a log, so every unit written here is 20 bytes and
-its place follows from its number.
+With ``enableConsumeQueueExt`` a queue's unit holds an ext address instead of its tags code (format
+notes §6). No bitmap can be derived from a log, so every unit written here is 20 bytes long and its
+position follows from its number.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from store.layout import (
 
 
 class ExtFiles:
-    """How ext units lie in the files of a queue, all of 20 bytes."""
+    """The layout of a queue's ext files when every unit is 20 bytes long."""
 
     def __init__(self, config: StoreConfig) -> None:
         self.file_size = config.mapped_file_size_consume_queue_ext
         self.per_file = (self.file_size - EXT_END_BLANK_SIZE) // EXT_UNIT_SIZE
 
     def span(self, count: int) -> tuple[int, int]:
-        """Return where ``count`` units end and where their files do, in bytes; -1 for none."""
+        """Return the end of ``count`` units and of their files, in bytes; -1 for none."""
         if not count:
             return -1, -1
         last = (count - 1) // self.per_file
@@ -42,7 +42,7 @@ class ExtFiles:
         return end, (last + 1) * self.file_size
 
     def end_mark(self) -> bytes:
-        """Return what follows the last unit of a full file that another follows."""
+        """Return the bytes after the last unit of a full file that has a successor."""
         mark = np.array(-1, EXT_END_MARK).tobytes()
         return mark.ljust(self.file_size - self.per_file * EXT_UNIT_SIZE, b"\0")
 
@@ -63,11 +63,11 @@ class ConsumeQueueExtWriter:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """File size in bytes, and how many units a file takes."""
+        """File size in bytes, and units per file."""
         return self._file_size, self._per_file
 
     def load(self, key: tuple[str, int]) -> int:
-        """Count the units a queue has."""
+        """Count the ext units of a queue."""
         directory = self._queue_directory(key)
         files = MappedFileQueue([directory], self._file_size, are_sparse=True).files
         if not files:
@@ -85,9 +85,9 @@ class ConsumeQueueExtWriter:
         number: NDArray[np.int64],
         store_timestamp: NDArray[np.int64],
     ) -> None:
-        """Write the ext units of ``units``; ``number`` is each one's place, -1 for none."""
+        """Write the ext units of ``units``; ``number`` is the number of each one, -1 for none."""
         chosen = np.flatnonzero(number >= 0)
-        if not len(chosen):  # all units are known already
+        if not len(chosen):  # all units are duplicates
             return
         order = chosen[np.argsort(units.queue[chosen], kind="stable")]
         data = np.zeros(len(order), EXT_UNIT)

@@ -1,8 +1,8 @@
 """One ConsumeQueue: its files, and their units by queue offset (format notes §5).
 
-A dispatch appends units in log order: each record begins at or after the end of the one before.
-Reads accept a unit only if it is in that order with its neighbours, which detects one that refers
-to another record of its queue.
+A dispatch appends units in log order: each record begins at or after the end of the previous one.
+Reads accept a unit only if it is in order with its neighbours, which detects a unit that refers to
+another record of its queue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from store.layout import CQ_UNIT, CQ_UNIT_SIZE, PRE_BLANK_SIZE, struct_of
 
 _UNIT = struct_of(CQ_UNIT)
 _THREE = struct_of(CQ_UNIT, CQ_UNIT, CQ_UNIT)
-_CONF_HINT = "pass the broker.conf that these queues were made with (--broker-conf)"
+_CONF_HINT = "pass the broker.conf that these queues were written with (--broker-conf)"
 _REBUILD_HINT = "consume queues can be rebuilt from the log"
 _NO_UNIT = bytes(CQ_UNIT_SIZE)
 
@@ -48,7 +48,7 @@ class UnitColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueTail:
-    """Where a queue's units and its files end, in bytes; where its last record ends in the log."""
+    """The end of a queue's units and of its files, in bytes, and of its last record in the log."""
 
     end: int
     allocated: int
@@ -56,21 +56,21 @@ class QueueTail:
 
 
 class ConsumeQueue:
-    """The files of one queue as of the last ``refresh``; for one thread at a time.
+    """The files of one queue as of the last ``refresh``. Not thread-safe.
 
-    The files have room for the units from queue offset ``begin`` to ``allocated``. Reads of single
-    units require that ``check`` or ``refresh`` has found the files complete.
+    The files cover the units from queue offset ``begin`` to ``allocated``. Before a single unit is
+    read, ``check`` or ``refresh`` must have found the files complete.
     """
 
     def __init__(self, directory: Path, file_size: int) -> None:
         self.directory = directory
         self.file_size = file_size
         self.begin = self.allocated = 0
-        self.listing = 0  # counts how often the files were listed
-        self._stored = 0  # units below are stored; a file may end in a hole
+        self.listing = 0  # incremented each time the files are listed
+        self._stored = 0  # units below it are stored; a file may end in a hole
         self._is_checked = False
         self._queue = MappedFileQueue([directory], file_size, are_sparse=True)
-        self._note_listing()
+        self._reset_listing()
 
     # --- the files --------------------------------------------------------------------------------
 
@@ -80,17 +80,17 @@ class ConsumeQueue:
         return self._queue.files
 
     def refresh(self) -> None:
-        """List and check the files again if they may have changed.
+        """Reload the list of files and check them, if they may have changed.
 
         Raises DamageError, StoreIOError.
         """
         if self._queue.refresh_if_changed():
-            self._note_listing()
+            self._reset_listing()
         if not self._is_checked:
             self.check()
 
     def check(self) -> None:
-        """Raise DamageError if a file has the wrong size or one is missing between others."""
+        """Raise DamageError if a file has the wrong size or is missing between others."""
         for file in self.files:
             if file.length != self.file_size:
                 reason = f"the file has {file.length} bytes, not {self.file_size}"
@@ -108,7 +108,7 @@ class ConsumeQueue:
         path = begins[-1].path if begins else self.directory
         return DamageError(path, at, f"queue offset {offset}: {reason}", _REBUILD_HINT)
 
-    def _note_listing(self) -> None:
+    def _reset_listing(self) -> None:
         files = self.files
         self.begin = files[0].base // CQ_UNIT_SIZE if files else 0
         self.allocated = (files[-1].base + self.file_size) // CQ_UNIT_SIZE if files else 0
@@ -119,7 +119,7 @@ class ConsumeQueue:
     # --- the bounds -------------------------------------------------------------------------------
 
     def tail(self) -> QueueTail | None:
-        """Return the end of the queue, None if it holds no unit."""
+        """Return the tail of the queue, None if it has no unit."""
         for file in reversed(self.files):
             units = written_units(file)
             if len(units):
@@ -131,7 +131,7 @@ class ConsumeQueue:
         return None
 
     def max_offset(self) -> int:
-        """Return the queue offset that the next unit will have, 0 for an empty queue."""
+        """Return the queue offset of the next unit, 0 for an empty queue."""
         tail = self.tail()
         return tail.end // CQ_UNIT_SIZE if tail is not None else 0
 
@@ -152,7 +152,7 @@ class ConsumeQueue:
         return low
 
     def stored(self) -> int:
-        """Return the queue offset up to which units are stored now; all after it are zeros.
+        """Return the queue offset up to which units are stored; all after it are zeros.
 
         Raises StoreIOError.
         """
@@ -174,16 +174,16 @@ class ConsumeQueue:
         return Unit(*_UNIT.unpack_from(data, at))
 
     def raw(self, offset: int) -> bytes:
-        """Return a unit's bytes, zeros where the files have no room for it."""
+        """Return a unit's bytes, zeros where the files do not cover it."""
         if not self.begin <= offset < self.allocated or not self._is_stored(offset):
             return _NO_UNIT
         data, at = self._find(offset)
         return data[at : at + CQ_UNIT_SIZE]
 
     def ordered_unit(self, offset: int, end: int) -> tuple[int, int]:
-        """Return offset and size of a unit that is in log order with its neighbours below ``end``.
+        """Return offset and size of a unit, checked for log order with neighbours below ``end``.
 
-        Raises DamageError if it is not, or refers to no record.
+        Raises DamageError if the unit is out of order or refers to no record.
         """
         data, at = self._find(offset)
         if CQ_UNIT_SIZE <= at <= self.file_size - 2 * CQ_UNIT_SIZE and offset + 1 < end:
@@ -194,7 +194,7 @@ class ConsumeQueue:
         return self._ordered_unit(offset, end)
 
     def ordered_units(self, offset: int, count: int, end: int) -> UnitColumns:
-        """Return up to ``count`` such units from ``offset`` to the end of its file."""
+        """Return up to ``count`` units from ``offset`` to the end of its file, checked likewise."""
         data, at = self._find(offset)
         count = min(count, end - offset, (self.file_size - at) // CQ_UNIT_SIZE)
         units = np.frombuffer(data, CQ_UNIT, count, at)
@@ -224,36 +224,36 @@ class ConsumeQueue:
         return unit.commit_log_offset, unit.size
 
     def _disorder(self, offset: int) -> DamageError:
-        return self.damage(offset, "this unit and the next one are not in the log's order")
+        return self.damage(offset, "this unit and the next one are not in log order")
 
     def _is_stored(self, offset: int) -> bool:
         return offset < self._stored or offset < self.stored()
 
     def _find(self, offset: int) -> tuple[mmap, int]:
-        """Return the map that holds a unit, and its position there."""
+        """Return the map that holds a unit, and the unit's position in it."""
         at = offset * CQ_UNIT_SIZE
         base = at - at % self.file_size
         data = self._queue.map_at(base)
         if data is None:
-            raise IndexError(f"queue offset {offset} lies in no file of {self.directory}")
+            raise IndexError(f"queue offset {offset} is in no file of {self.directory}")
         return data, at - base
 
 
-def queue_end(directory: Path, file_size: int) -> QueueTail | None:
-    """Return the end of the queue in ``directory``, None if it has no unit."""
+def queue_tail(directory: Path, file_size: int) -> QueueTail | None:
+    """Return the tail of the queue in ``directory``, None if it has no unit."""
     if not directory.is_dir():
         return None
     return ConsumeQueue(directory, file_size).tail()
 
 
 def units_in(file: MappedFile) -> NDArray[np.void]:
-    """Return a file's bytes as units (whole ones)."""
+    """Return the complete units of a file."""
     view = file.view()
     return view[: len(view) // CQ_UNIT_SIZE * CQ_UNIT_SIZE].view(CQ_UNIT)
 
 
 def written_units(file: MappedFile) -> NDArray[np.void]:
-    """Return the units written in a file, which may be read in bulk. Raises StoreIOError."""
+    """Return the units written in a file, with read-ahead enabled. Raises StoreIOError."""
     units = units_in(file)[: file.data_end() // CQ_UNIT_SIZE]
     units = units[: written_prefix(units["size"])]
     file.read_ahead(units.nbytes)

@@ -1,4 +1,4 @@
-"""Names of topics and queues: which can be directories, which a root holds, which are the broker's.
+"""Names of topics and queues: which are valid, which a root contains, which are system topics.
 
 The scan kernel has a twin of ``can_name_directory`` in ``store.kernels.topic``.
 """
@@ -29,15 +29,15 @@ _SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "rmq_sys.")
 
 
 def can_name_directory(topic: str) -> bool:
-    """Tell whether a topic can name the directory of its queues.
+    """Return whether a topic can name the directory of its queues.
 
-    A broker refuses other names when messages are sent; here they can come from a damaged or
-    hostile log, and must not lead out of the root. Java parity: up to 5.1.1 a multi-dispatch
-    name with slashes is a path of several directories.
+    A broker rejects other names when messages are sent. Here they can come from a damaged or
+    hostile log, and must not escape the root. Java parity: up to 5.1.1 a multi-dispatch name with
+    slashes is a path of several directories.
     """
     try:
         size = len(topic.encode("utf-8"))
-    except UnicodeEncodeError:  # half a surrogate pair
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     if "\0" in topic or size > TOPIC_BYTES_MAX:
         return False
@@ -47,8 +47,8 @@ def can_name_directory(topic: str) -> bool:
 def check_topic(topic: str, directory: Path, offset: int) -> None:
     """Raise DamageError if the topic cannot name a directory below ``directory``.
 
-    Raises UnicodeEncodeError where the locale's file names cannot hold it: a test of such a path
-    would answer that nothing exists there.
+    Raises UnicodeEncodeError if the file system encoding cannot represent it: a test of such a path
+    would report that it does not exist.
     """
     if not can_name_directory(topic):
         raise DamageError(directory, offset, f"topic {topic[:300]!r} cannot name a directory")
@@ -56,9 +56,9 @@ def check_topic(topic: str, directory: Path, offset: int) -> None:
 
 
 def list_topics(directory: Path, links: list[StoreIOError] | None = None) -> Iterator[str]:
-    """Yield what can be topics below ``consumequeue``; one with slashes is several directories.
+    """Yield possible topics below ``consumequeue``; one with slashes is several directories.
 
-    Raises StoreIOError; errors of symbolic links are appended to ``links`` if that is given.
+    Raises StoreIOError; errors about symbolic links are appended to ``links`` if it is given.
     """
     pending = [(directory, "")]
     while pending:
@@ -72,8 +72,8 @@ def list_topics(directory: Path, links: list[StoreIOError] | None = None) -> Ite
 def list_queues(directory: Path) -> Iterator[tuple[str, int]]:
     """Yield topic and id of each queue below ``consumequeue`` or ``consumequeue_ext``.
 
-    A queue is a directory named as a number that holds mapped files, or nothing. A topic with
-    slashes is several directories. Raises StoreIOError, also for a symbolic link.
+    A queue is a directory with a number as its name that holds mapped files or is empty. A topic
+    with slashes is several directories. Raises StoreIOError, also for a symbolic link.
     """
     pending = [(directory, "")]
     while pending:
@@ -92,12 +92,12 @@ def _is_queue(directory: Path) -> bool:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return whether a topic is the broker's own; those of consumer groups (%RETRY%…) are not."""
+    """Return whether a topic is a system topic; those of consumer groups (%RETRY%…) are not."""
     return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
 
 
 def is_queue_name(name: str) -> bool:
-    """Return whether a text is ``TOPIC/QUEUE_ID``."""
+    """Return whether a string is ``TOPIC/QUEUE_ID``."""
     topic, _, queue_id = name.rpartition("/")
     number = java.parse_int(queue_id)
     return can_name_directory(topic) and number is not None and str(number) == queue_id
@@ -111,4 +111,4 @@ Topic = Annotated[str, Check("a topic that can name a directory", can_name_direc
 QueueId = Int32
 QueueName = Annotated[str, Check("TOPIC/QUEUE_ID", is_queue_name)]
 DropCounts = Annotated[dict[str, Count], Check("an object of repeated and gaps", _has_both_counts)]
-Drops = dict[QueueName, DropCounts]  # what a broker's rules did, by queue
+Drops = dict[QueueName, DropCounts]  # the effects of a broker's rules, by queue

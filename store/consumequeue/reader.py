@@ -1,7 +1,8 @@
 """One ConsumeQueue for reads: its units with their messages, by queue offset.
 
-Each answer is held against the log: a unit must lie in log order between its neighbours, and its
-record must be of the unit's size and of this queue. Which units count: ``store.consumequeue.bounds``.
+Each result is checked against the log: a unit must be in log order with its neighbours, and its
+record must have the unit's size and belong to this queue. ``store.consumequeue.bounds`` defines
+which units are valid.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from store import java
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.owned_record import Owner, RecordRef
 from store.commitlog.record import Message
-from store.consumequeue.bounds import Dispatch, QueueBounds, QueueSpan
+from store.consumequeue.bounds import DispatchLimit, QueueBounds, QueueSpan
 from store.consumequeue.files import ConsumeQueue, Unit, UnitColumns
 from store.errors import DamageError
 from store.io.file_system import link_below
@@ -26,13 +27,13 @@ from store.layout import (
     EXT_UNIT_SIZE,
 )
 
-_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names further queues
+_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names additional queues
 
 
 class QueueReader:
     """A queue of a root, named by topic and id; its ``span`` is as of the last ``refresh``.
 
-    For one thread at a time.
+    Not thread-safe.
     """
 
     def __init__(self, root: Path, queue: tuple[str, int], log: CommitLog) -> None:
@@ -44,15 +45,15 @@ class QueueReader:
         config = log.config
         self._queue = ConsumeQueue(self.directory, config.mapped_file_size_consume_queue)
         self._queue.check()
-        self._bounds = QueueBounds(self._queue, log, self.is_of_log)
+        self._bounds = QueueBounds(self._queue, log, self.has_record)
         self._ext_root = root / CONSUME_QUEUE_EXT_DIR
         self._ext_directory = queue_directory(self._ext_root, *queue)
         self._ext: MappedFileQueue | None = None
 
-    def refresh(self, dispatch: Dispatch | None) -> None:
-        """See what was appended and deleted since. Raises DamageError, StoreIOError.
+    def refresh(self, dispatch: DispatchLimit | None) -> None:
+        """Pick up appended and deleted units. Raises DamageError, StoreIOError.
 
-        ``dispatch`` is how far the root is, None on a broker's.
+        ``dispatch`` is the root's progress, None for a broker's root.
         """
         listing = self._queue.listing
         self._queue.refresh()
@@ -61,14 +62,14 @@ class QueueReader:
         self.span = self._bounds.find(dispatch)
 
     def units(self, offset: int, count: int) -> UnitColumns:
-        """Return up to ``count`` units from ``offset`` in the span on, to the end of that file.
+        """Return up to ``count`` units from ``offset`` in the span to the end of its file.
 
-        Raises DamageError for one that is not in the log's order.
+        Raises DamageError for a unit that is not in log order.
         """
         return self._queue.ordered_units(offset, count, self.span.max)
 
     def message(self, offset: int) -> Message | None:
-        """Return the message at a queue offset, None if there is none there."""
+        """Return the message at a queue offset, None if there is none."""
         if not self.span.min <= offset < self.span.max:
             return None
         return self.message_of(RecordRef(*self._queue.ordered_unit(offset, self.span.max), offset))
@@ -76,7 +77,7 @@ class QueueReader:
     def message_of(self, ref: RecordRef) -> Message:
         """Return the message that a unit in the span names.
 
-        Raises DamageError unless its record is one of this queue.
+        Raises DamageError unless its record belongs to this queue.
         """
         message = self._log.owned_message(ref, self._owner)
         return message if message is not None else self._explain_mismatch(ref)
@@ -84,14 +85,14 @@ class QueueReader:
     def store_time(self, offset: int) -> int:
         """Return the store time of the message at a queue offset in the span, in ms.
 
-        Raises DamageError as ``message_of`` does, but does not look at the body.
+        Raises DamageError as ``message_of`` does, but does not read the body.
         """
         ref = RecordRef(*self._queue.ordered_unit(offset, self.span.max), offset)
         found = self._log.owned_store_timestamp(ref, self._owner)
         return found if found is not None else self._explain_mismatch(ref).store_timestamp
 
     def tags_code(self, tags_code: int) -> int | None:
-        """Return what a tags code stands for, None for an ext address that leads nowhere (§6)."""
+        """Resolve a tags code that may be an ext address; None if the address has no unit (§6)."""
         if tags_code > EXT_ADDRESS_MAX:
             return tags_code
         at = tags_code - EXT_ADDRESS_BASE
@@ -109,14 +110,14 @@ class QueueReader:
         return int(found) if size > 0 else None
 
     def _explain_mismatch(self, ref: RecordRef) -> Message:
-        """Return the message of a unit that is not just what the unit says, or raise."""
+        """Return the message of a record that does not match its unit exactly, or raise."""
         if ref.offset < self._log.min_offset():
-            reason = f"the unit names offset {ref.offset}, the log begins behind it"
+            reason = f"the unit names offset {ref.offset}, but the log begins after it"
             raise self._damage(ref, reason)
         message = self._log.message(ref.offset, ref.size)
         if not self._owns(message):
             owner = f"queue {message.queue_id} of topic {message.topic!r}"
-            raise self._damage(ref, f"the unit's record is one of {owner}")
+            raise self._damage(ref, f"the unit's record belongs to {owner}")
         is_main = (message.topic, message.queue_id) == (self._topic, self._queue_id)
         # A broker drops a message whose queue offset is below the queue's end, but not an offset 0.
         if is_main and 0 < message.queue_offset < ref.queue_offset:
@@ -124,15 +125,15 @@ class QueueReader:
             raise self._damage(ref, reason)
         return message
 
-    def is_of_log(self, unit: Unit) -> bool:
-        """Tell whether a unit's record is there, wholly, and one of this queue."""
+    def has_record(self, unit: Unit) -> bool:
+        """Return whether the log holds all of a unit's record and this queue owns it."""
         if unit.size <= 0 or not self._log.is_within(unit.commit_log_offset + unit.size):
             return False
         message = self._log.find_message(unit.commit_log_offset)
         return message is not None and message.size == unit.size and self._owns(message)
 
     def _owns(self, message: Message) -> bool:
-        """Tell whether a message is one of this queue, maybe by multi-dispatch (§5.4)."""
+        """Return whether a message belongs to this queue, directly or by multi-dispatch (§5.4)."""
         if message.topic == self._topic:
             return message.queue_id == self._queue_id
         return self._topic in java.split(message.properties.get(_MULTI_DISPATCH, ""), ",")
@@ -142,5 +143,5 @@ class QueueReader:
 
 
 def queue_directory(root: Path, topic: str, queue_id: int) -> Path:
-    """Return where the files of a queue lie below ``consumequeue/`` or ``consumequeue_ext/``."""
+    """Return the directory of a queue below ``consumequeue/`` or ``consumequeue_ext/``."""
     return root / topic / str(queue_id)

@@ -1,9 +1,10 @@
-"""Time to queue offset, on what a broker since 5.1.1 means by it (format notes §11.4).
+"""The search for a queue offset by time, as defined by brokers since 5.1.1 (format notes §11.4).
 
-A queue's store times rise, but for clocks that step back. Where they rise the answer is the
-broker's. Where they do not, several offsets may be right: the answer is one of the crossing points,
-always the same one; a broker's may be none. The search of earlier versions starts from the
-modification times of files, which no copy of a store keeps: it is not copied.
+A queue's store times ascend, except where a clock stepped back. Where they ascend, the result
+equals the broker's. Elsewhere several offsets may be right: the result is one of the crossing
+points, always the same one; a broker's result may be none of them. The search of earlier versions
+starts from file modification times, which a copy of a store does not preserve: it is not
+reproduced.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ def find_offset(
 ) -> int:
     """Return the queue offset for a time, within ``span`` = (min, max) of the queue.
 
-    ``store_time`` tells a message's store time in ms. LOWER was stored at or after the time and
-    the message before it earlier; it is max where all were stored earlier. UPPER was stored at or
-    before the time and the message behind it later; it is min where all were stored later.
+    ``store_time`` returns a message's store time in ms. LOWER was stored at or after the time, and
+    the message before it earlier; it is max if all were stored earlier. UPPER was stored at or
+    before the time, and the message after it later; it is min if all were stored later.
     """
     first, end = span
     offsets = range(first, end)

@@ -1,8 +1,8 @@
-"""ConsumeQueues, written: each message's place in the log, appended to its queue's files.
+"""The writer of consume queues: appends the log position of each message to its queue's files.
 
-The append follows a broker's ``ConsumeQueue.putMessagePositionInfo`` (format notes §5.3): what
-lies at or below a queue's ``max_physic_offset`` is known and skipped, so that dispatching again
-changes nothing. A queue's state is read from its files when it is first touched.
+The append follows a broker's ``ConsumeQueue.putMessagePositionInfo`` (format notes §5.3): records
+at or below a queue's ``max_physic_offset`` are skipped as duplicates, so that replay changes
+nothing. A queue's state is loaded from its files on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ConsumeQueueExtWriter
-from store.consumequeue.files import QueueTail, queue_end
+from store.consumequeue.files import QueueTail, queue_tail
 from store.consumequeue.names import check_topic
 from store.errors import DamageError
 from store.io.disk import Disk
@@ -38,20 +38,20 @@ QueueKey = tuple[str, int]
 
 @dataclass(slots=True)
 class QueueDrops:
-    """What the broker's own rules did to a queue's messages, which no broker tells."""
+    """The effects of the broker's rules on a queue's messages, which no broker reports."""
 
-    repeated: int = 0  # dropped: the queue offset is below the queue's end
-    gaps: int = 0  # kept, but placed lower than the queue offset says
+    repeated: int = 0  # dropped: queue offset below the queue's end
+    gaps: int = 0  # kept, but placed below their queue offset
 
     def add(self, repeated: int, gaps: int) -> None:
-        """Count on."""
+        """Add to the counts."""
         self.repeated += repeated
         self.gaps += gaps
 
 
 @dataclass(slots=True)
-class _State:
-    """All queues touched so far, as arrays that grow."""
+class _TouchedQueues:
+    """The state of all queues touched so far, as arrays that grow."""
 
     numbers: dict[QueueKey, int] = field(default_factory=dict)
     max_physic_offset: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
@@ -74,7 +74,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
-    """Where queues ended at some moment: ``keys`` and, in their order, what a QueueEnd has."""
+    """The ends of queues at one moment: ``keys`` and, in their order, the fields of QueueEnd."""
 
     keys: list[QueueKey]
     end: NDArray[np.int64]
@@ -83,7 +83,7 @@ class QueueEnds:
 
 
 class ConsumeQueueStore:
-    """The consume queues of one root, for appending; ``only`` tells which, None: all."""
+    """Appends to the consume queues of one root: those that ``only`` selects, all if it is None."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ConsumeQueueStore:
         self._file_size = config.mapped_file_size_consume_queue
         self._disk = disk
         self._only = only
-        self._state = _State()
+        self._state = _TouchedQueues()
         self._ext = (
             ConsumeQueueExtWriter(root, config, disk) if config.enable_consume_queue_ext else None
         )
@@ -105,7 +105,7 @@ class ConsumeQueueStore:
     def put_message_position_info(self, requests: DispatchRequests) -> None:
         """Append the units of these requests (only ordinary and committed messages have one).
 
-        Raises DamageError for a topic that cannot be a directory, StoreIOError.
+        Raises DamageError for a topic that cannot name a directory, StoreIOError.
         """
         units, keys, store_timestamp = units_of(requests)
         if self._only is not None:
@@ -140,15 +140,15 @@ class ConsumeQueueStore:
         state.allocated[numbers] = queues.allocated
         state.ext_count[numbers] = queues.ext_count
 
-    def marks(self, requests: DispatchRequests) -> list[QueueEnd]:
-        """Return where the queues that these requests touch end now."""
+    def ends_touched_by(self, requests: DispatchRequests) -> list[QueueEnd]:
+        """Return the current ends of the queues that these requests touch."""
         keys = [key for key in queues_of(requests) if self._only is None or self._only(key)]
         for key in keys:
             self._number(key, requests)
         return self.ends_of(keys)
 
     def ends_of(self, keys: Iterable[QueueKey]) -> list[QueueEnd]:
-        """Return where those of some queues end now that have been touched since the start."""
+        """Return the current ends of those of ``keys`` that have been touched since the start."""
         numbers, state = self._state.numbers, self._state
         known = [(key, numbers[key]) for key in keys if key in numbers]
         return [
@@ -157,13 +157,13 @@ class ConsumeQueueStore:
         ]
 
     def ends(self) -> QueueEnds:
-        """Return where all queues touched since the start end now."""
+        """Return the current ends of all queues touched since the start."""
         state, count = self._state, len(self._state.numbers)
         arrays = (state.end, state.allocated, state.ext_count)
         return QueueEnds(list(state.numbers), *(array[:count].copy() for array in arrays))
 
     def take_drops(self) -> dict[QueueKey, QueueDrops]:
-        """Return what the broker's rules dropped or misplaced since the last call."""
+        """Return what the broker's rules dropped or displaced since the last call, and reset it."""
         drops, self.drops = self.drops, {}
         return drops
 
@@ -171,29 +171,29 @@ class ConsumeQueueStore:
         number = self._state.numbers.get(key)
         if number is None:
             check_topic(key[0], self.directory, requests.begin)
-            tail = queue_end(self._queue_directory(key), self._file_size)
+            tail = queue_tail(self._queue_directory(key), self._file_size)
             ext_count = self._ext.load(key) if self._ext is not None else 0
             number = self._state.add(key, tail, ext_count)
         return number
 
     def _check_offsets(self, units: NewUnits, keys: list[QueueKey]) -> None:
-        """Refuse a queue offset at which no file can lie (the scan refuses it before)."""
+        """Reject a queue offset beyond any possible file (the scan rejects it first)."""
         is_bad = (units.queue_offset < 0) | (units.queue_offset > QUEUE_OFFSET_MAX)
         for u in np.flatnonzero(is_bad)[:1]:
             raise DamageError(
                 self._queue_directory(keys[units.queue[u]]),
                 int(units.commit_log_offset[u]),
-                f"the message's queue offset {units.queue_offset[u]} fits no queue",
+                f"the message's queue offset {units.queue_offset[u]} is out of range",
             )
 
     def _queue_directory(self, key: QueueKey) -> Path:
         return self.directory / key[0] / str(key[1])
 
     def _create_files(self, key: QueueKey, begin: int, end: int, *, first: int) -> None:
-        """Create the queue's files for bytes ``begin`` to ``end``; ``first``: its first unit.
+        """Create the queue's files for bytes ``begin`` to ``end``; ``first`` is its first unit.
 
         A new queue (``begin`` is NO_QUEUE_YET) starts with the file that holds its first unit,
-        filled up to there.
+        pre-filled up to it.
         """
         directory = self._queue_directory(key)
         is_new = begin == NO_QUEUE_YET
@@ -206,7 +206,7 @@ class ConsumeQueueStore:
             self._write_pre_fill(directory / file_name(begin), count)
 
     def _write_queue(self, key: QueueKey, q: int, placed: AppendedUnits) -> None:
-        """Write one queue's stretch of accepted units, file by file."""
+        """Write the accepted units of one queue, file by file."""
         begin = int(placed.group_end[q - 1]) * CQ_UNIT_SIZE if q else 0
         data = memoryview(placed.data.data)[begin : int(placed.group_end[q]) * CQ_UNIT_SIZE]
         directory = self._queue_directory(key)
@@ -224,14 +224,14 @@ class ConsumeQueueStore:
 
 
 def pre_fill(count: int) -> bytes:
-    """Return so many of the units that a queue's first file has before its first unit."""
+    """Return ``count`` units of the pre-fill of a queue's first file."""
     fill = np.zeros(count, CQ_UNIT)
     fill["size"] = PRE_BLANK_SIZE
     return fill.tobytes()
 
 
 def queues_of(requests: DispatchRequests) -> list[QueueKey]:
-    """Return the queues that requests put units into, or drop them from."""
+    """Return the queues that requests append units to or drop them from."""
     is_used = np.zeros(len(requests.topics), np.bool_)
     is_queued = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
     is_used[requests.queue[is_queued]] = True
@@ -241,7 +241,7 @@ def queues_of(requests: DispatchRequests) -> list[QueueKey]:
 
 
 def units_of(requests: DispatchRequests) -> tuple[NewUnits, list[QueueKey], NDArray[np.int64]]:
-    """Return the units that requests put into queues, the queues, and each unit's store time.
+    """Return the units of requests, the queues they refer to, and each unit's store time.
 
     Units are in log order; a message's own unit comes before its multi-dispatch units.
     """
@@ -281,7 +281,7 @@ def _select(
     store_timestamp: NDArray[np.int64],
     only: Callable[[QueueKey], bool],
 ) -> tuple[NewUnits, list[QueueKey], NDArray[np.int64]]:
-    """Return what ``units_of`` does, of some queues only."""
+    """Return the result of ``units_of`` for the queues that ``only`` selects."""
     is_wanted = np.array([only(key) for key in keys], np.bool_)
     renumber = (np.cumsum(is_wanted) - 1).astype(np.int32)
     chosen = np.flatnonzero(is_wanted[units.queue])

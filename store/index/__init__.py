@@ -1,1 +1,1 @@
-"""Index files: the hash index of keys over the log, read and written."""
+"""Index files, the hash index of the log by key: reader and writer."""

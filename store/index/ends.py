@@ -40,8 +40,8 @@ class IndexEnd:
     header: HeaderFields = ()
 
 
-def _has_both_or_none(mark: IndexEnd) -> bool:
-    return bool(mark.file) == bool(mark.header)
+def _has_both_or_none(end: IndexEnd) -> bool:
+    return bool(end.file) == bool(end.header)
 
 
 CheckedIndexEnd = Annotated[IndexEnd, Check("an index file and its header", _has_both_or_none)]

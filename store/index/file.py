@@ -1,11 +1,11 @@
-"""One IndexFile, read: a hash index of keys over the log (format notes §8.1, §8.6).
+"""The reader of one IndexFile, a hash index of the log by key (format notes §8.1, §8.6).
 
-The slot of a key's hash names the newest entry of a chain; each entry names the one before it in
-the same slot, so numbers along a chain only fall. A chain that does otherwise is damage, and so is
-one that leads to a key of another slot.
+The slot of a key's hash holds the number of the newest entry of a chain. Each entry names the
+previous one of the same slot, so numbers descend along a chain. A chain that does not descend is
+damage, and so is an entry that belongs to another slot.
 
-Header, slots and entries lie as ``store.layout`` says. An entry has only the hash of its key:
-whoever asks confirms each answer against the message.
+``store.layout`` defines header, slots and entries. An entry holds only the hash of its key: the
+caller verifies each result against the message.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from store.io.mapped_file import MappedFile
 _HEADER = layout.struct_of(layout.INDEX_HEADER)
 _SLOT = layout.struct_of(layout.INDEX_SLOT)
 _ENTRY = layout.struct_of(layout.INDEX_ENTRY)
-_COUNT_LOOKS, _COUNT_SECONDS = 5, 0.002
+_COUNT_READS, _COUNT_SECONDS = 5, 0.002
 _REBUILD_HINT = "the index can be rebuilt from the log"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """Fields in on-disk order; store times in ms, physical offsets; a count of 0 is read as 1."""
+    """Fields in on-disk order: store times in ms, physical offsets; a count of 0 is read as 1."""
 
     begin_timestamp: int
     end_timestamp: int
@@ -54,9 +54,9 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexBound:
-    """What of a file counts while a dispatch may be at work on it: its first ``count`` entries.
+    """The valid part of a file that a dispatch may be writing: its first ``count`` entries.
 
-    They are the ones below ``phy_offset``; what lies beyond may be half-written.
+    They are the entries below ``phy_offset``; later ones may be half-written.
     """
 
     phy_offset: int
@@ -64,9 +64,9 @@ class IndexBound:
 
 
 class IndexFile:
-    """One index file, mapped when first looked at. Raises DamageError, StoreIOError.
+    """One index file, mapped on first access. Raises DamageError, StoreIOError.
 
-    ``bound`` is what of it counts, None for all.
+    ``bound`` is its valid part, None for all.
     """
 
     def __init__(self, path: Path, config: StoreConfig, bound: IndexBound | None = None) -> None:
@@ -74,20 +74,20 @@ class IndexFile:
         self.bound = bound
         length, inode = _identify(path)
         self._file = MappedFile(path, 0, length, inode)
-        self._first_hole: int | None = None  # when it was looked for: holes only become fewer
+        self._first_hole: int | None = None  # as of the first lookup: holes only become fewer
         self._slot_num = config.max_hash_slot_num
         self._index_num = config.max_index_num
 
-    def is_there(self) -> bool:
-        """Tell whether the path still leads to this file."""
+    def is_unchanged(self) -> bool:
+        """Return whether the path still refers to this file."""
         return _identify(self.path) == (self._file.length, self._file.inode)
 
     def is_empty(self) -> bool:
-        """Tell whether the file had no bytes when it was first seen: it is given its size next."""
+        """Return whether the file had no bytes when it was opened: its creator sizes it next."""
         return self._file.length == 0
 
     def header(self) -> IndexHeader:
-        """Return the header as it is now."""
+        """Return the current header."""
         header = IndexHeader(*_HEADER.unpack_from(self._checked_map()))
         if not 0 <= header.index_count <= self._index_num:
             reason = f"its header counts {header.index_count} entries of {self._index_num}"
@@ -96,15 +96,15 @@ class IndexFile:
         return header if header.index_count else replace(header, index_count=1)
 
     def entry(self, number: int) -> IndexEntry:
-        """Return an entry by its number, which is 1 to ``maxIndexNum - 1``."""
+        """Return an entry by its number, from 1 to ``maxIndexNum - 1``."""
         at = layout.index_entry_at(number, self._slot_num)
         return IndexEntry(*_ENTRY.unpack_from(self._file.map(), at))
 
     def select_phy_offset(self, key_hash: int) -> Iterator[int]:
-        """Yield the physical offsets of entries with this hash, newest first, repeats included.
+        """Yield the physical offsets of entries with this hash, newest first, duplicates included.
 
-        Unlike a broker's selectPhyOffset this leaves times to the caller: those of the index are
-        seconds, wrong where the clock stepped back, and nothing protects them.
+        Unlike a broker's selectPhyOffset, this leaves filtering by time to the caller: the times in
+        the index are in seconds, wrong where the clock stepped back, and not checksummed.
         """
         data, slot = self._checked_map(), key_hash % self._slot_num
         number, bound = self._slot(data, slot), self.bound
@@ -117,15 +117,15 @@ class IndexFile:
             number = entry.prev_index
 
     def _slot(self, data: mmap, slot: int) -> int:
-        """Return the number of a slot's newest entry, 0 if it has none."""
+        """Return the number of a slot's newest entry, 0 for an empty slot."""
         at = layout.index_slot_at(slot)
         if self._first_hole is None:
             self._first_hole = self._file.first_hole()
         if at + _SLOT.size <= self._first_hole:
             (number,) = _SLOT.unpack_from(data, at)
-        else:  # perhaps a hole, which a map cannot always show
+        else:  # possibly a hole, which a map cannot always show
             (number,) = _SLOT.unpack(self._file.read_at(at, _SLOT.size))
-        # While a dispatch is at work on the file its slots run ahead of its progress.
+        # While a dispatch writes the file, its slots run ahead of the progress record.
         count = self._await_count(number) if self.bound is None else self._index_num
         if 0 <= number < max(count, 1):
             return int(number)
@@ -133,9 +133,9 @@ class IndexFile:
         raise DamageError(self.path, at, reason, _REBUILD_HINT)
 
     def _await_count(self, number: int) -> int:
-        """Return the header's count; a broker at work writes it a moment after the slots."""
+        """Return the header's count, which a running broker writes a moment after the slots."""
         count = self.header().index_count
-        for _ in range(_COUNT_LOOKS):
+        for _ in range(_COUNT_READS):
             if number < count or number == 0:
                 break
             time.sleep(_COUNT_SECONDS)
@@ -143,32 +143,31 @@ class IndexFile:
         return count
 
     def _check(self, number: int, entry: IndexEntry, slot: int) -> None:
-        """Raise DamageError if an entry cannot be one that was put here."""
+        """Raise DamageError if an entry cannot be valid at its place."""
         reason = entry_fault(number, entry)
         if not reason and self.bound is not None:
-            reason = self._misfit(number, entry.phy_offset, self.bound)
+            reason = self._order_fault(number, entry.phy_offset, self.bound)
         if not reason and (entry.key_hash < 0 or entry.key_hash % self._slot_num != slot):
             reason = f"entry {number} (hash {entry.key_hash}) is in the chain of slot {slot}"
         if reason:
             at = layout.index_entry_at(number, self._slot_num)
             raise DamageError(self.path, at, reason, _REBUILD_HINT)
 
-    def _misfit(self, number: int, phy_offset: int, bound: IndexBound) -> str:
-        """Say how an entry of a root of ours is not where it must be, "" if it is.
+    def _order_fault(self, number: int, phy_offset: int, bound: IndexBound) -> str:
+        """Return why an entry breaks the log order of a dispatched root, "" if it does not.
 
-        Entries lie in log order there. A broker's index survives a truncation of its log, so in
-        that one they need not.
+        A broker's index survives a truncation of its log, so its entries need not be in order.
         """
         if (number > bound.count) != (phy_offset >= bound.phy_offset):
             return (
-                f"entry {number} (offset {phy_offset}) does not fit the progress of its root, "
+                f"entry {number} (offset {phy_offset}) contradicts the progress of its root, "
                 f"which counts {bound.count} entries up to {bound.phy_offset}"
             )
         for other in (number - 1, number + 1):
             if 0 < other <= bound.count and number <= bound.count:
                 found = self.entry(other).phy_offset
                 if found != phy_offset and (found < phy_offset) != (other < number):
-                    return f"entries {number} and {other} are not in the log's order"
+                    return f"entries {number} and {other} are not in log order"
         return ""
 
     def _checked_map(self) -> mmap:
@@ -178,14 +177,14 @@ class IndexFile:
                 self.path,
                 0,
                 f"the index file has {self._file.length} bytes, not {size}",
-                "pass the broker.conf that this root was made with (--broker-conf)",
+                "pass the broker.conf that this root was written with (--broker-conf)",
             )
         self._file.check_length()
         return self._file.map()
 
 
 def entry_fault(number: int, entry: IndexEntry) -> str:
-    """Return why an entry cannot be one that was put in a file, "" if it can."""
+    """Return why an entry cannot be valid in any file, "" if it can be."""
     if not 0 <= entry.prev_index < number:
         return f"the chain goes from entry {number} to entry {entry.prev_index}"
     if entry.time_diff_seconds < 0 or entry.phy_offset < 0:
@@ -194,7 +193,7 @@ def entry_fault(number: int, entry: IndexEntry) -> str:
 
 
 def index_key_hash(topic: str, key: str, *, is_tag: bool = False) -> int:
-    """Return the hash under which ``topic#key`` is indexed, a tag as ``topic#T#tag`` (§8.3).
+    """Return the hash by which ``topic#key`` is indexed; a tag is ``topic#T#tag`` (§8.3).
 
     Java parity: ``IndexFile.indexKeyHashMethod``, where ``abs`` of the minimum stays negative.
     """
@@ -203,22 +202,22 @@ def index_key_hash(topic: str, key: str, *, is_tag: bool = False) -> int:
 
 
 def is_index_file_name(name: str) -> bool:
-    """Return whether a file is named as an index file: 17 digits, ``yyyyMMddHHmmssSSS``."""
+    """Return whether a name is that of an index file: 17 digits, ``yyyyMMddHHmmssSSS``."""
     return len(name) == layout.INDEX_FILE_NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 def list_index_files(directory: Path) -> list[Path]:
     """List the index files, oldest first: their names are creation times.
 
-    Raises StoreIOError, also for a link or anything else but a regular file under such a name.
+    Raises StoreIOError, also if such a name is not a regular file (a link, for example).
     """
     return [directory / name for name in list_names(directory, is_index_file_name)]
 
 
 class IndexFiles:
-    """The index files of one root, oldest first, as of the last ``refresh``; maps are kept.
+    """The index files of one root, oldest first, as of the last ``refresh``; maps are reused.
 
-    For one thread at a time.
+    Not thread-safe.
     """
 
     def __init__(self, directory: Path, config: StoreConfig) -> None:
@@ -227,14 +226,14 @@ class IndexFiles:
         self._config = config
 
     def refresh(self) -> None:
-        """See files added, replaced or deleted. Raises StoreIOError."""
-        known = {file.path: file for file in self.files if file.is_there()}
+        """Pick up added, replaced and deleted files. Raises StoreIOError."""
+        known = {file.path: file for file in self.files if file.is_unchanged()}
         paths = list_index_files(self.directory)
         self.files = [known.get(path) or IndexFile(path, self._config) for path in paths]
 
 
 def _identify(path: Path) -> tuple[int, int]:
-    """Return length and inode, zeros for a file that is not there. Raises StoreIOError."""
+    """Return length and inode, zeros for a missing file. Raises StoreIOError."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The IndexFiles, written: a hash index of keys over the log (format notes §8).
+"""The writer of IndexFiles, a hash index of the log by key (format notes §8).
 
-A file holds ``maxIndexNum - 1`` entries; the next begins when a record finds it full. The slot
-table of the file in work is kept in memory, and written back by dirty pages when that is asked for
-and when the file is full. Where nobody reads the root yet, it is built again from the entries.
+A file holds ``maxIndexNum - 1`` entries; the next file is created when a record finds it full. The
+slot table of the active file is kept in memory; its dirty pages are written on a flush and when the
+file is full. If the root has no readers yet, the table is rebuilt from the entries when loaded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAME_FORMAT = "%Y%m%d%H%M%S%f"
 
 
 @dataclass(slots=True)
-class _FileInWork:
+class _ActiveFile:
     """The newest index file: its header, and its slot table in native byte order."""
 
     path: Path
@@ -56,7 +56,7 @@ class _FileInWork:
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """The index files that there are, by name, and the entries of the newest."""
+    """The index files by name, and the number of entries of the newest."""
 
     first: str = ""
     last: str = ""
@@ -66,7 +66,7 @@ class IndexState:
 
 
 class IndexService:
-    """The index of one root, for appending; ``is_unread``: nobody reads it before ``flush``."""
+    """Appends to the index of one root; ``is_unread``: it has no readers before ``flush``."""
 
     def __init__(
         self, root: Path, config: StoreConfig, disk: Disk, *, is_unread: bool = False
@@ -76,19 +76,19 @@ class IndexService:
         self._config = config
         self._disk = disk
         self._is_unread = is_unread
-        self._file: _FileInWork | None = None
+        self._file: _ActiveFile | None = None
         self._names = [path.name for path in list_index_files(self.directory)]
         if self._names:
             self._file = self._load(self.directory / self._names[-1])
 
-    def mark(self) -> IndexEnd:
-        """Return where the index ends now."""
+    def end(self) -> IndexEnd:
+        """Return the current end of the index."""
         if self._file is None:
             return IndexEnd()
         return IndexEnd(self._file.path.name, tuple(self._file.header.tolist()))
 
     def state(self) -> IndexState:
-        """Return which files there are now."""
+        """Return the current state of the index files."""
         if self._file is None:
             return IndexState()
         count = int(self._file.header[INDEX_COUNT]) - 1
@@ -96,13 +96,13 @@ class IndexService:
         return IndexState(names[0], names[-1], len(names), count, self.last_full_timestamp)
 
     def forget_before(self, first: str) -> None:
-        """Know that the files older than the one named ``first`` have expired."""
+        """Forget the expired files: those older than ``first``."""
         self._names = [name for name in self._names if name >= first]
 
     def build_index(self, requests: DispatchRequests, *, flush: bool = True) -> None:
         """Put the keys of these requests, in log order (``IndexService.buildIndex``).
 
-        Without ``flush`` the slots of the file in work stay in memory.
+        Without ``flush`` the slots of the active file stay in memory.
         """
         if not len(requests):
             return
@@ -123,11 +123,11 @@ class IndexService:
             self.flush()
 
     def flush(self) -> None:
-        """Write what of the slot table is in memory only."""
+        """Write the dirty pages of the active file's slot table."""
         if self._file is not None:
             self._write_slots(self._file)
 
-    def _put(self, file: _FileInWork, records: PutInput, start: tuple[int, int]) -> tuple[int, int]:
+    def _put(self, file: _ActiveFile, records: PutInput, start: tuple[int, int]) -> tuple[int, int]:
         config = self._config
         count = int(file.header[INDEX_COUNT])
         room = min(config.max_index_num - count, len(records.key_hash) - start[1])
@@ -142,15 +142,15 @@ class IndexService:
             self._write_header(file)
         return end
 
-    def _get_and_create_last(self) -> _FileInWork:
-        """Return the newest file if it has room, else begin the next one."""
+    def _get_and_create_last(self) -> _ActiveFile:
+        """Return the newest file if it has room, else create the next one."""
         last = self._file
         if last is not None and last.header[INDEX_COUNT] < self._config.max_index_num:
             return last
         header = np.zeros(INDEX_HEADER_FIELDS, np.int64)
         header[INDEX_COUNT] = 1
         if last is not None:
-            # Java parity: the constructor sets both ends to where the last file ended.
+            # Java parity: the constructor sets begin and end to the end of the last file.
             if last.header[END_PHY] > 0:
                 header[BEGIN_PHY] = header[END_PHY] = last.header[END_PHY]
             if last.header[END_TIMESTAMP] > 0:
@@ -162,18 +162,18 @@ class IndexService:
         self._disk.create(path, self._file_size())
         self._names.append(path.name)
         slots = np.zeros(self._config.max_hash_slot_num, np.int32)
-        self._file = _FileInWork(path, header, slots)
+        self._file = _ActiveFile(path, header, slots)
         self._write_header(self._file)
         return self._file
 
     def _file_size(self) -> int:
         return layout.index_file_size(self._config.max_hash_slot_num, self._config.max_index_num)
 
-    def _write_header(self, file: _FileInWork) -> None:
+    def _write_header(self, file: _ActiveFile) -> None:
         self._disk.write(file.path, 0, encode_header(file.header, self._config))
 
-    def _write_slots(self, file: _FileInWork) -> None:
-        """Write back the pages of the slot table that changed, neighbours together."""
+    def _write_slots(self, file: _ActiveFile) -> None:
+        """Write the dirty pages of the slot table, adjacent ones in one write."""
         dirty = np.flatnonzero(file.dirty_pages)
         if not len(dirty):
             return
@@ -183,12 +183,12 @@ class IndexService:
             self._disk.write(file.path, layout.index_slot_at(begin), data.data)
         file.dirty_pages[dirty] = 0
 
-    def _load(self, path: Path) -> _FileInWork:
+    def _load(self, path: Path) -> _ActiveFile:
         view = map_index_file(path, self._config)
         header = read_header(view)
         if not self._is_unread:
-            return _FileInWork(path, header, read_slots(path, self._config, np.dtype(np.int32)))
-        file = _FileInWork(path, header, np.zeros(self._config.max_hash_slot_num, np.int32))
+            return _ActiveFile(path, header, read_slots(path, self._config, np.dtype(np.int32)))
+        file = _ActiveFile(path, header, np.zeros(self._config.max_hash_slot_num, np.int32))
         fill_slots(entries_of(view, self._config).view(np.uint8), file.slots)
         file.dirty_pages[np.flatnonzero(file.slots) // SLOTS_PER_PAGE] = 1
         return file
@@ -203,7 +203,7 @@ def read_header(view: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def map_index_file(path: Path, config: StoreConfig) -> NDArray[np.uint8]:
-    """Map an index file read-only. Raises DamageError for one of another size, StoreIOError."""
+    """Map an index file read-only. Raises DamageError for a wrong size, StoreIOError."""
     view = map_file(path)
     size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
     if len(view) != size:
@@ -211,7 +211,7 @@ def map_index_file(path: Path, config: StoreConfig) -> NDArray[np.uint8]:
             path,
             0,
             f"the index file has {len(view)} bytes, not {size}",
-            "pass the broker.conf this root was made with (--broker-conf)",
+            "pass the broker.conf that this root was written with (--broker-conf)",
         )
     return view
 
@@ -221,7 +221,7 @@ def read_slots(
 ) -> NDArray[Any]:
     """Return an index file's slots, as ``kind`` of the same size. Raises StoreIOError.
 
-    Holes are neither mapped nor read: a table of 2 GB with few slots in use takes little memory.
+    Holes are neither mapped nor read: a table of 2 GB with few used slots takes little memory.
     """
     slots, first = np.zeros(config.max_hash_slot_num, kind), layout.INDEX_HEADER_SIZE
     end = layout.index_slot_at(config.max_hash_slot_num)
@@ -238,7 +238,7 @@ def read_slots(
 
 
 def entries_of(view: NDArray[np.uint8], config: StoreConfig) -> NDArray[np.void]:
-    """Return the entries that an index file's header counts, from entry 1 on."""
+    """Return the entries that an index file's header counts, starting with entry 1."""
     count = int(read_header(view)[INDEX_COUNT])
     begin, end = (layout.index_entry_at(n, config.max_hash_slot_num) for n in (1, count))
     return view[begin:end].view(layout.INDEX_ENTRY)
@@ -250,13 +250,13 @@ def encode_header(header: NDArray[np.int64], config: StoreConfig) -> bytes:
     for name, value in zip(layout.INDEX_HEADER.names or (), header, strict=True):
         data[name] = value
     if header[INDEX_COUNT] <= 1 and not config.writes_count_of_empty_index:
-        data["index_count"] = 0  # a 4.x broker writes the count with the first entry only
+        data["index_count"] = 0  # a 4.x broker writes no count before the first entry
     return data.tobytes()
 
 
 def next_name(last: str | None) -> str:
     """Return the name of a new index file: local wall-clock time, and later than ``last``."""
-    # Java parity: the name is a wall clock's in the local zone, so these times have no zone.
+    # Java parity: the name is local wall-clock time, so these times have no zone.
     now = datetime.fromtimestamp(time.time()).strftime(_NAME_FORMAT)[:-3]  # noqa: DTZ006 - see above
     return now if last is None else max(now, name_after(last))
 
@@ -264,11 +264,11 @@ def next_name(last: str | None) -> str:
 def name_after(name: str) -> str:
     """Return the name of an index file a millisecond later.
 
-    Raises DamageError for a name that is no time.
+    Raises DamageError for a name that is not a timestamp.
     """
     try:
         before = datetime.strptime(name + "000", _NAME_FORMAT)  # noqa: DTZ007 - a local time
         after = before + timedelta(milliseconds=1)
     except (ValueError, OverflowError) as e:
-        raise DamageError(name, 0, "an index file must be named by a time") from e
+        raise DamageError(name, 0, "an index file must be named by a timestamp") from e
     return after.strftime(_NAME_FORMAT)[:-3]

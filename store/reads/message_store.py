@@ -16,7 +16,7 @@ from store.commitlog.commit_log import CommitLog
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.record import Message, limit_bodies, limited
 from store.config import StoreConfig, load_config
-from store.consumequeue.bounds import Dispatch
+from store.consumequeue.bounds import DispatchLimit
 from store.consumequeue.names import can_name_directory, list_topics
 from store.consumequeue.reader import QueueReader, queue_directory
 from store.consumequeue.time_search import Boundary, find_offset
@@ -63,7 +63,7 @@ class MessageStore(ConsistentReads):
         self._log = CommitLog(config.commit_log_paths(store_root), config)
         self._queues: dict[tuple[str, int], QueueReader] = {}
         self._index = IndexFiles(output / INDEX_DIR, config)
-        self._dispatch: Dispatch | None = None
+        self._dispatch: DispatchLimit | None = None
 
     @classmethod
     def open(
@@ -306,7 +306,7 @@ class MessageStore(ConsistentReads):
             self._index = IndexFiles(self._index.directory, self.config)
         self._log.known_end = dispatched.reput_from_offset
         self._dispatched = dispatched
-        self._dispatch = Dispatch(dispatched.reput_from_offset, self._progress.is_at_rest)
+        self._dispatch = DispatchLimit(dispatched.reput_from_offset, self._progress.is_at_rest)
 
     def _queue(self, topic: str, queue_id: int) -> QueueReader | None:
         """Return a queue as it is now, None if it has no directory."""

@@ -62,7 +62,7 @@ def find_queue_ends(
         directory = root / CONSUME_QUEUE_DIR / topic / str(queue_id)
         queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
         if (topic, queue_id) in also or _goes_beyond(queue, offset):
-            yield _queue_mark((topic, queue_id), queue, config, offset)
+            yield _queue_end_at((topic, queue_id), queue, config, offset)
 
 
 def _goes_beyond(queue: ConsumeQueue, offset: int) -> bool:
@@ -74,7 +74,7 @@ def _goes_beyond(queue: ConsumeQueue, offset: int) -> bool:
     return False
 
 
-def _queue_mark(
+def _queue_end_at(
     key: tuple[str, int], queue: ConsumeQueue, config: StoreConfig, offset: int
 ) -> QueueEnd:
     for file in reversed(queue.files):
@@ -117,21 +117,21 @@ def _ext_addresses(units: NDArray[np.void]) -> NDArray[np.int64]:
     return addresses
 
 
-def trim_to_remaining_files(root: Path, config: StoreConfig, mark: QueueEnd) -> QueueEnd:
+def trim_to_remaining_files(root: Path, config: StoreConfig, end: QueueEnd) -> QueueEnd:
     """Return a mark noted long ago as it is now that older files may have expired.
 
     Of a queue, or of its ext units, of which no file is left that the mark speaks of, nothing is.
     """
-    queue = Path(mark.topic, str(mark.queue_id))
+    queue = Path(end.topic, str(end.queue_id))
     begin = _first_base(root / CONSUME_QUEUE_DIR / queue, config.mapped_file_size_consume_queue)
-    if begin >= mark.allocated > 0:
-        mark = replace(mark, end=NO_QUEUE_YET, allocated=NO_QUEUE_YET)
+    if begin >= end.allocated > 0:
+        end = replace(end, end=NO_QUEUE_YET, allocated=NO_QUEUE_YET)
     if config.enable_consume_queue_ext:
         files = ExtFiles(config)
         begin = _first_base(root / CONSUME_QUEUE_EXT_DIR / queue, files.file_size)
-        if begin >= files.span(mark.ext_count)[1] > 0:
-            mark = replace(mark, ext_count=0)
-    return mark
+        if begin >= files.span(end.ext_count)[1] > 0:
+            end = replace(end, ext_count=0)
+    return end
 
 
 def _first_base(directory: Path, file_size: int) -> int:

@@ -52,20 +52,20 @@ class Truncation:
         self._config = config
         self._disk = disk
 
-    def truncate_queue(self, mark: QueueEnd) -> None:
+    def truncate_queue(self, end: QueueEnd) -> None:
         """Cut one queue and its ext files. Raises DamageError for a file that must be there."""
-        queue = Path(mark.topic, str(mark.queue_id))
+        queue = Path(end.topic, str(end.queue_id))
         counts, size = self.counts, self._config.mapped_file_size_consume_queue
         counts.queues += 1
         counts.units += self._truncate(
-            self._root / layout.CONSUME_QUEUE_DIR / queue, (mark.end, mark.allocated), size
+            self._root / layout.CONSUME_QUEUE_DIR / queue, (end.end, end.allocated), size
         )
         if self._config.enable_consume_queue_ext:
             ext, directory = (
                 ExtFiles(self._config),
                 self._root / layout.CONSUME_QUEUE_EXT_DIR / queue,
             )
-            span = ext.span(mark.ext_count)
+            span = ext.span(end.ext_count)
             counts.ext_units += self._truncate(directory, span, ext.file_size)
 
     def _truncate(self, directory: Path, span: tuple[int, int], file_size: int) -> int:
@@ -99,7 +99,7 @@ class Truncation:
             self._disk.create(path, file_size)
         return cut
 
-    def mark_full_ext_files(self, mark: QueueEnd) -> None:
+    def mark_full_ext_files(self, end: QueueEnd) -> None:
         """Write again what a queue's ext files before the last end with: a mark and zeros.
 
         No batch writes there once the next file has begun, but who knows what wrote the root.
@@ -107,25 +107,25 @@ class Truncation:
         if not self._config.enable_consume_queue_ext:
             return
         ext = ExtFiles(self._config)
-        directory = self._root / layout.CONSUME_QUEUE_EXT_DIR / mark.topic / str(mark.queue_id)
+        directory = self._root / layout.CONSUME_QUEUE_EXT_DIR / end.topic / str(end.queue_id)
         for path in _mapped_files(directory):
-            if int(path.name) + ext.file_size < ext.span(mark.ext_count)[1]:
+            if int(path.name) + ext.file_size < ext.span(end.ext_count)[1]:
                 _check_size(path, ext.file_size, _REBUILD_HINT)
                 self._disk.write(path, ext.per_file * layout.EXT_UNIT_SIZE, ext.end_mark())
 
-    def truncate_index(self, mark: IndexEnd) -> None:
+    def truncate_index(self, end: IndexEnd) -> None:
         """Cut the index. Raises DamageError if its newest file is not there."""
         self._disk.include_in_sync(self._root / layout.INDEX_DIR)
         for path in list_index_files(self._root / layout.INDEX_DIR):
-            if path.name > mark.file:
+            if path.name > end.file:
                 self.counts.index_entries += self._count_entries(path, 1)
                 self._remove(path)
-        if not mark.file:
+        if not end.file:
             return
-        path = self._root / layout.INDEX_DIR / mark.file
+        path = self._root / layout.INDEX_DIR / end.file
         slot_num, index_num = self._config.max_hash_slot_num, self._config.max_index_num
         _check_size(path, layout.index_file_size(slot_num, index_num), _NEW_OUTPUT_HINT)
-        header = np.array(mark.header, np.int64)
+        header = np.array(end.header, np.int64)
         count = int(header[INDEX_COUNT])
         if count > index_num:
             reason = f"the batch record counts {count} entries of {index_num}"

@@ -14,7 +14,7 @@ from checkpoints.recovery.adoption import Report
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import open_store_config
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.search import asked_offset
+from store.commitlog.search import requested_offset
 from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
 from store.io.user_path import given_path
@@ -188,7 +188,7 @@ def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptio
     if options.from_offset is not None and options.from_time is not None:
         raise ConfigError("give an offset or a time to begin at, not both")
     log = CommitLog(config.commit_log_paths(store_root), config)
-    return asked_offset(log, options.from_offset, options.from_time)
+    return requested_offset(log, options.from_offset, options.from_time)
 
 
 def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> RunningLogQuery:

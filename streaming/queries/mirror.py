@@ -21,7 +21,7 @@ from store.broker_files import read_topic_configs
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.planner import UNLIMITED
-from store.commitlog.search import asked_offset, first_stored_after
+from store.commitlog.search import first_stored_after, requested_offset
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
 from store.layout import ABORT_FILE
@@ -232,7 +232,7 @@ def _position(
 ) -> Position:
     """Return where to go on. Raises ConfigError, DamageError if that is not for us to say."""
     store = str(store_root.resolve())
-    begin = asked_offset(log, options.from_offset, options.from_time)
+    begin = requested_offset(log, options.from_offset, options.from_time)
     if found is None or options.force_position:
         if options.force_position and begin is None:
             raise ConfigError("--force-position needs --from-offset or --from-time")

@@ -82,7 +82,7 @@ class _Batch:
     seconds: float = 0.0  # of work
     is_checked: bool = False  # the log still holds the record dispatched last
     has_record: bool = False  # the batch record is there, with these marks
-    marks: dict[QueueKey, QueueEnd] = field(default_factory=dict)
+    queue_ends: dict[QueueKey, QueueEnd] = field(default_factory=dict)
     index: IndexEnd | None = None
     requests: list[DispatchRequests] = field(default_factory=list)
     lost: list[Damage] = field(default_factory=list)
@@ -180,11 +180,11 @@ class DispatchSink(BatchSink):
         """Let the batch record hold, durably, the end of each queue that is about to be written."""
         batch = self._batch
         if not batch.has_record and self._index is not None:
-            batch.index = self._index.mark()
-        marks = {mark.key: mark for mark in self._queues.marks(part)}
-        if not batch.has_record or not marks.keys() <= batch.marks.keys():
-            batch.marks = marks | batch.marks
-            self._root.begin_batch(batch.marks.values(), batch.index)
+            batch.index = self._index.end()
+        ends = {end.key: end for end in self._queues.ends_touched_by(part)}
+        if not batch.has_record or not ends.keys() <= batch.queue_ends.keys():
+            batch.queue_ends = ends | batch.queue_ends
+            self._root.begin_batch(batch.queue_ends.values(), batch.index)
             batch.has_record = True
         self._is_settled = False
 

@@ -76,7 +76,7 @@ DROPS = st.dictionaries(
 FINGERPRINTS = st.builds(
     Fingerprint, OFFSETS, st.integers(1, 2**31 - 1), LONGS, QUEUE_IDS, st.integers(0, 2**32 - 1)
 )
-MARKS = st.lists(st.builds(QueueEnd, TOPICS, QUEUE_IDS, UNIT_ENDS, UNIT_ENDS, COUNTS), max_size=3)
+ENDS = st.lists(st.builds(QueueEnd, TOPICS, QUEUE_IDS, UNIT_ENDS, UNIT_ENDS, COUNTS), max_size=3)
 NANOSECONDS = st.integers(-1, 2**63 - 1)
 
 progresses = st.builds(
@@ -99,7 +99,7 @@ progresses = st.builds(
     drops=DROPS,
     milestones=st.lists(
         st.builds(
-            RollbackPoint, COUNTS, OFFSETS, FINGERPRINTS, COUNTS, DROPS, MARKS.map(tuple), LONGS
+            RollbackPoint, COUNTS, OFFSETS, FINGERPRINTS, COUNTS, DROPS, ENDS.map(tuple), LONGS
         ),
         max_size=3,
     ).map(tuple),

@@ -1,4 +1,4 @@
-"""Decompressing bodies: every type a producer can use, and what is none of them."""
+"""Decompression of bodies: every type a producer can use, invalid bodies, and the limits."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ PACK = {
 }
 NOISE = b"".join(zlib.crc32(b"%d" % n).to_bytes(4) for n in range(20_000))
 TEXTS = [b"", b"a", b"hello " * 1000, bytes(3_000_000), NOISE]
-# "hello", as the streams below RocketMQ's compressors write it (lz4-java 1.8.0, zstd-jni 1.5.2).
+# "hello", as written by the streams below RocketMQ's compressors (lz4-java 1.8.0, zstd-jni 1.5.2).
 FROM_JAVA = {
     ZLIB: "789ccb48cdc9c90700062c0215",
     LZ4: "04224d1860707305000080" + "68656c6c6f" + "00000000",
@@ -116,7 +116,7 @@ def test_head_beyond_the_limit_is_refused(sys_flag: int) -> None:
 
 
 def test_frame_with_a_window_beyond_the_limit_is_too_large_not_shown_as_stored() -> None:
-    """A frame in one segment needs a window of its whole size."""
+    """A single-segment frame needs a window of its full size."""
     for declared in (200 << 20, 3 << 30):
         head = bytes.fromhex("28b52ffd e0") + declared.to_bytes(8, "little")
         packed = head + bytes.fromhex("020010 00") * 10_000

@@ -1,4 +1,4 @@
-"""Damaged logs: what lies before is kept, the place is named, skipping is recorded."""
+"""Damaged logs: records before the damage are kept, its place is named, a skip is recorded."""
 
 import itertools
 import struct
@@ -55,7 +55,7 @@ Damager = Callable[[bytearray, int, int], None]
 
 
 def put(format_: str, at: int, value: int) -> Damager:
-    """Return what writes a number into a record."""
+    """Return a function that writes a number into a record."""
 
     def damage(content: bytearray, begin: int, _size: int) -> None:
         struct.pack_into(format_, content, begin + at, value)
@@ -64,7 +64,7 @@ def put(format_: str, at: int, value: int) -> Damager:
 
 
 def flip(at: int) -> Damager:
-    """Return what flips a bit of a record; a negative position counts from its end."""
+    """Return a function that flips a bit of a record; a negative position counts from its end."""
 
     def damage(content: bytearray, begin: int, size: int) -> None:
         content[begin + at % size] ^= 1
@@ -97,7 +97,7 @@ CASES: dict[str, tuple[Damager, str]] = {
 
 @dataclass
 class Store:
-    """A damaged store and where its dispatch goes to."""
+    """A damaged store and the OUTPUT of its dispatch."""
 
     root: Path
     output: Path
@@ -109,21 +109,21 @@ class Store:
             (self.root / "abort").touch()
 
     def path(self, base: int) -> Path:
-        """Return where a file of the log lies."""
+        """Return the path of a file of the log."""
         return self.root / "commitlog" / f"{base:020d}"
 
     def dispatch(self, *, fail_on_data_loss: bool = True) -> Progress:
-        """Dispatch all."""
+        """Dispatch the current log."""
         return dispatch_all(self.root, self.output, CONFIG, fail_on_data_loss=fail_on_data_loss)
 
     def recovered(self) -> tuple[Recovered, ...]:
-        """Open the root once more."""
+        """Reopen the root and return what was recovered."""
         root = DispatchRoot.open(self.output, self.root, CONFIG, disk=HastyDisk())
         root.close(clean=True)
         return root.recovered
 
     def assert_built(self, records: list[Record]) -> None:
-        """Compare what is built with what the model makes of these records."""
+        """Compare the built files with the model's dispatch of these records."""
         assert_same_content(built_tree(self.output), built_of(records))
         progress = read_progress(self.output)
         assert progress is not None
@@ -132,8 +132,8 @@ class Store:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Return an empty store; nothing is waited for before it is looked at again."""
-    monkeypatch.setattr(scan, "_SETTLE_SECONDS", 0)
+    """Return an empty store; reads retry without a delay."""
+    monkeypatch.setattr(scan, "_RETRY_SECONDS", 0)
     monkeypatch.setattr(live_end, "_STALLED_SECONDS", 0)
     return Store(tmp_path / "store", tmp_path / "output")
 
@@ -150,7 +150,7 @@ def built_of(records: list[Record], config: StoreConfig = CONFIG) -> dict[str, C
 
 
 def damaged(number: int, damage: Damager) -> tuple[Record, dict[int, bytes]]:
-    """Damage one record of the log."""
+    """Damage one record; return it and the damaged log."""
     record = RECORDS[number]
     at = record.commit_log_offset % FILE_SIZE
     base = record.commit_log_offset - at
@@ -181,7 +181,7 @@ def test_damage_keeps_what_lies_before_and_names_the_place(
     record, files = damaged(number, damage)
     store.write(files)
     base = record.commit_log_offset - record.commit_log_offset % FILE_SIZE
-    for _ in range(2):  # a second start finds the same, and changes nothing
+    for _ in range(2):  # a second start finds the same damage and changes nothing
         with pytest.raises(DamageError, match=reason) as caught:
             store.dispatch()
         assert (store.path(base), record.commit_log_offset) == (

@@ -1,4 +1,4 @@
-"""Files of a log that are missing, too short, too long, misnamed or deleted meanwhile."""
+"""Files of a log that are missing, too short, too long, misnamed or deleted during a read."""
 
 import os
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""Each byte of a small log flipped: found at its record, harmless, or dispatched as it then says.
+"""A small log with each byte flipped: detected at its record, harmless, or dispatched as flipped.
 
-Which fields these are is written down in docs/operations.md, and compared with it here.
+docs/operations.md lists the fields with each outcome; the tests compare the lists.
 """
 
 from dataclasses import replace
@@ -59,7 +59,7 @@ MESSAGES = [
 SYS_FLAG_LOW_BYTE = 39
 CRC_NAME_SIZE, CRC_DIGITS_SIZE = 9, 11
 BLANK_MAGIC = bytes.fromhex("cbd43194")
-# What a broker takes: queues that cannot be named or numbered, a property CRC not quite like one.
+# What a broker accepts: impossible topic names and queue offsets, a malformed property CRC.
 STRICTER = ("cannot name a directory", "queue offset", "property CRC")
 TABLE = Path(__file__).parents[3] / "docs" / "operations.md"
 FOUND, HARMLESS, UNSEEN = "found", "harmless", "unseen"
@@ -68,7 +68,7 @@ Row = tuple[Any, ...]
 
 
 class FlippedLog:
-    """A log, one byte of which is flipped after the other."""
+    """A log whose bytes are flipped one at a time."""
 
     def __init__(self, store: Path, config: StoreConfig) -> None:
         self.store, self.config = store, config
@@ -90,14 +90,14 @@ class FlippedLog:
             file.write(content[position - base : position - base + 1])
 
     def record_at(self, position: int) -> Record | None:
-        """Return the record that a position lies in, None for a blank."""
+        """Return the record at a position, None for a blank."""
         for record in self.records:
             if record.commit_log_offset <= position < record.commit_log_offset + record.size:
                 return record
         return None
 
     def field_at(self, position: int) -> str:
-        """Return the name of the field that a position lies in."""
+        """Return the name of the field at a position."""
         record = self.record_at(position)
         if record is None and position >= self.last:
             return "what follows the last record"
@@ -113,7 +113,7 @@ class FlippedLog:
         raise AssertionError(position)
 
     def scan(self) -> tuple[list[Row], Damage | None]:
-        """Return the rows up to the first damage, and that."""
+        """Return the rows up to the first damage, and the damage."""
         log = CommitLog(self.config.commit_log_paths(self.store), self.config)
         rows: list[Row] = []
         for part in LogPlanner(log, lambda: True).plan(0).ranges:
@@ -135,7 +135,7 @@ class FlippedLog:
         return rows
 
     def check(self, position: int, built: Built) -> str:
-        """Scan the flipped log and return what it came to."""
+        """Scan the flipped log and return the outcome."""
         is_whole = len(built.records) == len(self.records)
         record = self.record_at(position)
         try:
@@ -221,14 +221,14 @@ def rows_of(requests: DispatchRequests) -> list[Row]:
 
 
 def masks_of(field: str, random: Random) -> list[int]:
-    """Return the bits to flip in a byte: of the sys flag, which has many meanings, each."""
+    """Return the masks to flip a byte with: each bit of the sys flag, two random ones otherwise."""
     if field == "sys flag":
         return [1 << bit for bit in range(8)]
     return [1 << random.randrange(8), random.randrange(1, 256)]
 
 
 def documented(column: int) -> dict[str, set[str]]:
-    """Return the three lists of fields that the documentation has."""
+    """Return the three documented lists of fields."""
     lists: dict[str, set[str]] = {}
     for line in TABLE.read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.split("|")]
@@ -242,7 +242,7 @@ def documented(column: int) -> dict[str, set[str]]:
 def test_every_flipped_byte_is_found_or_harmless_or_dispatched_as_the_model_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prop_crc: bool
 ) -> None:
-    monkeypatch.setattr(scan, "_SETTLE_SECONDS", 0)
+    monkeypatch.setattr(scan, "_RETRY_SECONDS", 0)
     log = FlippedLog(tmp_path / "store", replace(CONFIG, enabled_append_prop_crc=prop_crc))
     random = Random(3)
     whole = log.expected(log.records)

@@ -1,4 +1,4 @@
-"""The live end of a log: what is half written is waited for, what is there is dispatched once."""
+"""The live end: a half-written record is not dispatched, a complete one is dispatched once."""
 
 import os
 import subprocess
@@ -71,7 +71,7 @@ END_IN_ZEROS = (
     "nothing at all",
     "topic ends in a zero",
 )
-NOT_QUEUES = ("nothing at all", "no topic", "topic ends in a zero")  # no directory is named so
+NOT_QUEUES = ("nothing at all", "no topic", "topic ends in a zero")  # no valid directory names
 FIRST = Message(topic="First", properties=TAGS)
 
 
@@ -85,7 +85,7 @@ class Log:
 
     @classmethod
     def create(cls, store: Path, *, prop_crc: bool = False, is_clean: bool = False) -> "Log":
-        """Make a log of one file without a record."""
+        """Create a log of one file without a record."""
         config = StoreConfig(
             mapped_file_size_commit_log=FILE_SIZE,
             mapped_file_size_consume_queue=400,
@@ -100,7 +100,7 @@ class Log:
         return made
 
     def path(self, base: int) -> Path:
-        """Return where the file at `base` lies."""
+        """Return the path of the file at `base`."""
         return self.store / "commitlog" / f"{base:020d}"
 
     def create_file(self, base: int, size: int = FILE_SIZE) -> None:
@@ -115,7 +115,7 @@ class Log:
             os.pwrite(file.fileno(), data, offset - base)
 
     def planned(self, begin: int = 0) -> int:
-        """Return how far a plan goes."""
+        """Return the end of a plan."""
         return self.planner.plan(begin).end
 
     def rows(self, begin: int = 0) -> list[int]:
@@ -171,7 +171,7 @@ def test_a_torn_record_is_waited_for_and_dispatched_when_it_is_completed(
 
 
 def fill_first_file(log: Log) -> tuple[int, bytes]:
-    """Write records and a blank into the first file; return where the blank is, and the blank."""
+    """Write records and a blank into the first file; return the blank's position and bytes."""
     files = build_log([FIRST] * 60, FILE_SIZE)
     at = FILE_SIZE - FILE_SIZE % len(encode(FIRST, 0))
     at -= len(encode(FIRST, 0)) if FILE_SIZE - at < 8 else 0
@@ -280,14 +280,14 @@ sys.stdin.readline()
 
 
 def run_beside_writer(source: Path, target: Path, step: Callable[[], None]) -> None:
-    """Take steps while another process writes a log in small pieces; one more at the end."""
+    """Call ``step`` while another process writes a log in small pieces, and once at the end."""
     command = [sys.executable, "-c", WRITER, str(source), str(target), "7"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
         writer.stdin.write("go on\n")
-        while writer.stdout.readline():  # it goes on writing while a step is taken
+        while writer.stdout.readline():  # it keeps writing during a step
             step()
             writer.stdin.write("go on\n")
     assert writer.returncode == 0

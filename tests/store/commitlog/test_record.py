@@ -44,7 +44,7 @@ VECTOR = bytes.fromhex("""
     00000005 68656c6c6f 09 546f70696354657374 0026 554e49515f4b455901554b2d3030303102
     4b455953016b31206b3202 54414753015461674202
 """)
-# What the compressors of RocketMQ's Java client make of this body (lz4-java 1.8.0, zstd-jni 1.5.2).
+# The body, as RocketMQ's Java client compresses it (lz4-java 1.8.0, zstd-jni 1.5.2).
 PLAIN = b"hello hello hello hello RocketMQ"
 COMPRESSED = {
     0x000: "785ecb48cdc9c957c8c02083f293b3534b7c0301c5390bd7",
@@ -87,7 +87,7 @@ def encode(message: NewMessage, config: StoreConfig | None = None, **place: int)
 
 
 def as_new(message: Message) -> NewMessage:
-    """Return the message as it was before it was stored."""
+    """Return the message as it was before it was appended."""
     names = [field.name for field in fields(NewMessage) if field.name != "body"]
     return NewMessage(body=message.raw_body, **{name: getattr(message, name) for name in names})
 
@@ -145,7 +145,7 @@ def test_what_is_encoded_is_decoded(version: str, new: NewMessage, crc: bool, at
 @pytest.mark.parametrize("crc", [False, True])
 @given(new=NEW_MESSAGES)
 def test_encoder_agrees_with_an_independent_one(crc: bool, new: NewMessage) -> None:
-    assume(len(new.topic.encode()) < 128 and new.sys_flag >= 0)  # the other's are unsigned
+    assume(len(new.topic.encode()) < 128 and new.sys_flag >= 0)  # the other encoder's are unsigned
     values = {f.name: getattr(new, f.name) for f in fields(new) if not f.name.endswith("host")}
     for kind in ("born", "store"):
         address, _, port = getattr(new, f"{kind}_host").rpartition(":")
@@ -172,7 +172,7 @@ def chain(files: Mapping[int, bytes | memoryview], *, splits: bool) -> Iterator[
 
 @pytest.mark.parametrize("version", [(4, 8, 0), (5, 3, 3)])
 def test_decoder_agrees_with_a_second_parser(version: tuple[int, ...]) -> None:
-    """Also on odd properties and on text that is not UTF-8."""
+    """Includes odd properties and text that is not UTF-8."""
     config = ModelConfig(commit_log_file_size=8192, version=version)
     for seed in range(8):
         mix = Mix(version=version, malformed_topics=True)
@@ -280,7 +280,7 @@ def test_topic_of_many_utf16_units_makes_a_v2_record(topic: str, is_v2: bool) ->
 
 
 NOT_ENCODABLE = [
-    NewMessage("t" * 128),  # V2 is not known yet
+    NewMessage("t" * 128),  # before V2
     NewMessage("长" * 43),  # V1, as it has few characters, but 129 bytes
     NewMessage("T", 2**31),
     NewMessage("T", properties={"k": "v" * 32766}),
@@ -330,7 +330,7 @@ def test_body_is_decompressed_as_its_flag_says(kind: int) -> None:
     assert message.body == PLAIN
     assert message.raw_body == stored
     short, _ = decode_message(encode(replace(new, body=stored[:-5])))
-    assert short.body == stored[:-5]  # its producer's flag lies, its CRC holds
+    assert short.body == stored[:-5]  # its producer's flag is wrong, its CRC is valid
 
 
 def test_message_keeps_nothing_of_the_data() -> None:
@@ -362,7 +362,7 @@ def broker_messages(golden: Golden) -> Messages:
 
 @pytest.fixture(scope="module")
 def answers(golden: Golden) -> Answers:
-    """Read what the live broker answered."""
+    """Return the live broker's answers."""
     return dict(json.loads((golden.directory / "answers.json").read_text("utf-8")))
 
 
@@ -374,7 +374,7 @@ def test_messages_are_what_the_broker_says(answers: Answers, broker_messages: Me
     compared = 0
     for expected in answers["look"]:
         message = broker_messages.get(expected["phy_offset"])
-        if not expected.get("found") or message is None:  # 4.8.0 finds one in a blank's rest
+        if not expected.get("found") or message is None:  # 4.8.0 finds one in a blank's remainder
             continue
         compared += 1
         for name in PLAIN_FIELDS:
@@ -393,7 +393,7 @@ def test_messages_are_what_the_broker_says(answers: Answers, broker_messages: Me
 
 
 def test_brokers_records_are_encoded_again(golden: Golden, broker_messages: Messages) -> None:
-    """All whose properties are not odd: no empty value and no name twice."""
+    """Covers messages whose properties have no empty value and no repeated name."""
     if "log" in golden.scenario:
         pytest.skip("this log was made by hand")
     same = 0

@@ -1,4 +1,4 @@
-"""A log scanned in ranges that are cut by bytes: the stretches of a walk, wherever it is cut."""
+"""A log scanned in splits yields the stretches of a walk, wherever it is split."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,17 +32,17 @@ def log_of(store_root: Path, config: StoreConfig) -> tuple[CommitLog, LogPlanner
 def by_walk(
     store_root: Path, config: StoreConfig, begin: int
 ) -> tuple[list[DispatchRequests], Damage | None]:
-    """Return what a plan of all, scanned at once, holds."""
+    """Return the requests of one plan for the entire log, and the damage."""
     _, planner = log_of(store_root, config)
     found = Scanner(config).read_all(planner.plan(begin, until=planner.end()).ranges)
     damage = next((s for s in found if isinstance(s, Damage)), None)
     return [s for s in found if isinstance(s, DispatchRequests)], damage
 
 
-def by_cuts(
+def by_splits(
     store_root: Path, config: StoreConfig, begin: int, batch_bytes: int
 ) -> tuple[list[DispatchRequests], Damage | None]:
-    """Return what the cuts hold, which must follow on from one another."""
+    """Return the requests of the splits, which must be adjacent, and the damage."""
     _, planner = log_of(store_root, config)
     requests, damage, at = list[DispatchRequests](), None, begin
     for stop, stretches in scan_in_order(
@@ -64,7 +64,7 @@ def assert_same(
     store_root: Path, config: StoreConfig, batch_bytes: int, begin: int = 0
 ) -> tuple[list[DispatchRequests], Damage | None]:
     walked, expected = by_walk(store_root, config, begin)
-    requests, damage = by_cuts(store_root, config, begin, batch_bytes)
+    requests, damage = by_splits(store_root, config, begin, batch_bytes)
     assert (damage and (damage.begin, damage.reason, damage.path)) == (
         expected and (expected.begin, expected.reason, expected.path)
     )
@@ -81,7 +81,7 @@ def assert_same(
 
 @given(message_lists(), st.integers(100, 5_000), st.sampled_from(sorted(VARIANTS)), st.data())
 @settings(max_examples=80, deadline=None)
-def test_any_cut_of_any_log_whole_or_damaged(
+def test_any_split_of_any_log_whole_or_damaged(
     sent: list[Message | Batch], batch_bytes: int, variant: str, data: st.DataObject
 ) -> None:
     config = replace(VARIANTS[variant], mapped_file_size_commit_log=FILE_SIZE)
@@ -117,7 +117,7 @@ def test_a_body_that_holds_a_copy_of_a_record_is_no_beginning(tmp_path: Path) ->
         assert {topic for r in requests for topic in r.topics} == {"TopicTest"}
 
 
-def test_a_record_larger_than_several_cuts(tmp_path: Path) -> None:
+def test_a_record_larger_than_several_splits(tmp_path: Path) -> None:
     sent = [replace(m, body=b"y" * 1_500) for m in messages(20)]
     store_root = write_store(tmp_path, sent)
     for batch_bytes in (100, 700):
@@ -142,7 +142,7 @@ def test_an_inner_batch_is_told_as_such(tmp_path: Path) -> None:
     inner = replace(sent[50], sys_flag=sent[50].sys_flag | 1 << 7)
     store_root = write_store(tmp_path, [*sent[:50], inner, *sent[51:]])
     with pytest.raises(UnsupportedFormatError, match="an inner batch"):
-        by_cuts(store_root, CONFIG, 0, 900)
+        by_splits(store_root, CONFIG, 0, 900)
 
 
 def test_only_what_lies_before_the_end_of_a_span_is_scanned(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ VARIANTS: dict[str, dict[str, int | bool]] = {
 
 
 def config_of(version: str, variant: str) -> StoreConfig:
-    """Return a configuration under which a short log rolls every kind of file."""
+    """Return settings that make a short log roll every kind of file."""
     values: dict[str, int | bool] = {
         "mapped_file_size_commit_log": FILE_SIZE,
         "mapped_file_size_consume_queue": 400,
@@ -70,7 +70,7 @@ def config_of(version: str, variant: str) -> StoreConfig:
 
 
 def model_tree(built: Built) -> dict[str, Content]:
-    """Name what the model built as `built_tree` names what the product built."""
+    """Return the model's files under the names that `built_tree` gives the product's."""
     queues = {f"consumequeue/{n}": content_of(c) for n, c in built.consume_queue.items()}
     ext = {f"consumequeue_ext/{n}": content_of(c) for n, c in built.consume_queue_ext.items()}
     index = {}
@@ -93,7 +93,7 @@ def counted_drops(built: Built) -> dict[str, dict[str, int]]:
 def assert_same_opinion(
     messages: Sequence[Message | Batch], config: StoreConfig, random: Random
 ) -> None:
-    """Dispatch a log with the product, cut at random, and with the model."""
+    """Dispatch a log with the product, in random batches, and with the model."""
     closing = Message(topic="Closing", properties=[("TAGS", "last")])
     files = build_log(
         [*messages, closing],
@@ -150,7 +150,7 @@ def test_drawn_logs_are_dispatched_as_the_model_says(
 @pytest.mark.parametrize("version", ["4.9.4", "5.1.1", "5.3.3"])
 def test_odd_multi_dispatch_names_and_offsets(version: str) -> None:
     pairs = [
-        ("%LMQ%a/b,%LMQ%c", "0,0"),  # with slashes: directories up to 5.1.1, then left out
+        ("%LMQ%a/b,%LMQ%c", "0,0"),  # with slashes: directories up to 5.1.1, skipped since
         ("%LMQ%c,%LMQ%c,,", "1,1"),
         (",,", ","),
         ("\u3000\u2003", "0"),
@@ -189,7 +189,7 @@ def test_property_crcs_are_checked_and_kept_out_of_nothing() -> None:
 
 
 def array(data: bytes) -> NDArray[np.uint8]:
-    """Return bytes as a kernel takes them."""
+    """Return bytes as a kernel's argument."""
     return np.frombuffer(data, np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""The writer's files: as an independent builder lays them out, and as the scan reads them."""
+"""The writer's files against an independent builder, and against what the scan reads."""
 
 import os
 from collections import Counter
@@ -40,7 +40,7 @@ def config_of(version: str = "5.3.3", size: int = FILE_SIZE, **settings: bool | 
 
 
 def writer_of(root: Path, config: StoreConfig | None = None, ticks: int = 0) -> CommitLogWriter:
-    """Open a writer whose clock ticks once an append."""
+    """Open a writer whose clock ticks once per append."""
     return CommitLogWriter(root, config or config_of(), clock=count(CLOCK + ticks).__next__)
 
 
@@ -56,7 +56,7 @@ def contents(root: Path) -> dict[int, bytes]:
 
 
 def messages_of(root: Path, config: StoreConfig) -> list[Message]:
-    """Read the log as a dispatch does, and decode what it found."""
+    """Scan the log as a dispatch does, and decode the messages."""
     log = CommitLog(config.commit_log_paths(root), config)
     plan = LogPlanner(log, lambda: True).plan(0)
     assert log.max_offset() == plan.end
@@ -71,7 +71,7 @@ def messages_of(root: Path, config: StoreConfig) -> list[Message]:
 
 
 def expected_log(items: Sequence[Item], size: int = FILE_SIZE) -> dict[int, bytes]:
-    """Lay the items out with the independent builder, queue offsets counted one by one."""
+    """Return the log of the independent builder, with queue offsets counted one by one."""
     next_offsets: Counter[tuple[str, int]] = Counter()
 
     def stored(message: NewMessage, stamp: int) -> logs.Message:
@@ -101,7 +101,7 @@ def expected_log(items: Sequence[Item], size: int = FILE_SIZE) -> dict[int, byte
 
 
 def a_message(size: int, **fields: int | str) -> NewMessage:
-    """Return a message whose record has so many bytes."""
+    """Return a message whose record has ``size`` bytes."""
     return NewMessage("T", body=b"b" * (size - 92), **fields)  # type: ignore[arg-type]
 
 

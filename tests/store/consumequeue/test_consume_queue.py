@@ -1,4 +1,4 @@
-"""A ConsumeQueue's end is found, and found without reading its files."""
+"""The end of a ConsumeQueue is found, without reading all of its files."""
 
 import ctypes
 import sys
@@ -48,4 +48,4 @@ def test_the_end_of_a_queue(tmp_path: Path, count: int) -> None:
 def test_looking_for_the_end_leaves_holes_out_of_memory(tmp_path: Path) -> None:
     queue = write_queue(tmp_path, 10)
     assert queue.max_offset() == 10
-    assert cached_pages(queue.files[0]) <= 30  # of 1465: those of a binary search
+    assert cached_pages(queue.files[0]) <= 30  # of 1465: the pages of a binary search

@@ -1,4 +1,4 @@
-"""Time to queue offset on queues of any times."""
+"""The search for a queue offset by time, on arbitrary store times."""
 
 from bisect import bisect_left, bisect_right
 
@@ -12,7 +12,7 @@ TIMES = st.lists(st.integers(0, 30), min_size=1, max_size=40)
 
 
 def find_both(times: list[int], first: int, timestamp: int) -> list[int]:
-    """Return both boundaries, as positions among the times from `first` on."""
+    """Return both boundaries, as positions relative to `first`."""
     span = first, len(times)
     return [
         find_offset(span, timestamp, boundary=b, store_time=times.__getitem__) - first

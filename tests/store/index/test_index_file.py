@@ -1,4 +1,4 @@
-"""One index file: what a chain gives, and that a bad one is damage and never a hang."""
+"""One index file: the entries of a chain; a bad chain is damage and never a hang."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ ENTRIES = [(1, 100, 0, 0), (4, 200, 2, 1), (1, 300, 0, 2), (1, 300, 5, 3)]
 def write_file(
     path: Path, entries: list[tuple[int, int, int, int]] = ENTRIES, *, slot: int = 4
 ) -> Path:
-    """Write an index file of which slot 1 is in use."""
+    """Write an index file that uses slot 1 only."""
     data = np.zeros(index_file_size(3, 8), np.uint8)
     header = np.zeros(1, INDEX_HEADER)
     header["begin_timestamp"], header["end_timestamp"] = BEGIN, BEGIN + 5000
@@ -83,7 +83,7 @@ def test_entries_beyond_the_bound_do_not_count(tmp_path: Path) -> None:
     file = IndexFile(path, CONFIG, IndexBound(phy_offset=300, count=2))
     assert list(file.select_phy_offset(1)) == [100]
     torn = IndexFile(write_file(path, [*ENTRIES[:2], (0, 0, 0, 0)], slot=3), CONFIG, file.bound)
-    with pytest.raises(DamageError, match="progress"):  # its page did not reach the disk
+    with pytest.raises(DamageError, match="progress"):  # its page was not flushed
         list(torn.select_phy_offset(1))
 
 

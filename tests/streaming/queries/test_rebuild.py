@@ -17,7 +17,7 @@ from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import BOOT, NEW_ROOT_DIR, WHOLE_DIR
 from store import MessageStore
-from store.commitlog.scanner import Cut, LogRange, Scanner
+from store.commitlog.scanner import LogRange, Scanner, SplitScan
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, RootInUseError
 from store.index.writer import IndexService
@@ -213,15 +213,15 @@ def test_it_begins_anew_at_the_log_s_minimum_where_its_beginning_expires_under_i
             for path in files[:2]:
                 path.unlink()
 
-    read = Scanner.read_cut
+    read = Scanner.read_split
 
-    def expire_first(scanner: Scanner, cut: LogRange) -> Cut:
-        if cut.begin > 4096 and when == "scanned":
+    def expire_first(scanner: Scanner, split: LogRange) -> SplitScan:
+        if split.begin > 4096 and when == "scanned":
             for path in files[:2]:
                 path.unlink(missing_ok=True)
-        return read(scanner, cut)
+        return read(scanner, split)
 
-    monkeypatch.setattr(Scanner, "read_cut", expire_first)
+    monkeypatch.setattr(Scanner, "read_split", expire_first)
     rebuilt = rebuild_all(store_root, output, CONFIG, before=expire)
     assert (rebuilt.begin_offset, rebuilt.damage) == (8192, None)
     assert begins.count(8192) == 1
