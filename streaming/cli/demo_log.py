@@ -50,32 +50,42 @@ def _write_order(writer: CommitLogWriter, randoms: random.Random, order: int) ->
     key = f"order-{order}"
     for step in _STEPS:
         body = f'{{"order": {order}, "step": "{step}", "cents": {randoms.randrange(100_000)}}}'
-        writer.append(_message(ORDER_TOPIC, order % _ORDER_QUEUES, body, (step, key, randoms)))
+        writer.append(
+            _message(
+                ORDER_TOPIC,
+                order % _ORDER_QUEUES,
+                body,
+                _properties(randoms, tags=step, keys=key),
+            )
+        )
     written = len(_STEPS)
     if order % 10 == 0:
         queue = order // 10 % _PAYMENT_QUEUES
         parts = [
             _message(
-                PAYMENT_TOPIC, queue, f"part {i} of {key}", ("Card", f"{key} part-{i}", randoms)
+                PAYMENT_TOPIC,
+                queue,
+                f"part {i} of {key}",
+                _properties(randoms, tags="Card", keys=f"{key} part-{i}"),
             )
             for i in range(3)
         ]
         writer.append_batch(parts)
         written += len(parts)
     if order % 25 == 0:
-        reminder = _message(ORDER_TOPIC, 0, f"remind {key}", ("Reminder", key, randoms))
+        properties = _properties(randoms, tags="Reminder", keys=key)
+        reminder = _message(ORDER_TOPIC, 0, f"remind {key}", properties)
         writer.append(schedule(reminder, 3))
         written += 1
     return written
 
 
-def _message(
-    topic: str, queue_id: int, body: str, labels: tuple[str, str, random.Random]
-) -> NewMessage:
-    tags, keys, randoms = labels
-    uniq_key = f"{randoms.getrandbits(128):032X}"
-    properties = make_properties(uniq_key=uniq_key, keys=keys, tags=tags)
+def _message(topic: str, queue_id: int, body: str, properties: dict[str, str]) -> NewMessage:
     return NewMessage(topic, queue_id, body.encode(), properties)
+
+
+def _properties(randoms: random.Random, *, tags: str, keys: str) -> dict[str, str]:
+    return make_properties(uniq_key=f"{randoms.getrandbits(128):032X}", keys=keys, tags=tags)
 
 
 if __name__ == "__main__":

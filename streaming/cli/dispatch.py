@@ -24,10 +24,10 @@ from streaming.cli.long_running import (
     start_spark,
     stop_signals,
 )
+from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    BrokerConf,
-    BrokerVersion,
-    Json,
+    BrokerOptions,
+    SessionOptions,
     describe_settings,
     flag_option,
     parse_time,
@@ -45,12 +45,58 @@ if TYPE_CHECKING:
 _log = logging.getLogger("reput.dispatch")
 
 
+@dataclass(frozen=True, slots=True)
+class LogOptions(BrokerOptions):
+    """Which part of the log is dispatched, in what portions, and what becomes of losses."""
+
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="dispatch what is there, then stop")
+    ] = False
+    from_offset: Annotated[
+        int | None, typer.Option(help="begin at this physical offset (a new OUTPUT), or replay")
+    ] = None
+    from_time: Annotated[
+        str | None, typer.Option(help="the same by time: epoch ms or ISO 8601")
+    ] = None
+    max_bytes_per_trigger: Annotated[
+        str | None, typer.Option(help="how much log a micro-batch takes [default: 1g]")
+    ] = None
+    trigger_interval: Annotated[
+        str, typer.Option(help="how often to look for more, e.g. 5s or 1m")
+    ] = "0s"
+    fail_on_data_loss: Annotated[
+        str,
+        typer.Option(metavar="BOOL", help="false: continue past damage and record the loss"),
+    ] = "true"
+    keep_expired: Annotated[
+        bool,
+        typer.Option(
+            "--keep-expired", help="keep queue and index files whose messages the log has lost"
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyOptions:
+    """Which Kafka topic is notified of arrivals, if any, and how its client is set up."""
+
+    notify_kafka_bootstrap: Annotated[
+        str | None,
+        typer.Option(metavar="H:P,…", help="tell this Kafka which queues have new messages"),
+    ] = None
+    notify_kafka_topic: Annotated[
+        str | None, typer.Option(help="the topic to tell it in [default: reput-arrivals]")
+    ] = None
+    kafka_property: KafkaProperty = None
+    kafka_properties: KafkaProperties = None
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("dispatch")(dispatch)
+    add_command(app, "dispatch", dispatch)
 
 
-def dispatch(  # noqa: PLR0913 - one parameter an option
+def dispatch(
     store: Annotated[
         Path,
         typer.Argument(metavar="STORE", parser=given_path, help="the broker's storePathRootDir"),
@@ -61,45 +107,9 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
             metavar="PATH", parser=given_output, help="where consumequeue/ and index/ are built"
         ),
     ],
-    *,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="dispatch what is there, then stop")
-    ] = False,
-    from_offset: Annotated[
-        int | None, typer.Option(help="begin at this physical offset (a new OUTPUT), or replay")
-    ] = None,
-    from_time: Annotated[
-        str | None, typer.Option(help="the same by time: epoch ms or ISO 8601")
-    ] = None,
-    max_bytes_per_trigger: Annotated[
-        str | None, typer.Option(help="how much log a micro-batch takes [default: 1g]")
-    ] = None,
-    trigger_interval: Annotated[
-        str, typer.Option(help="how often to look for more, e.g. 5s or 1m")
-    ] = "0s",
-    fail_on_data_loss: Annotated[
-        str,
-        typer.Option(metavar="BOOL", help="false: continue past damage and record the loss"),
-    ] = "true",
-    keep_expired: Annotated[
-        bool,
-        typer.Option(
-            "--keep-expired", help="keep queue and index files whose messages the log has lost"
-        ),
-    ] = False,
-    notify_kafka_bootstrap: Annotated[
-        str | None,
-        typer.Option(metavar="H:P,…", help="tell this Kafka which queues have new messages"),
-    ] = None,
-    notify_kafka_topic: Annotated[
-        str | None, typer.Option(help="the topic to tell it in [default: reput-arrivals]")
-    ] = None,
-    kafka_property: KafkaProperty = None,
-    kafka_properties: KafkaProperties = None,
-    master: Annotated[str | None, typer.Option(help="Spark master URL [default: local[*]]")] = None,
-    as_json: Json = False,
+    log: LogOptions,
+    notify: NotifyOptions,
+    session: SessionOptions,
 ) -> None:
     """Build ConsumeQueue and IndexFile, and keep them built.
 
@@ -107,48 +117,49 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
     """
     from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
 
+    as_json = session.as_json
     reporter = Reporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
     options = DispatchOptions(
-        broker_conf=broker_conf,
-        broker_version=broker_version,
-        from_offset=from_offset,
-        from_time=parse_time("--from-time", from_time),
-        available_now=available_now,
-        trigger_interval=trigger_interval,
-        max_bytes_per_trigger=size_option("--max-bytes-per-trigger", max_bytes_per_trigger),
-        fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
-        keep_expired=keep_expired,
+        broker_conf=log.broker_conf,
+        broker_version=log.broker_version,
+        from_offset=log.from_offset,
+        from_time=parse_time("--from-time", log.from_time),
+        available_now=log.available_now,
+        trigger_interval=log.trigger_interval,
+        max_bytes_per_trigger=size_option("--max-bytes-per-trigger", log.max_bytes_per_trigger),
+        fail_on_data_loss=flag_option("--fail-on-data-loss", log.fail_on_data_loss),
+        keep_expired=log.keep_expired,
         on_progress=reporter.report,
     )
-    kafka = notify_kafka_bootstrap, notify_kafka_topic
-    with notifying(kafka, (kafka_properties, kafka_property or []), reporter) as listeners:
+    with notifying(notify, reporter) as listeners:
         options = replace(options, listeners=listeners)
         with recovery_progress(is_shown=reporter.is_live) as report:
             prepared = prepare_dispatch(store, output, replace(options, on_recovery=report))
-        run_dispatch(prepared, reporter, master=master)
+        run_dispatch(prepared, reporter, master=session.master)
 
 
 @contextmanager
-def notifying(
-    kafka: tuple[str | None, str | None],
-    properties: tuple[Path | None, list[str]],
-    reporter: Reporter,
-) -> Iterator[list[ArrivalListener]]:
-    """Give the listeners that tell Kafka, none where that is not wanted; end them in bounded time.
+def notifying(notify: NotifyOptions, reporter: Reporter) -> Iterator[list[ArrivalListener]]:
+    """Yield the listener that notifies Kafka, none unless it is wanted; close it in bounded time.
 
-    ``kafka`` = (addresses, topic). Raises ConfigError.
+    Raises ConfigError.
     """
-    bootstrap, topic = kafka
-    if bootstrap is None:
-        if topic is not None or properties[0] is not None or properties[1]:
+    if notify.notify_kafka_bootstrap is None:
+        has_topic, has_file = (
+            notify.notify_kafka_topic is not None,
+            notify.kafka_properties is not None,
+        )
+        if has_topic or has_file or notify.kafka_property:
             raise ConfigError("options about Kafka need --notify-kafka-bootstrap")
         yield []
         return
     from streaming.kafka.arrivals import ARRIVALS_TOPIC, KafkaArrivals
     from streaming.kafka.client_options import client_options, read_properties
 
-    client = client_options(bootstrap, read_properties(*properties))
-    reporter.arrivals = arrivals = KafkaArrivals(client, topic or ARRIVALS_TOPIC)
+    properties = read_properties(notify.kafka_properties, notify.kafka_property or [])
+    client = client_options(notify.notify_kafka_bootstrap, properties)
+    arrivals = KafkaArrivals(client, notify.notify_kafka_topic or ARRIVALS_TOPIC)
+    reporter.arrivals = arrivals
     try:
         yield [arrivals]
     finally:
@@ -268,7 +279,7 @@ class Reporter(LineReporter):
             self.say("expired", text, files=counts.expired_files)
         for queue, drops in progress.drops.items():
             topic, queue_id = queue_key(queue)
-            text = drops_line(topic, queue_id, (drops["repeated"], drops["gaps"]))
+            text = drops_line(topic, queue_id, repeated=drops["repeated"], gaps=drops["gaps"])
             self.say("rules", text, queue=queue, **drops)
         for lost in progress.lost:
             text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,8 @@ from store.reads.message_json import message_body_json
 from streaming.cli import EXIT_DAMAGE
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import print_json, say, time_text
-from streaming.cli.options import BrokerConf, BrokerVersion, Json, MaxBodyBytes, body_limit
+from streaming.cli.option_groups import add_command
+from streaming.cli.options import BrokerOptions, Json, MaxBodyBytes, body_limit
 from streaming.cli.show import body_cell, message_cell, print_text
 
 _TABLE_ROWS = 500  # a table is laid out when its rows are known
@@ -41,23 +43,17 @@ _NOT_IN_TABLES = frozenset({
 })  # fmt: skip
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("dump")(dump)
+@dataclass(frozen=True, slots=True)
+class PartOptions:
+    """What kind of file it is, and which part of it is shown."""
 
-
-def dump(  # noqa: PLR0913 - one parameter an option
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The file to show.", show_default=False)
-    ],
-    *,
     kind: Annotated[
         FileKind | None,
         typer.Option(help="What it is, if place and content do not tell.", show_default=False),
-    ] = None,
+    ] = None
     at: Annotated[
         int, typer.Option(help="Begin at this position in the file.", metavar="BYTE", min=0)
-    ] = 0,
+    ] = 0
     limit: Annotated[
         int | None,
         typer.Option(
@@ -65,9 +61,20 @@ def dump(  # noqa: PLR0913 - one parameter an option
             min=1,
             show_default=False,
         ),
-    ] = None,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+    ] = None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "dump", dump)
+
+
+def dump(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to show.", show_default=False)
+    ],
+    part: PartOptions,
+    broker: BrokerOptions,
     max_body_bytes: MaxBodyBytes = None,
     as_json: Json = False,
 ) -> None:
@@ -78,9 +85,13 @@ def dump(  # noqa: PLR0913 - one parameter an option
     and the next readable record follows. Exits with 3 if there is any.
     """
     found = dump_file(
-        file, kind=kind, start=at, broker_conf=broker_conf, broker_version=broker_version
+        file,
+        kind=part.kind,
+        start=part.at,
+        broker_conf=broker.broker_conf,
+        broker_version=broker.broker_version,
     )
-    shown = _Shown(found.sections, limit, body_limit(max_body_bytes))
+    shown = _Shown(found.sections, part.limit, body_limit(max_body_bytes))
     if as_json:
         print_json(_head_json(found))
         for row in shown:
@@ -90,7 +101,7 @@ def dump(  # noqa: PLR0913 - one parameter an option
         for sort, rows in groupby(shown, key=lambda row: row.kind):
             _print_rows(sort, rows, found)
     for position in shown.cut_at:
-        say(f"{limit} rows are shown (--limit); what follows begins at {position} (--at)")
+        say(f"{part.limit} rows are shown (--limit); what follows begins at {position} (--at)")
     if shown.damages:
         places = f"{shown.damages} place{'s' * (shown.damages > 1)}"
         say(f"reput: damaged: {found.path} in {places}, told above")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,6 +69,37 @@ MaxBodyBytes = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+StoredFrom = Annotated[
+    str | None,
+    typer.Option(help="Stored at or after: epoch ms or ISO 8601.", show_default=False),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """The broker whose settings and rules apply."""
+
+    broker_conf: BrokerConf = None
+    broker_version: BrokerVersion = None
+
+
+@dataclass(frozen=True, slots=True)
+class RootOptions:
+    """The root that is read, and the broker whose settings and rules apply."""
+
+    output: Output = None
+    broker_conf: BrokerConf = None
+    broker_version: BrokerVersion = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a query runs until it is stopped: its Spark and the form of its log."""
+
+    master: Annotated[
+        str | None, typer.Option(help="Spark master URL [default: local[*]]", show_default=False)
+    ] = None
+    as_json: Json = False
 
 
 def parse_time(option: str, text: str | None) -> int | None:
@@ -131,18 +163,14 @@ def describe_settings(config: StoreConfig) -> str:
 
 @contextmanager
 def opened_store(
-    store: Path,
-    output: Path | None,
-    broker_conf: Path | None,
-    broker_version: str | None,
-    max_body_bytes: str | None = None,
+    store: Path, root: RootOptions, max_body_bytes: str | None = None
 ) -> Iterator[MessageStore]:
     """Open the store. Where an answer is "no" or damage, other settings may give another.
 
     So the settings assumed for a broker's root are named then.
     """
     limit = body_limit(max_body_bytes)
-    with MessageStore.open(store, output, broker_conf, broker_version) as s:
+    with MessageStore.open(store, root.output, root.broker_conf, root.broker_version) as s:
         s.max_body_bytes = limit
         if s.reput_from_offset() is None:
             require_log_files(store, s.config)

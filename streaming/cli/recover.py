@@ -14,7 +14,8 @@ import typer
 from store.errors import ConfigError
 from store.io.user_path import given_output
 from streaming.cli.lines import print_json, print_line, say
-from streaming.cli.options import BrokerConf, BrokerVersion, Json, Store, describe_settings
+from streaming.cli.option_groups import add_command
+from streaming.cli.options import BrokerOptions, Json, Store, describe_settings
 
 if TYPE_CHECKING:
     from checkpoints.recovery.adoption import Report
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("recover")(recover)
+    add_command(app, "recover", recover)
 
 
 def recover(
@@ -34,8 +35,7 @@ def recover(
             metavar="PATH", parser=given_output, help="where consumequeue/ and index/ lie"
         ),
     ],
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+    broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
     """Recover a root now, as the next dispatch would.
@@ -55,7 +55,7 @@ def recover(
             f"{output} holds nothing that could be recovered; reput dispatch or reput rebuild "
             "builds a new OUTPUT"
         )
-    config = resolve_config(store, output, broker_conf, broker_version)
+    config = resolve_config(store, output, broker.broker_conf, broker.broker_version)
     refuse_foreign_store(store, config)
     if read_progress_view(output) is None:
         require_log_files(store, config)

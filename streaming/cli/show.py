@@ -5,19 +5,24 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
 
 from store.commitlog.record import Message
 from store.errors import BodyTooLargeError
 from store.reads.message_json import body_text, message_json
+from streaming.cli import EXIT_NO
 from streaming.cli.columns import CELL_MAX, Column, Fit, Moment
-from streaming.cli.lines import printable, time_text
+from streaming.cli.lines import print_json, printable, say, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Report = Callable[[int, int], None]  # bytes of log done, bytes in all
 
+# The status of a key, a tag or a place in the log; queues have the broker's statuses.
+NOT_FOUND = "NOT_FOUND"
 _HEAD_BYTES = 4 * (CELL_MAX + 1)  # of a body: more than fits a cell, at 4 bytes a character
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))  # in what is meant as text there are none
 _ODD_MAX = 0.1
@@ -90,11 +95,11 @@ def print_details(message: Message) -> None:
     out.print(Text("\n".join(printable(line) for line in body.split("\n"))), soft_wrap=True)
 
 
-def drops_line(topic: str, queue_id: int, drops: tuple[int, int]) -> str:
-    """Say what a broker's own rules did to a queue's messages: dropped, and misplaced, so many."""
+def drops_line(topic: str, queue_id: int, *, repeated: int, gaps: int) -> str:
+    """Return how many messages of a queue a broker's own rules dropped, and how many misplaced."""
     return (
-        f"{topic}/{queue_id}: a broker's own rules dropped {drops[0]} messages (queue offset "
-        f"repeated) and placed {drops[1]} lower than their queue offset says"
+        f"{topic}/{queue_id}: a broker's own rules dropped {repeated} messages (queue offset "
+        f"repeated) and placed {gaps} lower than their queue offset says"
     )
 
 
@@ -131,6 +136,17 @@ def body_cell(body: bytes) -> str:
     if text is None:
         text = escaped_text(body)
     return text if text is not None else "0x" + body[:CELL_MAX].hex()
+
+
+def exit_not_found(
+    status: str, reason: str, answer: Mapping[str, Any], *, as_json: bool
+) -> NoReturn:
+    """Report that nothing was found, and exit; the JSON form is an object with a status."""
+    if as_json:
+        print_json({"status": status, "reason": reason, **answer})
+    else:
+        say(reason)
+    raise typer.Exit(EXIT_NO)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from store.io.user_path import given_output
 from store.root.status import DispatchStatus, read_dispatch_status
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import duration_text, print_json, print_line
-from streaming.cli.options import Json, Store, check_seconds, opened_store
+from streaming.cli.options import Json, RootOptions, Store, check_seconds, opened_store
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def status(
     has nothing to do.
     """
     check_seconds("--stuck-after", stuck_after)
-    with opened_store(store, output, None, None) as s:
+    with opened_store(store, RootOptions(output)) as s:
         standing = read_dispatch_status(store, output, s.config)
     now = int(time.time() * 1000)
     stuck_ms = standing.stuck_ms(now)

@@ -14,7 +14,8 @@ from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_t
 from streaming.cli import exit_code
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import duration_text, print_json, print_line, say
-from streaming.cli.options import BrokerConf, BrokerVersion, Json, Output, Store, opened_store
+from streaming.cli.option_groups import add_command
+from streaming.cli.options import Json, RootOptions, Store, opened_store
 from streaming.cli.show import drops_line
 
 _TOPIC = Column("topic", Fit.WHOLE)
@@ -43,14 +44,12 @@ _LAG_COLUMNS = (
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(topics)
+    add_command(app, "topics", topics)
 
 
 def topics(
     store: Store,
-    output: Output = None,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+    root: RootOptions,
     as_json: Json = False,
 ) -> None:
     """Show topics, queues and the lag of consumer groups.
@@ -59,7 +58,7 @@ def topics(
     committed offsets and delivered delay levels from STORE/config/, or their .bak, which is told.
     A lag in time is that between two messages: the first one not consumed and the newest.
     """
-    with opened_store(store, output, broker_conf, broker_version) as s:
+    with opened_store(store, root) as s:
         overview = describe_topics(s)
         damages = [*_damages(overview), *overview.links]
         if as_json:
@@ -98,7 +97,12 @@ def _rules(overview: Overview) -> Iterator[str]:
     """Say what a broker's own rules did to messages."""
     for queue in (queue for topic in overview.topics for queue in topic.queues):
         if queue.repeated or queue.gaps:
-            yield drops_line(queue.topic, queue.queue_id, (queue.repeated or 0, queue.gaps or 0))
+            yield drops_line(
+                queue.topic,
+                queue.queue_id,
+                repeated=queue.repeated or 0,
+                gaps=queue.gaps or 0,
+            )
 
 
 def _topic_rows(topic: TopicState) -> Iterator[list[Cell]]:

@@ -11,9 +11,9 @@ import typer
 
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import print_json, print_line, say
+from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    BrokerConf,
-    BrokerVersion,
+    BrokerOptions,
     Json,
     Output,
     Store,
@@ -43,10 +43,10 @@ _COUNTED = {
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("verify")(verify_store)
+    add_command(app, "verify", verify_store)
 
 
-def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
+def verify_store(
     store: Store,
     output: Output = None,
     master: Annotated[
@@ -57,8 +57,8 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
             show_default=False,
         ),
     ] = None,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+    *,
+    broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
     """Compare queues and index with their commit log.
@@ -72,7 +72,7 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
     from streaming.queries.verify import verify
 
     root = output if output is not None else store
-    config = resolve_config(store, root, broker_conf, broker_version)
+    config = resolve_config(store, root, broker.broker_conf, broker.broker_version)
     if not as_json:
         say(describe_settings(config))
     with (

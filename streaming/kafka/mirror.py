@@ -76,6 +76,15 @@ class MirrorLink:
     encoder: Encoder
 
 
+@dataclass(frozen=True, slots=True)
+class MirrorStart:
+    """Where a mirror starts: its producer, the position to resume from, and Kafka's own."""
+
+    producer: TransactionalProducer
+    position: Position
+    committed: Position | None  # None: Kafka holds none under this name
+
+
 class MirrorSink(BatchSink):
     """Applies micro-batches: what is applied is committed."""
 
@@ -85,19 +94,20 @@ class MirrorSink(BatchSink):
         self,
         log: CommitLog,
         link: MirrorLink,
-        terms: MirrorSettings,
-        begun: tuple[TransactionalProducer, Position, Position | None],
+        settings: MirrorSettings,
+        start: MirrorStart,
     ) -> None:
-        """Go on at a position; the third of ``begun`` is what Kafka held, None for nothing."""
+        """Resume from the position of ``start``."""
         super().__init__()
-        self._producer, position, self._committed = begun
+        position = start.position
+        self._producer, self._committed = start.producer, start.committed
         self.position = position
         self._may_be = position  # what Kafka holds if the commit that failed last has been done
         self.lost: list[Damage] = []
         self.counts = SinkCounts(reput_from_offset=position.commit_log_offset)
         self._log = log
         self._link = link
-        self._terms = terms
+        self._settings = settings
         self._closing = threading.Event()
         self._bytes = 0  # of log, in the open transaction
         self._messages = 0
@@ -142,15 +152,15 @@ class MirrorSink(BatchSink):
             raise damage.error()
 
     def _reconnect(self, failure: KafkaIOError) -> None:
-        """Begin anew with what Kafka has committed. Raises the failure when time is up.
+        """Resume from what Kafka has committed. Raises the failure after ``wait_seconds``.
 
-        Raises StoppedError if a stop ends the wait before that.
+        Raises StoppedError if a stop ends the wait first.
 
-        kafka-python does not always find back to a broker that was restarted: it may lose a
-        request on the way. A new producer and the position in Kafka leave nothing to chance.
+        kafka-python does not always reconnect to a restarted broker: it may lose a request in
+        flight. A new producer and the position in Kafka do not depend on its state.
         """
-        _log.warning("%s (trying again for %.0f s)", failure, self._terms.wait_seconds)
-        deadline = time.monotonic() + self._terms.wait_seconds
+        _log.warning("%s (trying again for %.0f s)", failure, self._settings.wait_seconds)
+        deadline = time.monotonic() + self._settings.wait_seconds
         self._producer.close()
         while time.monotonic() < deadline and not self._closing.is_set():
             try:
@@ -161,9 +171,10 @@ class MirrorSink(BatchSink):
             if found is not None and found == self._may_be:
                 self._count(found)
             elif found != self._committed:
+                offset = found.commit_log_offset if found is not None else None
                 raise MirrorInUseError(
-                    f"another mirror of the name {self._terms.name!r} has been at work: it is at "
-                    f"offset {found.commit_log_offset if found is not None else None}"
+                    f"another mirror of the name {self._settings.name!r} has written: its position "
+                    f"is offset {offset}"
                 )
             return
         if self._closing.is_set() and time.monotonic() < deadline:
@@ -178,7 +189,7 @@ class MirrorSink(BatchSink):
     def _may_skip(self, offset: int) -> bool:
         last = self._log.last_file()
         is_last = last is not None and offset >= last.base
-        return not self._terms.fail_on_data_loss and (not is_last or self._terms.is_clean())
+        return not self._settings.fail_on_data_loss and (not is_last or self._settings.is_clean())
 
     def _transact(self, requests: list[DispatchRequests], end: int) -> None:
         """Write requests and commit, now and then and at the end."""
@@ -217,11 +228,11 @@ class MirrorSink(BatchSink):
     def _is_enough(self) -> bool:
         producer = self._producer
         is_late = producer.seconds_open > producer.timeout_seconds / _TIMEOUT_PART
-        return is_late or self._bytes >= self._terms.transaction_bytes
+        return is_late or self._bytes >= self._settings.transaction_bytes
 
     def _commit(self, end: int, last: DispatchRequests | None) -> None:
         """Write the position and commit; ``last`` holds the last record before it."""
-        producer, terms = self._producer, self._terms
+        producer, settings = self._producer, self._settings
         if not producer.is_open:
             producer.begin()
         producer.flush()
@@ -235,7 +246,9 @@ class MirrorSink(BatchSink):
             lost_to=self._lost_to,
             messages=self.position.messages + self._messages,
         )
-        producer.send_record(terms.position_topic, terms.name.encode(), encode_position(position))
+        producer.send_record(
+            settings.position_topic, settings.name.encode(), encode_position(position)
+        )
         producer.commit()
         self._count(position)
 
@@ -277,7 +290,7 @@ class MirrorSink(BatchSink):
             failed.set_exception(e)
             return failed
         limits = [self._link.router.message_bytes_max[r.kafka_topic] for r in routes.values()]
-        limits.append(self._terms.request_bytes_max - REQUEST_OVERHEAD)
+        limits.append(self._settings.request_bytes_max - REQUEST_OVERHEAD)
         encoder = self._link.encoder
         most = min([encoder.batch_bytes, *(limit - BATCH_HEADER_SIZE for limit in limits)])
         encode = replace(encoder, batch_bytes=most).encode
@@ -306,8 +319,8 @@ class MirrorSink(BatchSink):
             taken = self._link.router.message_bytes_max.get(batch.topic, size)
             if size > taken:
                 raise self._too_large(batch, f"max.message.bytes of the topic is {taken}")
-            if size + REQUEST_OVERHEAD > self._terms.request_bytes_max:
-                most = self._terms.request_bytes_max
+            if size + REQUEST_OVERHEAD > self._settings.request_bytes_max:
+                most = self._settings.request_bytes_max
                 raise self._too_large(batch, f"max.request.size of the client is {most}")
 
     def _too_large(self, batch: RecordBatch, why: str) -> ConfigError:

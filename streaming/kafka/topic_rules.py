@@ -71,14 +71,15 @@ class TopicNames:
 
 
 def make_rules(
-    which: tuple[Iterable[str], str | None],
+    topics: Iterable[str] = (),
+    *,
+    pattern: str | None = None,
     prefix: str = "",
     maps: Iterable[str] = (),
-    *,
     include_system: bool = False,
 ) -> TopicRules:
-    """Check what was asked for; ``which`` = (topics, pattern). Raises ConfigError naming it."""
-    chosen, pattern = tuple(which[0]), which[1]
+    """Check options and return the rules. Raises ConfigError, which names the option."""
+    chosen = tuple(topics)
     if chosen and pattern is not None:
         raise ConfigError("give --topic or --topic-pattern, not both")
     if pattern is not None:

@@ -65,11 +65,11 @@ def test_messages_that_lie_elsewhere_than_they_say_are_noted(
     assert run(["get", root, *QUEUE, "--offset", "1"]) == 0
     out, err = capfd.readouterr()
     assert shown_offsets(out) == [1, 7, 8, 20]
-    assert err.startswith("3 of these messages lie elsewhere ")
-    assert "the first has 7 and lies at 2;" in err
+    assert err.startswith("3 of these messages have another position ")
+    assert "the first has offset 7 and position 2;" in err
     assert err.count("\n") == 1
     assert run(["get", root, *QUEUE, "--offset", "3", "--tags", "A"]) == 0
-    assert "the first has 20 and lies at 4;" in capfd.readouterr().err
+    assert "the first has offset 20 and position 4;" in capfd.readouterr().err
     assert run(["get", root, *QUEUE, "--offset", "0", "--max", "2"]) == 0
     assert capfd.readouterr().err == ""
     assert run(["get", root, *QUEUE, "--offset", "3", "--json"]) == 0
