@@ -1,4 +1,4 @@
-"""The commands of ``reput`` by name: the help lists them all, a call imports one module."""
+"""The commands of ``reput``: the help lists them all, a call imports only its module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRY = "Try it"
 
 
 class CommandLine(NamedTuple):
-    """A command: where it is defined, and its line in the help, which opens its docstring."""
+    """A command: its module, and its line in the help (the first line of its docstring)."""
 
     name: str
     module: str
@@ -28,7 +28,7 @@ class CommandLine(NamedTuple):
     section: str
 
 
-# In the order of the help; a section's commands are next to each other.
+# In the order of the help; the commands of a section are adjacent.
 COMMANDS = tuple(
     CommandLine(*row)
     for row in (
@@ -52,7 +52,7 @@ _MODULES = {line.name: line.module for line in COMMANDS}
 
 
 class CommandGroup(TyperGroup):
-    """Knows name and help of each command, and imports a command's module when it is called."""
+    """Knows the name and help of each command; imports a command's module when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -64,7 +64,7 @@ class CommandGroup(TyperGroup):
     def resolve_command(
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command | None, list[str]]:
-        """Return the command that the arguments name, loaded, and the arguments that are left."""
+        """Return the command that the arguments name, loaded, and the remaining arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, None if name is None or command is None else load_command(name), rest
 

@@ -1,8 +1,8 @@
-"""Groups of options: a frozen dataclass that declares options once, as a parameter of a command.
+"""Option groups: a frozen dataclass declares related options, a command takes it as a parameter.
 
-Each field of a group is an option, declared as typer wants a parameter declared
-(``Annotated[…, typer.Option(…)]``). ``--help`` lists the options in the order of the fields, where
-the group is among the command's parameters.
+Each field of a group is an option, declared as a typer parameter
+(``Annotated[…, typer.Option(…)]``). ``--help`` lists the fields in their order, at the position of
+the group among the command's parameters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> No
 
 
 def _expand_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command as a function of single options, each group replaced by its fields."""
+    """Return the command as a function of individual options, each group expanded to its fields."""
     parameters = signature(command, eval_str=True).parameters.values()
     groups: dict[str, Any] = {
         p.name: p.annotation for p in parameters if is_dataclass(p.annotation)

@@ -1,9 +1,9 @@
-"""Messages for people and for machines: tables, details, JSON."""
+"""Output shared by commands: messages as tables or in detail, progress, empty answers."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,17 +19,17 @@ from streaming.cli.lines import print_json, printable, say, time_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+    from streaming.cli.bars import Report
 
-# The status of a key, a tag or a place in the log; queues have the broker's statuses.
+# The status for a key, a tag or a commit log offset; queue reads have the broker's statuses.
 NOT_FOUND = "NOT_FOUND"
-_HEAD_BYTES = 4 * (CELL_MAX + 1)  # of a body: more than fits a cell, at 4 bytes a character
-_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))  # in what is meant as text there are none
-_ODD_MAX = 0.1
+_HEAD_BYTES = 4 * (CELL_MAX + 1)  # of a body: fills a cell even at 4 bytes per character
+_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))  # text does not contain these
+_ODD_MAX = 0.1  # share of bytes that are not text
 
 
 def print_messages(messages: Iterable[Message]) -> None:
-    """Print messages, one a row, or each as a few lines where a row has no room."""
+    """Print messages, one per row, or as blocks if a row does not fit."""
     from streaming.cli.tables import print_records
 
     columns = (
@@ -59,7 +59,7 @@ def print_messages(messages: Iterable[Message]) -> None:
 
 
 def print_text(text: str, *, is_bold: bool = False) -> None:
-    """Print lines of text; a terminal obeys nothing of it."""
+    """Print lines of text with control characters escaped."""
     from rich.text import Text
 
     from streaming.cli.tables import console
@@ -69,7 +69,7 @@ def print_text(text: str, *, is_bold: bool = False) -> None:
 
 
 def print_details(message: Message) -> None:
-    """Print all of one message."""
+    """Print one message in full."""
     from rich.text import Text
 
     from streaming.cli.tables import console
@@ -80,7 +80,7 @@ def print_details(message: Message) -> None:
     content = message.read_body() if too_large is None else b""
     escaped = escaped_text(content) if encoding == "hex" else None
     if escaped is not None:
-        body, encoding = escaped, "utf-8 but for some bytes, which are shown as \\xNN"
+        body, encoding = escaped, "utf-8 except for some bytes, shown as \\xNN"
     for name in ("store_timestamp", "born_timestamp"):
         fields[name] = f"{time_text(fields[name])}  ({fields[name]})"
     out = console()
@@ -104,9 +104,9 @@ def drops_line(topic: str, queue_id: int, *, repeated: int, gaps: int) -> str:
 
 
 def escaped_text(body: bytes) -> str | None:
-    r"""Return a body that is almost text, its other bytes as ``\xNN``, for people; else None.
+    r"""Return a body that is mostly text, other bytes escaped as ``\xNN``; else None.
 
-    At most a tenth of it may be bytes that are no UTF-8, and control characters.
+    At most a tenth of its bytes may be control characters or invalid UTF-8.
     """
     text = body.decode("utf-8", "ignore").encode()
     odd = len(body) - len(text.translate(None, _CONTROLS))
@@ -114,7 +114,7 @@ def escaped_text(body: bytes) -> str | None:
 
 
 def message_cell(message: Message) -> str:
-    """Return a message's body for a cell; only what the cell shows of it is decompressed."""
+    """Return a message's body for a cell; only the part shown is decompressed."""
     try:
         head = message.body_head(_HEAD_BYTES)
     except BodyTooLargeError as e:
@@ -125,13 +125,13 @@ def message_cell(message: Message) -> str:
 
 
 def _whole_characters(head: bytes) -> bytes:
-    """Return the beginning of a body without the character that it cuts, if it is text."""
+    """Return the head of a body without a truncated last character, if it is text."""
     text, size = codecs.utf_8_decode(head, "ignore", False)
     return head[:size] if text else head
 
 
 def body_cell(body: bytes) -> str:
-    """Return a body for a cell: as text where it is text or almost, else as hex."""
+    """Return a body for a cell: as text if it is mostly text, else as hex."""
     text = body_text(body)
     if text is None:
         text = escaped_text(body)
@@ -150,8 +150,8 @@ def exit_not_found(
 
 
 @contextmanager
-def progress_bar(what: str, *, is_shown: bool) -> Iterator[Report | None]:
-    """Show a bar of the log read, if a person looks on."""
+def progress_bar(task: str, *, is_shown: bool) -> Iterator[Report | None]:
+    """Show how much of the log has been read, if ``is_shown``."""
     if not is_shown:
         yield None
         return
@@ -159,7 +159,7 @@ def progress_bar(what: str, *, is_shown: bool) -> Iterator[Report | None]:
 
     from streaming.cli.bars import progress_on_terminal
 
-    with progress_on_terminal(what, DownloadColumn(), TransferSpeedColumn()) as report:
+    with progress_on_terminal(task, DownloadColumn(), TransferSpeedColumn()) as report:
         yield report
 
 
