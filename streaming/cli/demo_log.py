@@ -1,4 +1,4 @@
-"""The demo's writer: a process of its own that appends to a commit log as a broker does.
+"""The demo's writer: a separate process that appends to a commit log as a broker does.
 
 ``python -m streaming.cli.demo_log STORE SECONDS``. Several topics and queues, tags, keys, client
 batches, and delayed messages in the schedule topic.
@@ -31,7 +31,7 @@ _BURST = 20
 
 
 def write_log(store_root: Path, seconds: float) -> int:
-    """Append for some seconds; return how many messages were written."""
+    """Append messages for some seconds; return how many were written."""
     randoms = random.Random(1)
     count = 0
     with CommitLogWriter(store_root, load_config(store_root)) as writer:
@@ -46,7 +46,7 @@ def write_log(store_root: Path, seconds: float) -> int:
 
 
 def _write_order(writer: CommitLogWriter, randoms: random.Random, order: int) -> int:
-    """Write one order's messages: its steps, now and then a batch of payments or a reminder."""
+    """Write the messages of an order: its steps, sometimes a batch of payments or a reminder."""
     key = f"order-{order}"
     for step in _STEPS:
         body = f'{{"order": {order}, "step": "{step}", "cents": {randoms.randrange(100_000)}}}'

@@ -1,4 +1,4 @@
-"""``reput dispatch``: the long-running query on the command line."""
+"""``reput dispatch``: the long-running dispatch query."""
 
 from __future__ import annotations
 
@@ -47,22 +47,23 @@ _log = logging.getLogger("reput.dispatch")
 
 @dataclass(frozen=True, slots=True)
 class LogOptions(BrokerOptions):
-    """Which part of the log is dispatched, in what portions, and what becomes of losses."""
+    """Which part of the log to dispatch, the batch size, and how to handle losses."""
 
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="dispatch what is there, then stop")
+        bool, typer.Option("--available-now", help="dispatch the current log, then exit")
     ] = False
     from_offset: Annotated[
-        int | None, typer.Option(help="begin at this physical offset (a new OUTPUT), or replay")
+        int | None,
+        typer.Option(help="start a new OUTPUT at this physical offset, or replay from it"),
     ] = None
     from_time: Annotated[
-        str | None, typer.Option(help="the same by time: epoch ms or ISO 8601")
+        str | None, typer.Option(help="likewise, by store time: epoch ms or ISO 8601")
     ] = None
     max_bytes_per_trigger: Annotated[
-        str | None, typer.Option(help="how much log a micro-batch takes [default: 1g]")
+        str | None, typer.Option(help="maximum amount of log per micro-batch [default: 1g]")
     ] = None
     trigger_interval: Annotated[
-        str, typer.Option(help="how often to look for more, e.g. 5s or 1m")
+        str, typer.Option(help="how often to check for new messages, e.g. 5s or 1m")
     ] = "0s"
     fail_on_data_loss: Annotated[
         str,
@@ -71,21 +72,22 @@ class LogOptions(BrokerOptions):
     keep_expired: Annotated[
         bool,
         typer.Option(
-            "--keep-expired", help="keep queue and index files whose messages the log has lost"
+            "--keep-expired",
+            help="keep queue and index files whose messages have expired from the log",
         ),
     ] = False
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyOptions:
-    """Which Kafka topic is notified of arrivals, if any, and how its client is set up."""
+    """Which Kafka topic to notify of arrivals, if any, and its client options."""
 
     notify_kafka_bootstrap: Annotated[
         str | None,
-        typer.Option(metavar="H:P,…", help="tell this Kafka which queues have new messages"),
+        typer.Option(metavar="H:P,…", help="notify this Kafka of queues with new messages"),
     ] = None
     notify_kafka_topic: Annotated[
-        str | None, typer.Option(help="the topic to tell it in [default: reput-arrivals]")
+        str | None, typer.Option(help="the topic for notifications [default: reput-arrivals]")
     ] = None
     kafka_property: KafkaProperty = None
     kafka_properties: KafkaProperties = None
@@ -113,7 +115,7 @@ def dispatch(
 ) -> None:
     """Build ConsumeQueue and IndexFile, and keep them built.
 
-    Runs until it is stopped (Ctrl-C or SIGTERM, both clean); starts again where it left off.
+    Runs until it is stopped (Ctrl-C or SIGTERM, both clean); the next start resumes from there.
     """
     from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
 
@@ -140,7 +142,7 @@ def dispatch(
 
 @contextmanager
 def notifying(notify: NotifyOptions, reporter: Reporter) -> Iterator[list[ArrivalListener]]:
-    """Yield the listener that notifies Kafka, none unless it is wanted; close it in bounded time.
+    """Yield the listener that notifies Kafka, none unless configured; close it in bounded time.
 
     Raises ConfigError.
     """
@@ -150,7 +152,7 @@ def notifying(notify: NotifyOptions, reporter: Reporter) -> Iterator[list[Arriva
             notify.kafka_properties is not None,
         )
         if has_topic or has_file or notify.kafka_property:
-            raise ConfigError("options about Kafka need --notify-kafka-bootstrap")
+            raise ConfigError("Kafka options need --notify-kafka-bootstrap")
         yield []
         return
     from streaming.kafka.arrivals import ARRIVALS_TOPIC, KafkaArrivals
@@ -174,9 +176,9 @@ def run_dispatch(
     master: str | None = None,
     meanwhile: Callable[[Dispatch, threading.Event], None] | None = None,
 ) -> None:
-    """Run a dispatch until it ends or is stopped, or ``meanwhile`` returns. Raises what ended it.
+    """Run a dispatch until it ends or is stopped, or ``meanwhile`` returns. Raises its failure.
 
-    ``meanwhile`` gets the event that a signal to stop sets.
+    ``meanwhile`` gets the event that SIGINT and SIGTERM set.
     """
     with stop_signals() as stop:
         reporter.begin(prepared)
@@ -190,7 +192,7 @@ def run_dispatch(
                 prepared.close()
                 reporter.end_line()
                 at = prepared.root.progress.reput_from_offset
-                text = f"{prepared.root.path}: stopped before the query began, at offset {at}"
+                text = f"{prepared.root.path}: stopped before the query started, at offset {at}"
                 reporter.say("stop", text, reput_from_offset=at)
                 return
             running = prepared.start(spark)
@@ -202,9 +204,9 @@ def run_dispatch(
                 running.close()
                 reporter.end(running)
             error = running.query.failure()
-            is_meant = prepared.options.available_now or stop.is_set()
-            if error is None and has_ended and not is_meant:
-                error = SparkError("Spark ended the query and did not say why")
+            is_expected = prepared.options.available_now or stop.is_set()
+            if error is None and has_ended and not is_expected:
+                error = SparkError("Spark ended the query without giving a reason")
             if error is not None:
                 raise error
         finally:
@@ -218,12 +220,12 @@ def _wait(running: Dispatch, stop: threading.Event) -> None:
 
 @dataclass
 class Reporter(LineReporter):
-    """Shows a dispatch: a live line on a terminal, structured log lines otherwise."""
+    """Reports a dispatch: a live line on a terminal, structured log lines otherwise."""
 
     arrivals: KafkaArrivals | None = None
 
     def begin(self, prepared: PreparedDispatch) -> None:
-        """Say once what is assumed and where it goes on."""
+        """Report the assumed settings, recoveries, and the start offset."""
         config, root = prepared.config, prepared.root
         self.say(
             "start",
@@ -239,10 +241,13 @@ class Reporter(LineReporter):
             fields = recovered_json(recovered)
             self.say("recovered", recovered_words(recovered), **fields | fields.pop("cut"))
         at, is_new = prepared.begin, root.progress.is_untouched
-        how = "begins" if is_new else "goes on"
+        how, text = ("begins", "starts") if is_new else ("goes on", "resumes")
         if at < root.progress.reput_from_offset:
-            how = "dispatches again, which changes nothing,"
-        self.say("position", f"{root.path}: {how} at offset {at:,}", begin_offset=at, how=how)
+            how, text = (
+                "dispatches again, which changes nothing,",
+                "replays, which changes nothing,",
+            )
+        self.say("position", f"{root.path}: {text} at offset {at:,}", begin_offset=at, how=how)
         self.begin_offset = at
         if not root.log.files:
             where = " and ".join(map(str, root.log.directories))
@@ -260,7 +265,7 @@ class Reporter(LineReporter):
         self.show_progress(text, **fields)
 
     def end(self, running: Dispatch) -> None:
-        """Say what was done; a report that comes later is not shown."""
+        """Report the result; later progress is not shown."""
         from checkpoints.progress import queue_key
 
         seconds = self.end_line()
@@ -275,7 +280,7 @@ class Reporter(LineReporter):
             reput_from_offset=progress.reput_from_offset,
         )
         if counts.expired_files:
-            text = f"deleted {counts.expired_files:,} queue and index files that had expired"
+            text = f"deleted {counts.expired_files:,} expired queue and index files"
             self.say("expired", text, files=counts.expired_files)
         for queue, drops in progress.drops.items():
             topic, queue_id = queue_key(queue)
@@ -287,8 +292,8 @@ class Reporter(LineReporter):
 
 
 def arrivals_words(counts: ArrivalCounts) -> str:
-    """Tell in one line what became of the arrivals."""
+    """Return one line that counts the arrivals by outcome."""
     return (
-        f"arrivals: {counts.sent:,} told to Kafka, {counts.coalesced:,} overtaken by newer ones, "
+        f"arrivals: {counts.sent:,} sent to Kafka, {counts.coalesced:,} superseded by newer ones, "
         f"{counts.dropped:,} dropped"
     )

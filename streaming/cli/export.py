@@ -31,10 +31,10 @@ _NO_MESSAGE = "NO_MESSAGE"
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """Which messages are exported, and into what files."""
+    """Which messages to export, and the format of the files."""
 
     file_format: Annotated[
-        str, typer.Option("--format", help="parquet, or jsonl: one JSON object a line.")
+        str, typer.Option("--format", help="parquet, or jsonl (one JSON object per line).")
     ] = "parquet"
     topic: Annotated[
         list[str] | None,
@@ -73,11 +73,11 @@ class FileOptions:
         typer.Option("--append", help="Resume where the last export into the directory ended."),
     ] = False
     fail_on_data_loss: Annotated[
-        str, typer.Option(metavar="BOOL", help="false: leave out what cannot be read")
+        str, typer.Option(metavar="BOOL", help="false: omit records that cannot be read")
     ] = "true"
     max_body_bytes: MaxBodyBytes = None
     master: Annotated[
-        str | None, typer.Option(help="Spark's master URL (local[*]).", show_default=False)
+        str | None, typer.Option(help="Spark master URL [default: local[*]]", show_default=False)
     ] = None
 
 
@@ -108,7 +108,7 @@ def export_messages(
     with open_export(store, to, options) as job:
         done = _run(job, files.master, is_shown=sys.stderr.isatty() and not as_json)
     if not done.messages and not options.append:
-        _nothing(options, as_json=as_json)
+        _exit_empty(options, as_json=as_json)
     for name in done.without_messages:
         say(f"topic {name} has no message in the exported part of the log")
     if as_json:
@@ -121,7 +121,7 @@ def export_messages(
 
 
 def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
-    """Return the options as an export takes them. Raises ConfigError."""
+    """Parse the options. Raises ConfigError."""
     from streaming.export.export import ExportOptions
 
     columns = files.columns
@@ -142,7 +142,7 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
 
 
 def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> Exported:
-    """Run an export as a Spark job; without a range to export there is no need for one."""
+    """Run an export as a Spark job, or without Spark if there is no range to export."""
     from streaming.export.run import RunHere, SparkRun
 
     if not job.ranges:
@@ -157,8 +157,8 @@ def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> Exported:
         spark.stop()
 
 
-def _nothing(options: ExportOptions, *, as_json: bool) -> NoReturn:
-    """Say that there was nothing to export, and exit."""
+def _exit_empty(options: ExportOptions, *, as_json: bool) -> NoReturn:
+    """Report that there is nothing to export, and exit."""
     which = f" of topic {' or '.join(options.topics)}" if options.topics else ""
     timed = options.from_time is not None or options.to_time is not None
     reason = f"nothing to export: no message{which} in the {'time range' if timed else 'log'}"

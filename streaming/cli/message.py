@@ -21,15 +21,16 @@ from streaming.cli.show import NOT_FOUND, exit_not_found, print_details
 
 @dataclass(frozen=True, slots=True)
 class MessageOptions:
-    """Which message is shown, and where its body goes."""
+    """The message to show, and the file for its body."""
 
     commit_log_offset: Annotated[
-        int | None, typer.Option(help="Where its record begins in the log.", show_default=False)
+        int | None,
+        typer.Option(help="The physical offset of its record in the log.", show_default=False),
     ] = None
     msg_id: Annotated[
         str | None,
         typer.Option(
-            "--id", help="Its offset message id, 32 or 56 hex digits.", show_default=False
+            "--id", help="Its message id by offset: 32 or 56 hex digits.", show_default=False
         ),
     ] = None
     body_to: Annotated[
@@ -38,7 +39,7 @@ class MessageOptions:
             "--body-to",
             metavar="FILE",
             parser=given_path,
-            help="Write the body's bytes, decompressed, to this new file.",
+            help="Write the decompressed body to this new file.",
             show_default=False,
         ),
     ] = None
@@ -92,13 +93,13 @@ def _no_such_id(msg_id: str, reason: str) -> str:
 
 
 def _write_body(found: Message, path: Path) -> None:
-    """Write a body to a file that is not there yet: nothing of a store is ever overwritten."""
+    """Write a body to a new file; an existing file, of a store or not, is never overwritten."""
     body = found.read_body()
     try:
-        with path.open("xb") as file:  # exclusively: opens no pipe or device, follows no link
+        with path.open("xb") as file:  # exclusive: opens no pipe or device, follows no link
             file.write(body)
     except FileExistsError as e:
-        raise ConfigError(f"--body-to {path} exists already; name a new file") from e
+        raise ConfigError(f"--body-to {path} already exists; name a new file") from e
     except OSError as e:
         raise StoreIOError("write", path, e) from e
 

@@ -40,39 +40,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """Which Kafka is written to, which topics are mirrored, and what they become there."""
+    """The target cluster, the topics to mirror, and their names and settings there."""
 
-    kafka_bootstrap: Annotated[str, typer.Option(metavar="H:P,…", help="Where Kafka is.")]
+    kafka_bootstrap: Annotated[str, typer.Option(metavar="H:P,…", help="The Kafka brokers.")]
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="Mirror this topic only; may be given again.", show_default=False),
+        typer.Option(help="Mirror only this topic (repeatable).", show_default=False),
     ] = None
     topic_pattern: Annotated[
-        str | None, typer.Option(help="Mirror the topics of this pattern.", show_default=False)
+        str | None,
+        typer.Option(help="Mirror the topics that match this pattern.", show_default=False),
     ] = None
-    topic_prefix: Annotated[str, typer.Option(help="Put before each topic's name in Kafka.")] = ""
+    topic_prefix: Annotated[str, typer.Option(help="Prefix of topic names in Kafka.")] = ""
     topic_map: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FROM=TO",
-            help="Another name for a topic; may be given again.",
+            help="Rename a topic (repeatable).",
             show_default=False,
         ),
     ] = None
     include_system: Annotated[
-        bool, typer.Option("--include-system", help="Half, schedule, timer topics and so on too.")
+        bool,
+        typer.Option("--include-system", help="Also mirror system topics: half, schedule, timer…"),
     ] = False
     create_topics: Annotated[
         bool,
         typer.Option(
-            "--create-topics", help="Make missing topics, with as many partitions as queues."
+            "--create-topics", help="Create missing topics, with one partition per queue."
         ),
     ] = False
     topic_config: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="A setting of the topics made, such as retention.ms=-1.",
+            help="A setting of created topics, such as retention.ms=-1 (repeatable).",
             show_default=False,
         ),
     ] = None
@@ -98,7 +100,7 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """The mirror's name and position in Kafka, and how its client is set up."""
+    """The mirror's name and position topic, and its producer options."""
 
     name: Annotated[
         str | None,
@@ -107,7 +109,7 @@ class ProducerOptions:
     position_topic: Annotated[
         str | None,
         typer.Option(
-            help="The topic that holds how far mirrors are [default: reput-mirror-offsets]",
+            help="The topic of mirror positions [default: reput-mirror-offsets]",
             show_default=False,
         ),
     ] = None
@@ -126,38 +128,43 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class LogOptions(BrokerOptions):
-    """Which part of the log is mirrored, and in what portions."""
+    """Which part of the log to mirror, the batch size, and how to handle losses."""
 
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Mirror what is there, then stop.")
+        bool, typer.Option("--available-now", help="Mirror the current log, then exit.")
     ] = False
     from_offset: Annotated[
         int | None,
-        typer.Option(help="Begin at this physical offset (a new name).", show_default=False),
+        typer.Option(help="Start a new name at this physical offset.", show_default=False),
     ] = None
     from_time: Annotated[
         str | None,
-        typer.Option(help="The same by time: epoch ms or ISO 8601.", show_default=False),
+        typer.Option(help="Likewise, by store time: epoch ms or ISO 8601.", show_default=False),
     ] = None
     to_time: Annotated[
         str | None,
-        typer.Option(help="Stop behind what was stored at this time.", show_default=False),
+        typer.Option(help="Stop after the messages stored up to this time.", show_default=False),
     ] = None
     force_position: Annotated[
         bool,
         typer.Option(
-            "--force-position", help="Begin there under an old name too: twice, or not at all."
+            "--force-position",
+            help="Start there under an existing name too: messages are sent twice, or not at all.",
         ),
     ] = False
     max_bytes_per_trigger: Annotated[
         str | None,
-        typer.Option(help="How much log a batch takes [default: 128m]", show_default=False),
+        typer.Option(help="Maximum amount of log per batch [default: 128m]", show_default=False),
     ] = None
     max_bytes_per_transaction: Annotated[
         str | None,
-        typer.Option(help="How much log a transaction takes [default: 32m]", show_default=False),
+        typer.Option(
+            help="Maximum amount of log per transaction [default: 32m]", show_default=False
+        ),
     ] = None
-    trigger_interval: Annotated[str, typer.Option(help="How often to look for more.")] = "0s"
+    trigger_interval: Annotated[str, typer.Option(help="How often to check for new messages.")] = (
+        "0s"
+    )
     fail_on_data_loss: Annotated[
         str,
         typer.Option(metavar="BOOL", help="false: continue past damage and report the loss."),
@@ -165,7 +172,7 @@ class LogOptions(BrokerOptions):
     max_body_bytes: MaxBodyBytes = None
     wait_for_kafka: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="How long to wait for a Kafka that went away.", min=0),
+        typer.Option(metavar="SECONDS", help="How long to wait for an unavailable Kafka.", min=0),
     ] = 120
 
 
@@ -183,8 +190,8 @@ def mirror(
 ) -> None:
     """Send messages to Kafka, each exactly once.
 
-    Runs until it is stopped (Ctrl-C or SIGTERM, both clean). How far it is lies in that Kafka, in
-    the same transactions as the messages: start it again, and it goes on.
+    Runs until it is stopped (Ctrl-C or SIGTERM, both clean). Its position is stored in that Kafka,
+    in the same transactions as the messages; the next start resumes from there.
     """
     from streaming.kafka.position import POSITION_TOPIC
     from streaming.queries.mirror import TRANSACTION_BYTES, MirrorOptions, prepare_mirror
@@ -224,7 +231,7 @@ def run_mirror(
     reporter: MirrorReporter,
     master: str | None,
 ) -> None:
-    """Run a mirror until it ends or is stopped. Raises what ended it."""
+    """Run a mirror until it ends or is stopped. Raises its failure."""
     with stop_signals() as stop:
         reporter.begin(prepared, options)
         try:
@@ -249,14 +256,14 @@ def run_mirror(
 
 
 class MirrorReporter(LineReporter):
-    """Shows a mirror: a live line on a terminal, structured log lines otherwise."""
+    """Reports a mirror: a live line on a terminal, structured log lines otherwise."""
 
     def begin(self, prepared: PreparedMirror, options: MirrorOptions) -> None:
-        """Say once where it begins, and under which name."""
-        how = "begins" if prepared.is_new else "goes on"
+        """Report the mirror's name and its start offset."""
+        how, text = ("begins", "starts") if prepared.is_new else ("goes on", "resumes")
         self.say(
             "position",
-            f"mirror {prepared.name!r} {how} at offset {prepared.begin:,}, to Kafka at "
+            f"mirror {prepared.name!r} {text} at offset {prepared.begin:,}, to Kafka at "
             f"{options.bootstrap}",
             name=prepared.name,
             begin_offset=prepared.begin,
@@ -278,7 +285,7 @@ class MirrorReporter(LineReporter):
         self.show_progress(text, commit_log_offset=at, **fields)
 
     def end(self, running: Mirror, prepared: PreparedMirror) -> None:
-        """Say what was done."""
+        """Report the result."""
         seconds = self.end_line()
         counts, position = running.sink.counts, running.sink.position
         self.say(

@@ -40,7 +40,7 @@ Topic = Annotated[str, typer.Option(help="The topic.", show_default=False)]
 
 @dataclass(frozen=True, slots=True)
 class QueueRef:
-    """The queue that is read."""
+    """The queue to read."""
 
     topic: Topic
     queue_id: Annotated[
@@ -50,23 +50,25 @@ class QueueRef:
 
 @dataclass(frozen=True, slots=True)
 class GetOptions:
-    """Which messages of a queue are read."""
+    """Which messages of the queue to read."""
 
     offset: Annotated[
         int, typer.Option(help="The queue offset of the first message.", show_default=False)
     ]
-    max_count: Annotated[int, typer.Option("--max", help="How many messages at most.", min=1)] = 32
+    max_count: Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1)] = 32
     tags: Annotated[str, typer.Option(help="Only these tags, such as 'TagA || TagB'.")] = "*"
     wait: Annotated[
         float,
-        typer.Option(help="Wait so many seconds for a message if there is none yet.", min=0),
+        typer.Option(
+            help="Wait up to this many seconds for a message if there is none yet.", min=0
+        ),
     ] = 0
     max_body_bytes: MaxBodyBytes = None
 
 
 @dataclass(frozen=True, slots=True)
 class TimeOptions:
-    """The time whose queue offset is searched for."""
+    """The time to find a queue offset for."""
 
     at_time: Annotated[
         str,
@@ -83,7 +85,7 @@ class TimeOptions:
 
 @dataclass(frozen=True, slots=True)
 class QueryOptions:
-    """Which messages the index is searched for."""
+    """Which messages to search the index for."""
 
     topic: Topic
     key: Annotated[
@@ -98,7 +100,7 @@ class QueryOptions:
         str | None, typer.Option(help="Stored at or before, likewise.", show_default=False)
     ] = None
     max_count: Annotated[
-        int, typer.Option("--max", help="How many messages at most, the newest.", min=1)
+        int, typer.Option("--max", help="Maximum number of messages; the newest are kept.", min=1)
     ] = 64
     max_body_bytes: MaxBodyBytes = None
 
@@ -119,7 +121,7 @@ def get(
 ) -> None:
     """Read messages of a queue from a queue offset on.
 
-    Exits with 1 if there is none: the offset has expired, is not reached yet, or no tag matches.
+    Exits with 1 if there is none: the offset has expired or does not exist yet, or no tag matches.
     """
     check_seconds("--wait", wanted.wait)
     with opened_store(store, root, wanted.max_body_bytes) as s:
@@ -195,7 +197,7 @@ def offset(
         if found == end:
             say(f"no message was stored at or after {moment}: this is the queue's end")
         elif boundary is Boundary.UPPER and stored > timestamp_ms:
-            say(f"no message was stored at or before {moment}: this is the queue's begin")
+            say(f"no message was stored at or before {moment}: this is the queue's beginning")
 
 
 def query(store: Store, wanted: QueryOptions, root: RootOptions, as_json: Json = False) -> None:
@@ -227,7 +229,7 @@ def query(store: Store, wanted: QueryOptions, root: RootOptions, as_json: Json =
         elif result.messages:
             print_messages(result.messages)
         if result.truncated:
-            say(f"the newest {max_count} are shown, older ones were left out (--max)")
+            say(f"the newest {max_count} are shown, older ones were omitted (--max)")
         if not result.messages:
             name = "key" if is_key else "tag"
             reason = f"no message of topic {shown(topic)} with {name} {shown(value)}{_backlog(s)}"
@@ -250,11 +252,11 @@ def _no_message(
     elif status is GetMessageStatus.NO_MATCHED_MESSAGE:
         reason = f"no message with these tags from offset {offset} on; {span}{_backlog(s)}"
     elif status is GetMessageStatus.OFFSET_TOO_SMALL:
-        reason = f"offset {offset} has expired or never was; {span}"
+        reason = f"offset {offset} has expired or never existed; {span}"
     elif status is GetMessageStatus.MESSAGE_WAS_REMOVING:
         reason = f"the messages from offset {offset} on have just expired; {span}"
     else:
-        reason = f"offset {offset} is not there yet; {span}{_backlog(s)}"
+        reason = f"offset {offset} does not exist yet; {span}{_backlog(s)}"
     answer = {
         "topic": queue.topic,
         "queue_id": queue.queue_id,

@@ -1,4 +1,4 @@
-"""``reput rebuild``: queues and index built anew, or the queues of a topic."""
+"""``reput rebuild``: rebuild queues and index, or the queues of one topic."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScopeOptions:
-    """What is rebuilt, and where the log is scanned."""
+    """What to rebuild, and what scans the log."""
 
     topic: Annotated[
         str | None,
-        typer.Option(help="Only the queues of this topic; no JVM.", show_default=False),
+        typer.Option(help="Rebuild only this topic's queues; no JVM.", show_default=False),
     ] = None
     queue: Annotated[
-        int | None, typer.Option(help="One queue of it; by default all.", show_default=False)
+        int | None, typer.Option(help="Rebuild only this queue of the topic.", show_default=False)
     ] = None
     master: Annotated[
         str | None,
         typer.Option(
-            help="Scan the log by a Spark query on this master URL. By default threads of this "
-            "process scan, without a JVM.",
+            help="Scan the log with a Spark query on this master URL. By default, threads of this "
+            "process scan it, without a JVM.",
             show_default=False,
         ),
     ] = None
@@ -61,9 +61,7 @@ def rebuild(
     store: Store,
     output: Annotated[
         Path,
-        typer.Option(
-            metavar="PATH", parser=given_output, help="The root whose queues are rebuilt."
-        ),
+        typer.Option(metavar="PATH", parser=given_output, help="The root to rebuild."),
     ],
     scope: ScopeOptions,
     broker: BrokerOptions,
@@ -71,14 +69,13 @@ def rebuild(
 ) -> None:
     """Rebuild queues and index from the log and swap them in.
 
-    They are built beside the old ones, and until they are swapped in OUTPUT stays as it was.
+    New files are built beside the old ones; OUTPUT does not change until they are swapped in.
     Without --topic everything is rebuilt, into a new OUTPUT or in place of the old queues and
-    index. A rebuild that was killed resumes at its next start. A dispatch resumes from where a
-    rebuild ends.
+    index. An interrupted rebuild resumes at its next start. A dispatch resumes where the rebuild
+    ended.
 
-    With --topic the queues of a root that a dispatch made are built as far as it has been
-    dispatched; one of which the log holds no message is left as it is. Exits with 1 if there is no
-    such queue.
+    With --topic the topic's queues in a dispatched root are rebuilt up to its dispatched offset.
+    A queue without messages in the log is left unchanged. Exits with 1 if there is no such queue.
     """
     if scope.topic is not None:
         _rebuild_topic(store, output, scope, broker, as_json=as_json)
@@ -156,7 +153,7 @@ def _result_lines(output: Path, result: RebuildResult) -> Iterator[str]:
         f"{result.end_offset:,}, in {result.queues:,} queues and {result.index_files:,} index files"
     )
     stages = ", ".join(f"{name} {taken:.1f} s" for name, taken in result.stages.items())
-    yield f"{seconds:.1f} s ({stages}): {size / max(seconds, 1e-9) / 1e6:,.0f} MB of log a second"
+    yield f"{seconds:.1f} s ({stages}): {size / max(seconds, 1e-9) / 1e6:,.0f} MB of log per second"
     if result.resumed_from > result.begin_offset:
         yield f"resumed an interrupted rebuild from offset {result.resumed_from:,}"
     for (topic, queue_id), drops in sorted(result.drops.items()):
@@ -173,14 +170,14 @@ def _result_json(result: RebuildResult) -> dict[str, Any]:
 
 
 def _open_root(store: Path, output: Path, config: StoreConfig) -> DispatchRoot:
-    """Own a root that a dispatch made; it is recovered then."""
+    """Open a dispatched root, which recovers it if necessary."""
     from checkpoints.progress import read_progress
     from checkpoints.root import DispatchRoot
 
     if read_progress(output) is None:
         raise ConfigError(
-            f"no dispatch of ours made {output}: run reput dispatch STORE --output {output} first, "
-            "which takes it over"
+            f"{output} was not built by reput: run reput dispatch STORE --output {output} first, "
+            "which adopts it"
         )
     root = DispatchRoot.open(output, store, config)
     for done in root.recovered:
@@ -191,7 +188,7 @@ def _open_root(store: Path, output: Path, config: StoreConfig) -> DispatchRoot:
 def _queue_lines(queue: RebuiltQueue) -> Iterator[str]:
     name = f"{queue.topic}/{queue.queue_id}"
     if queue.kept:
-        yield f"{name}: left as it is: {queue.kept}"
+        yield f"{name}: left unchanged: {queue.kept}"
         return
     yield f"{name}: rebuilt, queue offsets {queue.first_offset} to {queue.max_offset}"
     drops = queue.drops

@@ -1,4 +1,4 @@
-"""``reput recover``: bring a root back to a record boundary, as the next start would; no JVM."""
+"""``reput recover``: roll a root back to a record boundary, as the next start would; no JVM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def recover(
     output: Annotated[
         Path,
         typer.Option(
-            metavar="PATH", parser=given_output, help="where consumequeue/ and index/ lie"
+            metavar="PATH", parser=given_output, help="the root of consumequeue/ and index/"
         ),
     ],
     broker: BrokerOptions,
@@ -40,9 +40,9 @@ def recover(
 ) -> None:
     """Recover a root now, as the next dispatch would.
 
-    Cuts off what a crash left behind the last batch; goes back to the last common record if the log
-    came back shorter or with other messages; takes a broker's root over, cut back to where it is
-    as its log says. Says what was found, what was cut, why, and how long it took.
+    Truncates what a crash left after the last batch. Rolls back to the last common record if the
+    log came back shorter or with other messages. Adopts a broker's root, truncated to the prefix
+    that matches its log. Reports what was found, what was truncated, why, and how long it took.
     """
     from checkpoints.output import is_empty
     from checkpoints.root import DispatchRoot
@@ -52,8 +52,8 @@ def recover(
 
     if not output.is_dir() or is_empty(output):
         raise ConfigError(
-            f"{output} holds nothing that could be recovered; reput dispatch or reput rebuild "
-            "builds a new OUTPUT"
+            f"{output} contains nothing to recover; reput dispatch or reput rebuild builds a new "
+            "OUTPUT"
         )
     config = resolve_config(store, output, broker.broker_conf, broker.broker_version)
     refuse_foreign_store(store, config)
@@ -74,17 +74,17 @@ def recover(
         print_json({"event": "ready", "output": str(output), "reput_from_offset": at})
     else:
         nothing = "" if root.recovered else "nothing to recover: "
-        print_line(f"{nothing}a dispatch into {output} goes on at offset {at}")
+        print_line(f"{nothing}a dispatch into {output} resumes at offset {at}")
 
 
 def recovered_words(recovered: Recovered) -> str:
-    """Tell in one line what a recovery did."""
+    """Return one line about what a recovery did."""
     cut, at = recovered.cut, recovered.to_offset
     if recovered.from_offset == at and not any(asdict(cut).values()):
         return f"recovered ({recovered.why}): at offset {at:,}; {recovered.seconds:.2f} s"
     return (
-        f"recovered ({recovered.why}): went back from offset {recovered.from_offset:,} to "
-        f"{recovered.to_offset:,}; queues looked at: {cut.queues:,}; cut: {cut.units:,} units, "
+        f"recovered ({recovered.why}): rolled back from offset {recovered.from_offset:,} "
+        f"to {at:,}; queues checked: {cut.queues:,}; truncated: {cut.units:,} units, "
         f"{cut.ext_units:,} ext units, {cut.index_entries:,} index entries; files removed: "
         f"{cut.files:,}; {recovered.seconds:.2f} s"
     )
@@ -97,7 +97,7 @@ def recovered_json(recovered: Recovered) -> dict[str, Any]:
 
 @contextmanager
 def recovery_progress(*, is_shown: bool) -> Iterator[Report | None]:
-    """Show a bar while something is recovered, if a person looks on."""
+    """Show the progress of a recovery, if ``is_shown``."""
     if not is_shown:
         yield None
         return

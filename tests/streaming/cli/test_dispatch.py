@@ -190,7 +190,7 @@ def test_a_query_that_ends_by_itself_without_an_error_is_one(tmp_path: Path) -> 
     change = "dispatch as d; d._wait = lambda running, stop: running.query.stop()"
     done = changed(change, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
     assert done.returncode == 7
-    assert "Spark ended the query and did not say why" in done.stderr
+    assert "Spark ended the query without giving a reason" in done.stderr
 
 
 FULL_AFTER_STOP = """dispatch

@@ -133,7 +133,7 @@ def test_it_goes_on_past_damage_and_exits_with_3(
         assert f"the next readable one begins at {end}" in out
         assert out.index("k1") < out.index("damaged") < out.index("k3")
     assert code == 3
-    assert err == f"reput: damaged: {log} in 1 place, told above\n"
+    assert err == f"reput: damaged: {log} in 1 place, listed above\n"
 
 
 def test_limit_tells_where_to_go_on(root: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def test_a_body_is_written_to_nothing_else(
     OCCUPIED[kind](path)
     before = path.lstat()
     assert run(["message", store, *AT, "--body-to", str(path)]) == 2
-    assert f"--body-to {path} exists already" in capfd.readouterr().err
+    assert f"--body-to {path} already exists" in capfd.readouterr().err
     after = path.lstat()
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
     assert not (tmp_path / "elsewhere").exists()

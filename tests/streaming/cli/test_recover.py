@@ -69,9 +69,9 @@ def test_a_batch_that_was_cut_off_is_told(
     at = progress.reput_from_offset
     assert recover(store, output) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "recovered (a dispatch was cut off in a batch): went back from offset" in said
-    assert f"to {at:,}; queues looked at: 1; cut: " in said
-    assert f"a dispatch into {output} goes on at offset {at}" in said
+    assert "recovered (a dispatch was cut off in a batch): rolled back from offset" in said
+    assert f"to {at:,}; queues checked: 1; truncated: " in said
+    assert f"a dispatch into {output} resumes at offset {at}" in said
     assert not (output / "abort").exists()
     assert recover(store, output) == 0
     assert "nothing to recover: a dispatch into" in " ".join(capsys.readouterr().out.split())
@@ -126,7 +126,7 @@ def test_what_cannot_be_recovered_exits_with_its_code(
 ) -> None:
     store, output = cut_off(tmp_path)
     assert recover(store, tmp_path / "none") == 2
-    assert "holds nothing that could be recovered" in capsys.readouterr().err
+    assert "contains nothing to recover" in capsys.readouterr().err
     root = DispatchRoot.open(output, store, CONFIG)
     assert recover(store, output) == 4
     root.close(clean=True)

@@ -120,7 +120,9 @@ def test_words_and_exit_codes(made: Made, capsys: pytest.CaptureFixture[str]) ->
     assert "holds no dispatch" in capsys.readouterr().err
     made.dispatch(ago=HOUR)
     assert run(command) == 0
-    assert "nothing waits" in capsys.readouterr().out
+    assert "no backlog" in capsys.readouterr().out
     made.write(6)
     assert run(command) == 1
-    assert "a message waits since 1h 00m, nothing was dispatched since" in capsys.readouterr().out
+    assert (
+        "a message has been waiting for 1h 00m, nothing dispatched since" in capsys.readouterr().out
+    )
