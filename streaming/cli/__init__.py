@@ -170,12 +170,12 @@ def _one_line(error: Exception) -> str:
 
 def _usage_error(error: Exception) -> str:
     """Return typer's message about a command line, with a pointer to the command's help."""
-    message = " ".join(map(_cut, error.format_message().split()))  # type: ignore[attr-defined]
+    message = " ".join(map(_shorten, error.format_message().split()))  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message} (see {context.command_path} --help)"
 
 
-def _cut(word: str) -> str:
+def _shorten(word: str) -> str:
     return word if len(word) <= SHOWN_MAX else f"{word[:SHOWN_MAX]}…"
 
 

@@ -33,7 +33,7 @@ from streaming.cli.options import (
     parse_time,
     size_option,
 )
-from streaming.cli.recover import recovered_json, recovered_words, recovery_progress
+from streaming.cli.recover import recovered_json, recovered_line, recovery_progress
 from streaming.cli.show import drops_line
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def notifying(notify: NotifyOptions, reporter: Reporter) -> Iterator[list[Arriva
         yield [arrivals]
     finally:
         counts = arrivals.close()
-        reporter.say("arrivals", arrivals_words(counts), **asdict(counts))
+        reporter.say("arrivals", arrivals_line(counts), **asdict(counts))
 
 
 def run_dispatch(
@@ -239,7 +239,7 @@ class Reporter(LineReporter):
         )
         for recovered in root.recovered:
             fields = recovered_json(recovered)
-            self.say("recovered", recovered_words(recovered), **fields | fields.pop("cut"))
+            self.say("recovered", recovered_line(recovered), **fields | fields.pop("cut"))
         at, is_new = prepared.begin, root.progress.is_untouched
         how, text = ("begins", "starts") if is_new else ("goes on", "resumes")
         if at < root.progress.reput_from_offset:
@@ -291,7 +291,7 @@ class Reporter(LineReporter):
             self.say("lost", text, **asdict(lost))
 
 
-def arrivals_words(counts: ArrivalCounts) -> str:
+def arrivals_line(counts: ArrivalCounts) -> str:
     """Return one line that counts the arrivals by outcome."""
     return (
         f"arrivals: {counts.sent:,} sent to Kafka, {counts.coalesced:,} superseded by newer ones, "

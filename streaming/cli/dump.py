@@ -160,7 +160,7 @@ def _print_head(found: Dump) -> None:
     for row_kind, fields in found.meanings.items():
         if row_kind in (DAMAGE, END):
             continue
-        print_text(f"\n{_words(row_kind)}", is_bold=True)
+        print_text(f"\n{_label(row_kind)}", is_bold=True)
         shown = {name: text for name, text in fields.items() if name not in _NOT_IN_TABLES}
         width = max(map(len, shown))
         print_text(f"  {'at':{width}}  position in the file")
@@ -189,7 +189,7 @@ def _print_rows(row_kind: str, rows: Iterator[Row], found: Dump) -> None:
         kept = [n for n in names if any(row.fields[n] not in _NOTHING for row in chunk)]
         columns = [_AT, *(_column(row_kind, name, chunk[0].fields[name]) for name in kept)]
         cells = ([str(row.at), *(_cell(name, row.fields) for name in kept)] for row in chunk)
-        print_table(columns, cells, _words(row_kind))
+        print_table(columns, cells, _label(row_kind))
 
 
 def _column(row_kind: str, name: str, value: object) -> Column:
@@ -197,10 +197,10 @@ def _column(row_kind: str, name: str, value: object) -> Column:
     ranked = _LESS_IMPORTANT.get(row_kind, ())
     rank = ranked.index(name) + 1 if name in ranked else 0
     if name.endswith("_timestamp"):
-        return Column(_words(name.removesuffix("_timestamp")), rank=rank)
+        return Column(_label(name.removesuffix("_timestamp")), rank=rank)
     is_number = isinstance(value, int)
     fit = Fit.FIXED if is_number else _FITS.get(name, Fit.CUT)
-    return Column(_HEADINGS.get(name, _words(name)), fit, rank, is_right=is_number)
+    return Column(_HEADINGS.get(name, _label(name)), fit, rank, is_right=is_number)
 
 
 def _cell(name: str, fields: Mapping[str, Any]) -> Cell:
@@ -229,5 +229,5 @@ def _damage_text(row: Row) -> str:
     )
 
 
-def _words(name: str) -> str:
+def _label(name: str) -> str:
     return name.replace("_", " ")

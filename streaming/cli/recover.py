@@ -68,7 +68,7 @@ def recover(
         if as_json:
             print_json({"event": "recovered", **recovered_json(recovered)})
         else:
-            print_line(recovered_words(recovered))
+            print_line(recovered_line(recovered))
     at = root.progress.reput_from_offset
     if as_json:
         print_json({"event": "ready", "output": str(output), "reput_from_offset": at})
@@ -77,7 +77,7 @@ def recover(
         print_line(f"{nothing}a dispatch into {output} resumes at offset {at}")
 
 
-def recovered_words(recovered: Recovered) -> str:
+def recovered_line(recovered: Recovered) -> str:
     """Return one line about what a recovery did."""
     cut, at = recovered.cut, recovered.to_offset
     if recovered.from_offset == at and not any(asdict(cut).values()):
