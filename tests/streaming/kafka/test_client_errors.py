@@ -21,8 +21,8 @@ REFUSED = (
     [
         ("KafkaConnectionError: socket disconnected", ConfigError, "user name and password right"),
         (REFUSED, ConfigError, "user name and password right? (Authentication failed: Invalid "),
-        ("SSLError: wrong version number", ConfigError, "does not speak as it is spoken to"),
-        ("ECONNREFUSED", KafkaIOError, "no Kafka was reached at h:1: ECONNREFUSED"),
+        ("SSLError: wrong version number", ConfigError, "protocol mismatch with Kafka at h:1"),
+        ("ECONNREFUSED", KafkaIOError, "Kafka is unreachable at h:1: ECONNREFUSED"),
     ],
 )
 def test_the_cause_is_told_however_the_connection_ended(
