@@ -1,4 +1,4 @@
-"""``reput message`` and times: what an id, a body's file and a time may be, and what is said."""
+"""``reput message`` and times: valid ids, body files and times, and the messages about others."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`reput recover`: what it says and how it exits."""
+"""`reput recover`: output and exit codes."""
 
 import json
 from contextlib import closing
@@ -33,7 +33,7 @@ CONF = "".join(
 
 @dataclass
 class FailingDispatcher:
-    """One that fails, so that its batch is cut off."""
+    """A dispatcher that fails, so that its batch is cut off."""
 
     def dispatch(self, requests: DispatchRequests) -> None:
         """Fail."""
@@ -60,7 +60,7 @@ def recover(store: Path, output: Path, *more: str) -> int:
     return run(["recover", str(store), "--output", str(output), *more])
 
 
-def test_a_batch_that_was_cut_off_is_told(
+def test_a_batch_that_was_cut_off_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, output = cut_off(tmp_path)
@@ -80,9 +80,7 @@ def test_a_batch_that_was_cut_off_is_told(
     assert_same_store(output, tmp_path / "clean")
 
 
-def test_a_swap_that_was_finished_is_a_recovery(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_completed_swap_is_a_recovery(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, output = make(tmp_path)
     (store / "broker.conf").write_text(CONF)
     write_swap(output, SwapRecord(()), Disk())
@@ -94,7 +92,7 @@ def test_a_swap_that_was_finished_is_a_recovery(
     assert "nothing to recover" in capsys.readouterr().out
 
 
-def test_json_is_one_object_an_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_object_per_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, output = cut_off(tmp_path)
     assert recover(store, output, "--json") == 0
     first, last = map(json.loads, capsys.readouterr().out.splitlines())
@@ -108,9 +106,7 @@ def test_json_is_one_object_an_event(tmp_path: Path, capsys: pytest.CaptureFixtu
     }
 
 
-def test_a_brokers_queues_are_taken_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_brokers_queues_are_adopted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, output = make(tmp_path)
     (store / "broker.conf").write_text(CONF)
     before = built_tree(output)

@@ -1,4 +1,4 @@
-"""Why a first contact with Kafka failed, from what kafka-python wrote to its log meanwhile."""
+"""Why a first connection to Kafka failed, from what kafka-python wrote to its log."""
 
 import logging
 
@@ -25,7 +25,7 @@ REFUSED = (
         ("ECONNREFUSED", KafkaIOError, "Kafka is unreachable at h:1: ECONNREFUSED"),
     ],
 )
-def test_the_cause_is_told_however_the_connection_ended(
+def test_the_cause_is_reported_however_the_connection_ended(
     line: str, kind: type[StoreError], words: str
 ) -> None:
     options = client_options("h:1", {"security.protocol": "SASL_PLAINTEXT"})

@@ -98,7 +98,7 @@ def test_each_client_gets_what_it_knows() -> None:
         assert set(arguments) <= set(client.DEFAULT_CONFIG)
 
 
-def test_pairs_win_over_the_file(tmp_path: Path) -> None:
+def test_pairs_take_precedence_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# a comment\nlinger.ms = 5\nsecurity.protocol: SSL\n")
     found = read_properties(file, ["linger.ms=7", "sasl.password=a=b"])

@@ -43,7 +43,7 @@ def test_two_topics_with_one_name_are_refused() -> None:
         names.name_of("a_b")
 
 
-def test_two_topics_may_be_made_one_on_purpose() -> None:
+def test_two_topics_may_be_merged_explicitly() -> None:
     names = TopicNames(make_rules(maps=["A=X", "B=X"]))
     assert [names.name_of("A"), names.name_of("B")] == ["X", "X"]
     with pytest.raises(ConfigError, match="would both be X"):
@@ -135,7 +135,7 @@ def test_routes_know_queues_and_partitions() -> None:
     assert found.route("TBW102", 0) is None
 
 
-def test_missing_topics_are_an_error_or_made() -> None:
+def test_missing_topics_are_an_error_or_created() -> None:
     cluster = FakeCluster({})
     with pytest.raises(ConfigError, match=r"Kafka has no topic A.*--create-topics"):
         router(cluster).route("A", 0)
