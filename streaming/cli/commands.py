@@ -33,7 +33,7 @@ COMMANDS = tuple(
     CommandLine(*row)
     for row in (
         ("dispatch", "dispatch", "Build ConsumeQueue and IndexFile, and keep them built.", _BUILD),
-        ("status", "status", "Show how far a dispatch is; exit 1 if it is stuck.", _BUILD),
+        ("status", "status", "Show the status of a dispatch; exit 1 if it is stuck.", _BUILD),
         ("verify", "verify", "Compare queues and index with their commit log.", _BUILD),
         ("recover", "recover", "Recover a root now, as the next dispatch would.", _BUILD),
         ("rebuild", "rebuild", "Rebuild queues and index from the log and swap them in.", _BUILD),

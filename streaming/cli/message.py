@@ -30,7 +30,7 @@ class MessageOptions:
     msg_id: Annotated[
         str | None,
         typer.Option(
-            "--id", help="Its message id by offset: 32 or 56 hex digits.", show_default=False
+            "--id", help="Its offset message id: 32 or 56 hex digits.", show_default=False
         ),
     ] = None
     body_to: Annotated[

@@ -33,7 +33,7 @@ def status(
     ] = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Show how far a dispatch is; exit 1 if it is stuck.
+    """Show the status of a dispatch; exit 1 if it is stuck.
 
     Stuck: the next message in the log was stored longer ago than --stuck-after, and nothing has
     been dispatched for that long. A dispatch that is catching up with an old log, or has no

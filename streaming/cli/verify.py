@@ -66,8 +66,8 @@ def verify_store(
 
     Derives both again from the log, compares byte for byte, and names the first unit or entry of
     each file that differs; writes nothing. Exits with 1 if anything differs. A root built by reput
-    is compared up to its progress, a broker's up to the log's end. What else a broker leaves
-    (older, stale and duplicate units and entries) is counted.
+    is compared up to its progress, a broker's up to the log's end. Older, stale and duplicate units
+    and entries of a broker are counted.
     """
     from checkpoints.settings import resolve_config
     from streaming.queries.verify import verify
