@@ -112,5 +112,5 @@ def test_malformed_pairs_and_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreIOError):
         read_properties(tmp_path / "none", [])
     (tmp_path / "bad").write_text("a=\\uZZZZ\n")
-    with pytest.raises(ConfigError, match="no properties file"):
+    with pytest.raises(ConfigError, match="is not a properties file"):
         read_properties(tmp_path / "bad", [])
