@@ -1,20 +1,20 @@
-"""The command line ``reput``: commands by module, errors as one line and an exit code.
+"""The command line ``reput``: one module per command; an error is one line and an exit code.
 
 ====  ==========================================================
 exit  meaning
 ====  ==========================================================
 0     ok
-1     the answer is "no", or what was compared differs
-2     usage: an option, or settings that do not fit the root
+1     the answer is "no", or the comparison found differences
+2     usage: an invalid option, or settings that do not match the root
 3     damaged or lost input
-4     the root, or the name of a mirror, is in use
-5     a format that is not read here
-6     the operating system or Kafka refused, or was not reached
+4     the root or the mirror's name is in use
+5     unsupported format
+6     I/O error: the operating system or Kafka refused, or Kafka is unreachable
 7     Spark or Java failed
-70    a bug of ours (with a traceback)
+70    internal error (with a traceback)
 ====  ==========================================================
 
-Nothing here loads PySpark before a command that needs it runs.
+PySpark is imported only by a command that needs it, when it runs.
 """
 
 from __future__ import annotations
@@ -62,35 +62,39 @@ _EPILOG = """
 \b
 Exit codes:
   0 ok
-  1 the answer is no, or something differs
+  1 the answer is no, or the comparison found differences
   2 usage
   3 damaged or lost input
   4 root in use
-  5 a format that is not read
+  5 unsupported format
   6 I/O error
   7 Spark or Java failed
 """
-_ANY_WIDTH = 10_000  # help texts are as wide as the terminal
-# Of a command line that cannot be parsed. Typer exports only this one of its subclasses.
+_ANY_WIDTH = 10_000  # no limit: help is as wide as the terminal
+# Raised for a command line that cannot be parsed. Typer exports only a subclass of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def main() -> None:
     """Run ``reput`` with the process's arguments and exit."""
-    _escape_what_cannot_be_encoded()
+    _escape_unencodable_output()
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine("reput: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("store.kernels").setLevel(logging.INFO)  # that kernels are compiled
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a failed batch is told in one line
-    logging.getLogger("kafka").propagate = False  # it tells every attempt; we tell the outcome
+    logging.getLogger("store.kernels").setLevel(
+        logging.INFO
+    )  # reports that kernels are being compiled
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a failed batch is reported in one line
+    logging.getLogger(
+        "kafka"
+    ).propagate = False  # it logs every attempt; the outcome is reported here
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; print what it says and return its exit code."""
+    """Run a command line: print its output and return its exit code."""
     try:
-        # Not standalone: typer would print errors itself, and returns the code of an Exit so.
+        # Not standalone: typer then returns the code of an Exit and leaves errors to the caller.
         code = build_app()(args=list(arguments), prog_name="reput", standalone_mode=False)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else int(e.code is not None)
@@ -101,10 +105,10 @@ def run(arguments: Sequence[str]) -> int:
         if e.encoding != sys.getfilesystemencoding() or e.encoding == "utf-8":
             traceback.print_exc()
             return _EXIT_BUG
-        what = e.object[e.start : e.end]
-        say(f"reput: a file name cannot be encoded as {e.encoding}: {what!a} (set PYTHONUTF8=1)")
+        name = e.object[e.start : e.end]
+        say(f"reput: a file name cannot be encoded as {e.encoding}: {name!a} (set PYTHONUTF8=1)")
         return _EXIT_IO
-    except Exception as e:  # noqa: BLE001 - whatever it is becomes an exit code
+    except Exception as e:  # noqa: BLE001 - every error becomes an exit code
         code = exit_code(e)
         if code == _EXIT_BUG:
             traceback.print_exc()
@@ -165,20 +169,20 @@ def _one_line(error: Exception) -> str:
 
 
 def _usage_error(error: Exception) -> str:
-    """Return what typer found wrong with a command line, and where its options are described."""
-    message = " ".join(map(_cut, error.format_message().split()))  # type: ignore[attr-defined]
+    """Return typer's message about a command line, with a pointer to the command's help."""
+    message = " ".join(map(_shorten, error.format_message().split()))  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message} (see {context.command_path} --help)"
 
 
-def _cut(word: str) -> str:
+def _shorten(word: str) -> str:
     return word if len(word) <= SHOWN_MAX else f"{word[:SHOWN_MAX]}…"
 
 
-def _escape_what_cannot_be_encoded() -> None:
-    """Let output never fail: a character that its encoding has not is written as an escape.
+def _escape_unencodable_output() -> None:
+    """Make stdout and stderr escape characters that their encoding lacks, so output never fails.
 
-    File names that are not UTF-8 come as lone surrogates, which no encoding has.
+    File names that are not UTF-8 contain lone surrogates, which no encoding has.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -186,7 +190,7 @@ def _escape_what_cannot_be_encoded() -> None:
 
 
 class _OneLine(logging.Formatter):
-    """A log line of which a terminal obeys nothing; a traceback below it stays as it is."""
+    """Escapes control characters in a log line; a traceback below it stays unchanged."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it
         return printable(super().formatMessage(record))

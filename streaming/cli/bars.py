@@ -1,4 +1,4 @@
-"""Progress bars on stderr: percentage and time left where the end is known, in 80 columns."""
+"""Progress bars on stderr, in 80 columns: percentage and time left if the total is known."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _WHAT_MAX = 30
 
 
 class Report(Protocol):
-    """Takes how much is done and of how much, and what is being done if that has changed."""
+    """Takes progress: how much of the total is done, and the current task if it has changed."""
 
     def __call__(self, done: int, total: int, what: str = ...) -> None:
-        """Show that so much is done."""
+        """Show the progress."""
 
 
 @contextmanager
 def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[Report]:
-    """Show a bar while inside; ``figures`` are beside the percentage."""
+    """Show a bar while inside; ``figures`` are shown next to the percentage."""
     name = TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, max_width=_WHAT_MAX)
     )
@@ -41,7 +41,7 @@ def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[Report
 
 
 class _TimeLeft(ProgressColumn):
-    """An estimate from the rate so far."""
+    """Estimates the time left from the rate so far."""
 
     max_refresh = 0.5  # seconds
 

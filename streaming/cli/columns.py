@@ -1,4 +1,4 @@
-"""Columns of a table: how each fits a terminal, and which are left out where there is no room."""
+"""Columns of a table: how each fits a terminal, and which are omitted if there is no room."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-CELL_MAX = 60  # characters of a cell
-GAP = 2  # columns of the terminal between those of a table
+CELL_MAX = 60  # characters in a cell
+GAP = 2  # blanks between two columns
 _ANY_WIDTH = 10_000
 
 
 class Fit(Enum):
-    """What becomes of a column on a terminal that is too narrow: its least width.
+    """How a column shrinks on a narrow terminal; the value is its minimum width.
 
-    Room that is left goes to the first of these first.
+    Spare width goes to the members in this order.
     """
 
-    WHOLE = 40  # a name: continues on further lines, is never cut
-    FOLDED = 20  # continues on further lines
-    FIXED = _ANY_WIDTH  # keeps its width; only its name may take several lines
-    CUT = 12  # ends in an ellipsis
+    WHOLE = 40  # a name: wraps, is never truncated
+    FOLDED = 20  # wraps
+    FIXED = _ANY_WIDTH  # keeps its width; only its heading may wrap
+    CUT = 12  # truncated with an ellipsis
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; one with a rank is left out where there is no room, the highest rank first."""
+    """A column. One with a rank is omitted if there is no room, the highest rank first."""
 
     name: str
     fit: Fit = Fit.FIXED
@@ -46,9 +46,9 @@ Cell = str | Moment
 def fit(
     columns: Sequence[Column], needs: Mapping[int, tuple[int, int]], width: int
 ) -> dict[int, int]:
-    """Return which columns a terminal has room for, and how wide each is, by position.
+    """Return the columns that fit a terminal, as widths by position.
 
-    ``needs`` = by position the least and the full width of each that is not empty.
+    ``needs`` holds the minimum and the full width of each non-empty column, by position.
     """
     widths = {at: least for at, (least, _) in needs.items()}
     for at in sorted(needs, key=lambda at: -columns[at].rank):
@@ -64,5 +64,5 @@ def fit(
 
 
 def total_width(widths: Collection[int]) -> int:
-    """Return how wide a table is."""
+    """Return the width of a table."""
     return sum(widths) + GAP * (len(widths) - 1)

@@ -1,4 +1,4 @@
-"""The commands of ``reput`` by name: the help lists them all, a call imports one module."""
+"""The commands of ``reput``: the help lists them all, a call imports only its module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRY = "Try it"
 
 
 class CommandLine(NamedTuple):
-    """A command: where it is defined, and its line in the help, which opens its docstring."""
+    """A command: its module, and its line in the help (the first line of its docstring)."""
 
     name: str
     module: str
@@ -28,12 +28,12 @@ class CommandLine(NamedTuple):
     section: str
 
 
-# In the order of the help; a section's commands are next to each other.
+# In the order of the help; the commands of a section are adjacent.
 COMMANDS = tuple(
     CommandLine(*row)
     for row in (
         ("dispatch", "dispatch", "Build ConsumeQueue and IndexFile, and keep them built.", _BUILD),
-        ("status", "status", "Show how far a dispatch is; exit 1 if it is stuck.", _BUILD),
+        ("status", "status", "Show the status of a dispatch; exit 1 if it is stuck.", _BUILD),
         ("verify", "verify", "Compare queues and index with their commit log.", _BUILD),
         ("recover", "recover", "Recover a root now, as the next dispatch would.", _BUILD),
         ("rebuild", "rebuild", "Rebuild queues and index from the log and swap them in.", _BUILD),
@@ -41,7 +41,7 @@ COMMANDS = tuple(
         ("get", "read", "Read messages of a queue from a queue offset on.", _READ),
         ("offset", "read", "Find the queue offset for a time.", _READ),
         ("query", "read", "Find messages by key, unique key or tag.", _READ),
-        ("message", "read", "Show one message by its commit log offset or id.", _READ),
+        ("message", "message", "Show one message by its commit log offset or id.", _READ),
         ("dump", "dump", "Show one store file record by record.", _READ),
         ("export", "export", "Write messages to Parquet or JSON files.", _MOVE),
         ("mirror", "mirror", "Send messages to Kafka, each exactly once.", _MOVE),
@@ -52,7 +52,7 @@ _MODULES = {line.name: line.module for line in COMMANDS}
 
 
 class CommandGroup(TyperGroup):
-    """Knows name and help of each command, and imports a command's module when it is called."""
+    """Knows the name and help of each command; imports a command's module when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -64,7 +64,7 @@ class CommandGroup(TyperGroup):
     def resolve_command(
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command | None, list[str]]:
-        """Return the command that the arguments name, loaded, and the arguments that are left."""
+        """Return the command that the arguments name, loaded, and the remaining arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, None if name is None or command is None else load_command(name), rest
 

@@ -1,4 +1,4 @@
-"""``reput demo``: a tour on a commit log that the demo writes itself."""
+"""``reput demo``: a tour on a commit log that the demo itself writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.1
 _CATCH_UP_SECONDS = 300.0  # the first batch of an installation compiles the kernels
-_TOPIC = "OrderTopic"  # what is looked at
+_TOPIC = "OrderTopic"  # the topic that the tour reads
 _QUEUE_COLUMNS = (
     Column("topic", Fit.WHOLE),
     *(Column(name, is_right=True) for name in ("queue", "min offset", "max offset")),
@@ -47,20 +47,20 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(help="How long messages are written.")] = 8.0,
+    seconds: Annotated[float, typer.Option(help="How long to write messages.")] = 8.0,
     directory: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
             parser=given_path,
-            help="Where to put it; by default a new temporary directory.",
+            help="The demo's directory. Default: a new temporary directory.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Run a tour on a commit log that the demo writes.
 
-    It dispatches, reads and verifies, and ends by itself.
+    Dispatches, reads and verifies it, then exits.
     """
     root = directory if directory is not None else Path(tempfile.mkdtemp(prefix="reput-demo-"))
     store, output = root / "store", root / "output"
@@ -77,14 +77,14 @@ def demo(
 
 
 def _check_directory(root: Path, conf: Path, demo_conf: str) -> None:
-    """Refuse a directory that holds anything but an earlier demo. Raises ConfigError."""
+    """Raise ConfigError for a directory that contains anything but an earlier demo."""
     is_demo = conf.is_file() and conf.read_bytes() == demo_conf.encode()
     if not is_demo and root.exists() and not (root.is_dir() and not any(root.iterdir())):
-        raise ConfigError(f"{root} is not empty, nor made by a demo: give a new directory")
+        raise ConfigError(f"{root} is neither empty nor from an earlier demo: name a new directory")
 
 
 def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: float) -> None:
-    """Let a process append to the log while the streaming query dispatches it."""
+    """Append to the log in another process while the streaming query dispatches it."""
     from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
 
     console.rule("1. A broker's commit log grows, the streaming query dispatches it")
@@ -103,7 +103,7 @@ def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: fl
 
 
 def _write(running: Dispatch, stop: threading.Event, store: Path, seconds: float) -> None:
-    """Run the writer, then wait until all that it wrote has been dispatched."""
+    """Run the writer, then wait until everything it wrote has been dispatched."""
     from store.commitlog.commit_log import CommitLog
 
     command = [sys.executable, "-m", "streaming.cli.demo_log", str(store), str(seconds)]
@@ -133,7 +133,7 @@ def _end(log: CommitLog) -> int:
 
 
 def _read(console: Console, store: Path, output: Path) -> None:
-    """Read what was built, without Spark and without a broker."""
+    """Read the built queues and index, without Spark and without a broker."""
     with MessageStore.open(store, output) as reader:
         console.rule("2. The queues")
         print_table(_QUEUE_COLUMNS, _queue_rows(reader))
@@ -175,7 +175,7 @@ def _queue_rows(reader: MessageStore) -> Iterator[tuple[Cell, ...]]:
 
 
 def _show_delayed(console: Console, reader: MessageStore) -> None:
-    """Show that a schedule queue's units hold the time a message is due, where tags codes are."""
+    """Show that a unit of a schedule queue holds the due time in place of a tags code."""
     for queue in reader.queue_ids(SCHEDULE_TOPIC)[:1]:
         for message in reader.get_message(SCHEDULE_TOPIC, queue, 0, 1).messages:
             level = message.properties["DELAY"]
@@ -183,8 +183,8 @@ def _show_delayed(console: Console, reader: MessageStore) -> None:
             _print(
                 console,
                 f"{SCHEDULE_TOPIC} queue {queue} holds a message for {real}, delay level {level},"
-                f" stored {time_text(message.store_timestamp)}; its queue unit names the time it is"
-                " due in place of a tags code",
+                f" stored {time_text(message.store_timestamp)}; its queue unit holds the due time"
+                " in place of a tags code",
             )
 
 
@@ -193,7 +193,7 @@ def _verify(console: Console, store: Path, output: Path) -> None:
     from streaming.cli.verify import summary
     from streaming.queries.verify import verify
 
-    console.rule("7. Are queues and index right?")
+    console.rule("7. Are queues and index correct?")
     _say_command(console, f"verify {store}", output)
     result = verify(store, output, load_config(store))
     for line in summary(result):
@@ -216,7 +216,7 @@ def _farewell(console: Console, root: Path, store: Path, output: Path) -> None:
         "    reput dispatch STORE --output OUTPUT\n"
         "  check the broker's own files:\n"
         "    reput verify STORE\n"
-        "  who sent K?\n"
+        "  find messages by key K:\n"
         "    reput query STORE --topic T --key K\n\n"
         f"The demo's files are in {root} (rm -r it when you are done); dispatching them again "
         "changes nothing:",

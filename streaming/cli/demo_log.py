@@ -1,4 +1,4 @@
-"""The demo's writer: a process of its own that appends to a commit log as a broker does.
+"""The demo's writer: a separate process that appends to a commit log as a broker does.
 
 ``python -m streaming.cli.demo_log STORE SECONDS``. Several topics and queues, tags, keys, client
 batches, and delayed messages in the schedule topic.
@@ -31,7 +31,7 @@ _BURST = 20
 
 
 def write_log(store_root: Path, seconds: float) -> int:
-    """Append for some seconds; return how many messages were written."""
+    """Append messages for some seconds; return how many were written."""
     randoms = random.Random(1)
     count = 0
     with CommitLogWriter(store_root, load_config(store_root)) as writer:
@@ -46,36 +46,46 @@ def write_log(store_root: Path, seconds: float) -> int:
 
 
 def _write_order(writer: CommitLogWriter, randoms: random.Random, order: int) -> int:
-    """Write one order's messages: its steps, now and then a batch of payments or a reminder."""
+    """Write the messages of an order: its steps, sometimes a batch of payments or a reminder."""
     key = f"order-{order}"
     for step in _STEPS:
         body = f'{{"order": {order}, "step": "{step}", "cents": {randoms.randrange(100_000)}}}'
-        writer.append(_message(ORDER_TOPIC, order % _ORDER_QUEUES, body, (step, key, randoms)))
+        writer.append(
+            _message(
+                ORDER_TOPIC,
+                order % _ORDER_QUEUES,
+                body,
+                _properties(randoms, tags=step, keys=key),
+            )
+        )
     written = len(_STEPS)
     if order % 10 == 0:
         queue = order // 10 % _PAYMENT_QUEUES
         parts = [
             _message(
-                PAYMENT_TOPIC, queue, f"part {i} of {key}", ("Card", f"{key} part-{i}", randoms)
+                PAYMENT_TOPIC,
+                queue,
+                f"part {i} of {key}",
+                _properties(randoms, tags="Card", keys=f"{key} part-{i}"),
             )
             for i in range(3)
         ]
         writer.append_batch(parts)
         written += len(parts)
     if order % 25 == 0:
-        reminder = _message(ORDER_TOPIC, 0, f"remind {key}", ("Reminder", key, randoms))
+        properties = _properties(randoms, tags="Reminder", keys=key)
+        reminder = _message(ORDER_TOPIC, 0, f"remind {key}", properties)
         writer.append(schedule(reminder, 3))
         written += 1
     return written
 
 
-def _message(
-    topic: str, queue_id: int, body: str, labels: tuple[str, str, random.Random]
-) -> NewMessage:
-    tags, keys, randoms = labels
-    uniq_key = f"{randoms.getrandbits(128):032X}"
-    properties = make_properties(uniq_key=uniq_key, keys=keys, tags=tags)
+def _message(topic: str, queue_id: int, body: str, properties: dict[str, str]) -> NewMessage:
     return NewMessage(topic, queue_id, body.encode(), properties)
+
+
+def _properties(randoms: random.Random, *, tags: str, keys: str) -> dict[str, str]:
+    return make_properties(uniq_key=f"{randoms.getrandbits(128):032X}", keys=keys, tags=tags)
 
 
 if __name__ == "__main__":

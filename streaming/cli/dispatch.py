@@ -1,4 +1,4 @@
-"""``reput dispatch``: the long-running query on the command line."""
+"""``reput dispatch``: the long-running dispatch query."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from streaming.cli.long_running import (
     start_spark,
     stop_signals,
 )
+from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    BrokerConf,
-    BrokerVersion,
-    Json,
+    BrokerOptions,
+    SessionOptions,
     describe_settings,
     flag_option,
     parse_time,
     size_option,
 )
-from streaming.cli.recover import recovered_json, recovered_words, recovery_progress
+from streaming.cli.recover import recovered_json, recovered_line, recovery_progress
 from streaming.cli.show import drops_line
 
 if TYPE_CHECKING:
@@ -45,12 +45,60 @@ if TYPE_CHECKING:
 _log = logging.getLogger("reput.dispatch")
 
 
+@dataclass(frozen=True, slots=True)
+class LogOptions(BrokerOptions):
+    """Which part of the log to dispatch, the batch size, and how to handle losses."""
+
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="dispatch the current log, then exit")
+    ] = False
+    from_offset: Annotated[
+        int | None,
+        typer.Option(help="start a new OUTPUT at this physical offset, or replay from it"),
+    ] = None
+    from_time: Annotated[
+        str | None, typer.Option(help="likewise, by store time: epoch ms or ISO 8601")
+    ] = None
+    max_bytes_per_trigger: Annotated[
+        str | None, typer.Option(help="maximum amount of log per micro-batch [default: 1g]")
+    ] = None
+    trigger_interval: Annotated[
+        str, typer.Option(help="how often to check for new messages, e.g. 5s or 1m")
+    ] = "0s"
+    fail_on_data_loss: Annotated[
+        str,
+        typer.Option(metavar="BOOL", help="false: continue past damage and record the loss"),
+    ] = "true"
+    keep_expired: Annotated[
+        bool,
+        typer.Option(
+            "--keep-expired",
+            help="keep queue and index files whose messages have expired from the log",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyOptions:
+    """Which Kafka topic to notify of arrivals, if any, and its client options."""
+
+    notify_kafka_bootstrap: Annotated[
+        str | None,
+        typer.Option(metavar="H:P,…", help="notify this Kafka of queues with new messages"),
+    ] = None
+    notify_kafka_topic: Annotated[
+        str | None, typer.Option(help="the topic for notifications [default: reput-arrivals]")
+    ] = None
+    kafka_property: KafkaProperty = None
+    kafka_properties: KafkaProperties = None
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("dispatch")(dispatch)
+    add_command(app, "dispatch", dispatch)
 
 
-def dispatch(  # noqa: PLR0913 - one parameter an option
+def dispatch(
     store: Annotated[
         Path,
         typer.Argument(metavar="STORE", parser=given_path, help="the broker's storePathRootDir"),
@@ -61,99 +109,64 @@ def dispatch(  # noqa: PLR0913 - one parameter an option
             metavar="PATH", parser=given_output, help="where consumequeue/ and index/ are built"
         ),
     ],
-    *,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="dispatch what is there, then stop")
-    ] = False,
-    from_offset: Annotated[
-        int | None, typer.Option(help="begin at this physical offset (a new OUTPUT), or replay")
-    ] = None,
-    from_time: Annotated[
-        str | None, typer.Option(help="the same by time: epoch ms or ISO 8601")
-    ] = None,
-    max_bytes_per_trigger: Annotated[
-        str | None, typer.Option(help="how much log a micro-batch takes [default: 1g]")
-    ] = None,
-    trigger_interval: Annotated[
-        str, typer.Option(help="how often to look for more, e.g. 5s or 1m")
-    ] = "0s",
-    fail_on_data_loss: Annotated[
-        str,
-        typer.Option(metavar="BOOL", help="false: continue past damage and record the loss"),
-    ] = "true",
-    keep_expired: Annotated[
-        bool,
-        typer.Option(
-            "--keep-expired", help="keep queue and index files whose messages the log has lost"
-        ),
-    ] = False,
-    notify_kafka_bootstrap: Annotated[
-        str | None,
-        typer.Option(metavar="H:P,…", help="tell this Kafka which queues have new messages"),
-    ] = None,
-    notify_kafka_topic: Annotated[
-        str | None, typer.Option(help="the topic to tell it in [default: reput-arrivals]")
-    ] = None,
-    kafka_property: KafkaProperty = None,
-    kafka_properties: KafkaProperties = None,
-    master: Annotated[str | None, typer.Option(help="Spark master URL [default: local[*]]")] = None,
-    as_json: Json = False,
+    log: LogOptions,
+    notify: NotifyOptions,
+    session: SessionOptions,
 ) -> None:
     """Build ConsumeQueue and IndexFile, and keep them built.
 
-    Runs until it is stopped (Ctrl-C or SIGTERM, both clean); starts again where it left off.
+    Runs until it is stopped (Ctrl-C or SIGTERM, both clean); the next start resumes from there.
     """
     from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
 
+    as_json = session.as_json
     reporter = Reporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
     options = DispatchOptions(
-        broker_conf=broker_conf,
-        broker_version=broker_version,
-        from_offset=from_offset,
-        from_time=parse_time("--from-time", from_time),
-        available_now=available_now,
-        trigger_interval=trigger_interval,
-        max_bytes_per_trigger=size_option("--max-bytes-per-trigger", max_bytes_per_trigger),
-        fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
-        keep_expired=keep_expired,
+        broker_conf=log.broker_conf,
+        broker_version=log.broker_version,
+        from_offset=log.from_offset,
+        from_time=parse_time("--from-time", log.from_time),
+        available_now=log.available_now,
+        trigger_interval=log.trigger_interval,
+        max_bytes_per_trigger=size_option("--max-bytes-per-trigger", log.max_bytes_per_trigger),
+        fail_on_data_loss=flag_option("--fail-on-data-loss", log.fail_on_data_loss),
+        keep_expired=log.keep_expired,
         on_progress=reporter.report,
     )
-    kafka = notify_kafka_bootstrap, notify_kafka_topic
-    with notifying(kafka, (kafka_properties, kafka_property or []), reporter) as listeners:
+    with notifying(notify, reporter) as listeners:
         options = replace(options, listeners=listeners)
         with recovery_progress(is_shown=reporter.is_live) as report:
             prepared = prepare_dispatch(store, output, replace(options, on_recovery=report))
-        run_dispatch(prepared, reporter, master=master)
+        run_dispatch(prepared, reporter, master=session.master)
 
 
 @contextmanager
-def notifying(
-    kafka: tuple[str | None, str | None],
-    properties: tuple[Path | None, list[str]],
-    reporter: Reporter,
-) -> Iterator[list[ArrivalListener]]:
-    """Give the listeners that tell Kafka, none where that is not wanted; end them in bounded time.
+def notifying(notify: NotifyOptions, reporter: Reporter) -> Iterator[list[ArrivalListener]]:
+    """Yield the listener that notifies Kafka, none unless configured; close it in bounded time.
 
-    ``kafka`` = (addresses, topic). Raises ConfigError.
+    Raises ConfigError.
     """
-    bootstrap, topic = kafka
-    if bootstrap is None:
-        if topic is not None or properties[0] is not None or properties[1]:
-            raise ConfigError("options about Kafka need --notify-kafka-bootstrap")
+    if notify.notify_kafka_bootstrap is None:
+        has_topic, has_file = (
+            notify.notify_kafka_topic is not None,
+            notify.kafka_properties is not None,
+        )
+        if has_topic or has_file or notify.kafka_property:
+            raise ConfigError("Kafka options need --notify-kafka-bootstrap")
         yield []
         return
     from streaming.kafka.arrivals import ARRIVALS_TOPIC, KafkaArrivals
     from streaming.kafka.client_options import client_options, read_properties
 
-    client = client_options(bootstrap, read_properties(*properties))
-    reporter.arrivals = arrivals = KafkaArrivals(client, topic or ARRIVALS_TOPIC)
+    properties = read_properties(notify.kafka_properties, notify.kafka_property or [])
+    client = client_options(notify.notify_kafka_bootstrap, properties)
+    arrivals = KafkaArrivals(client, notify.notify_kafka_topic or ARRIVALS_TOPIC)
+    reporter.arrivals = arrivals
     try:
         yield [arrivals]
     finally:
         counts = arrivals.close()
-        reporter.say("arrivals", arrivals_words(counts), **asdict(counts))
+        reporter.say("arrivals", arrivals_line(counts), **asdict(counts))
 
 
 def run_dispatch(
@@ -163,9 +176,9 @@ def run_dispatch(
     master: str | None = None,
     meanwhile: Callable[[Dispatch, threading.Event], None] | None = None,
 ) -> None:
-    """Run a dispatch until it ends or is stopped, or ``meanwhile`` returns. Raises what ended it.
+    """Run a dispatch until it ends or is stopped, or ``meanwhile`` returns. Raises its failure.
 
-    ``meanwhile`` gets the event that a signal to stop sets.
+    ``meanwhile`` gets the event that SIGINT and SIGTERM set.
     """
     with stop_signals() as stop:
         reporter.begin(prepared)
@@ -179,7 +192,7 @@ def run_dispatch(
                 prepared.close()
                 reporter.end_line()
                 at = prepared.root.progress.reput_from_offset
-                text = f"{prepared.root.path}: stopped before the query began, at offset {at}"
+                text = f"{prepared.root.path}: stopped before the query started, at offset {at}"
                 reporter.say("stop", text, reput_from_offset=at)
                 return
             running = prepared.start(spark)
@@ -191,9 +204,9 @@ def run_dispatch(
                 running.close()
                 reporter.end(running)
             error = running.query.failure()
-            is_meant = prepared.options.available_now or stop.is_set()
-            if error is None and has_ended and not is_meant:
-                error = SparkError("Spark ended the query and did not say why")
+            is_expected = prepared.options.available_now or stop.is_set()
+            if error is None and has_ended and not is_expected:
+                error = SparkError("Spark ended the query without giving a reason")
             if error is not None:
                 raise error
         finally:
@@ -207,12 +220,12 @@ def _wait(running: Dispatch, stop: threading.Event) -> None:
 
 @dataclass
 class Reporter(LineReporter):
-    """Shows a dispatch: a live line on a terminal, structured log lines otherwise."""
+    """Reports a dispatch: a live line on a terminal, structured log lines otherwise."""
 
     arrivals: KafkaArrivals | None = None
 
     def begin(self, prepared: PreparedDispatch) -> None:
-        """Say once what is assumed and where it goes on."""
+        """Report the assumed settings, recoveries, and the start offset."""
         config, root = prepared.config, prepared.root
         self.say(
             "start",
@@ -226,12 +239,15 @@ class Reporter(LineReporter):
         )
         for recovered in root.recovered:
             fields = recovered_json(recovered)
-            self.say("recovered", recovered_words(recovered), **fields | fields.pop("cut"))
+            self.say("recovered", recovered_line(recovered), **fields | fields.pop("cut"))
         at, is_new = prepared.begin, root.progress.is_untouched
-        how = "begins" if is_new else "goes on"
+        how, text = ("begins", "starts") if is_new else ("goes on", "resumes")
         if at < root.progress.reput_from_offset:
-            how = "dispatches again, which changes nothing,"
-        self.say("position", f"{root.path}: {how} at offset {at:,}", begin_offset=at, how=how)
+            how, text = (
+                "dispatches again, which changes nothing,",
+                "replays, which changes nothing,",
+            )
+        self.say("position", f"{root.path}: {text} at offset {at:,}", begin_offset=at, how=how)
         self.begin_offset = at
         if not root.log.files:
             where = " and ".join(map(str, root.log.directories))
@@ -249,7 +265,7 @@ class Reporter(LineReporter):
         self.show_progress(text, **fields)
 
     def end(self, running: Dispatch) -> None:
-        """Say what was done; a report that comes later is not shown."""
+        """Report the result; later progress is not shown."""
         from checkpoints.progress import queue_key
 
         seconds = self.end_line()
@@ -264,20 +280,20 @@ class Reporter(LineReporter):
             reput_from_offset=progress.reput_from_offset,
         )
         if counts.expired_files:
-            text = f"deleted {counts.expired_files:,} queue and index files that had expired"
+            text = f"deleted {counts.expired_files:,} expired queue and index files"
             self.say("expired", text, files=counts.expired_files)
         for queue, drops in progress.drops.items():
             topic, queue_id = queue_key(queue)
-            text = drops_line(topic, queue_id, (drops["repeated"], drops["gaps"]))
+            text = drops_line(topic, queue_id, repeated=drops["repeated"], gaps=drops["gaps"])
             self.say("rules", text, queue=queue, **drops)
         for lost in progress.lost:
             text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"
             self.say("lost", text, **asdict(lost))
 
 
-def arrivals_words(counts: ArrivalCounts) -> str:
-    """Tell in one line what became of the arrivals."""
+def arrivals_line(counts: ArrivalCounts) -> str:
+    """Return one line that counts the arrivals by outcome."""
     return (
-        f"arrivals: {counts.sent:,} told to Kafka, {counts.coalesced:,} overtaken by newer ones, "
+        f"arrivals: {counts.sent:,} sent to Kafka, {counts.coalesced:,} superseded by newer ones, "
         f"{counts.dropped:,} dropped"
     )

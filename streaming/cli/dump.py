@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,13 +17,14 @@ from store.reads.message_json import message_body_json
 from streaming.cli import EXIT_DAMAGE
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import print_json, say, time_text
-from streaming.cli.options import BrokerConf, BrokerVersion, Json, MaxBodyBytes, body_limit
+from streaming.cli.option_groups import add_command
+from streaming.cli.options import BrokerOptions, Json, MaxBodyBytes, body_limit
 from streaming.cli.show import body_cell, message_cell, print_text
 
-_TABLE_ROWS = 500  # a table is laid out when its rows are known
+_TABLE_ROWS = 500  # rows per table: a table is laid out once its rows are known
 _NOTHING: tuple[object, ...] = (None, "", [])
 _LAST = ("body", "note")  # columns of a table; the others are in the order of the fields
-# Columns that a narrow terminal leaves out, by the kind of row: the last of these first.
+# Columns that a narrow terminal omits, by kind of row: the last of these first.
 _LESS_IMPORTANT = {
     "record": ("tags", "keys", "queue_offset", "body", "sys_flags", "size", "commit_log_offset"),
     "entry": ("prev_index", "slot", "time_diff_seconds"),
@@ -33,7 +35,7 @@ _FITS = {
 }  # fmt: skip
 _AT = Column("at", is_right=True)
 _HEADINGS = {"queue_id": "queue", "queue_offset": "offset", "commit_log_offset": "commit log"}
-# What of a record a table has no room for; --json has it.
+# Fields that tables omit for lack of room; --json has them.
 _NOT_IN_TABLES = frozenset({
     "magic", "body_crc", "flag", "sys_flag", "born_timestamp", "born_host", "store_host",
     "reconsume_times", "prepared_transaction_offset", "body_at", "body_length", "topic_at",
@@ -41,77 +43,89 @@ _NOT_IN_TABLES = frozenset({
 })  # fmt: skip
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("dump")(dump)
+@dataclass(frozen=True, slots=True)
+class PartOptions:
+    """The kind of the file, and the part to show."""
 
-
-def dump(  # noqa: PLR0913 - one parameter an option
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The file to show.", show_default=False)
-    ],
-    *,
     kind: Annotated[
         FileKind | None,
-        typer.Option(help="What it is, if place and content do not tell.", show_default=False),
-    ] = None,
+        typer.Option(
+            help="The kind of the file, if neither its path nor its content shows it.",
+            show_default=False,
+        ),
+    ] = None
     at: Annotated[
-        int, typer.Option(help="Begin at this position in the file.", metavar="BYTE", min=0)
-    ] = 0,
+        int, typer.Option(help="Start at this position in the file.", metavar="BYTE", min=0)
+    ] = 0
     limit: Annotated[
         int | None,
         typer.Option(
-            help="Show so many rows at most (of an index: slots, and entries).",
+            help="Maximum number of rows (of an index: of slots, and of entries).",
             min=1,
             show_default=False,
         ),
-    ] = None,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+    ] = None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "dump", dump)
+
+
+def dump(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to show.", show_default=False)
+    ],
+    part: PartOptions,
+    broker: BrokerOptions,
     max_body_bytes: MaxBodyBytes = None,
     as_json: Json = False,
 ) -> None:
     """Show one store file record by record.
 
-    FILE is one of a commit log, consume queue, consume queue ext or index, or a checkpoint. Each
-    record has its position; a heading says what its fields mean. Damage is reported where it is,
-    and the next readable record follows. Exits with 3 if there is any.
+    FILE is a file of a commit log, consume queue, consume queue ext or index, or a checkpoint.
+    Each record is shown with its position; a heading explains its fields. Damage is reported where
+    it occurs, followed by the next readable record. Exits with 3 if there is any.
     """
     found = dump_file(
-        file, kind=kind, start=at, broker_conf=broker_conf, broker_version=broker_version
+        file,
+        kind=part.kind,
+        start=part.at,
+        broker_conf=broker.broker_conf,
+        broker_version=broker.broker_version,
     )
-    shown = _Shown(found.sections, limit, body_limit(max_body_bytes))
+    shown = _Shown(found.sections, part.limit, body_limit(max_body_bytes))
     if as_json:
         print_json(_head_json(found))
         for row in shown:
             print_json(_row_json(row))
     else:
         _print_head(found)
-        for sort, rows in groupby(shown, key=lambda row: row.kind):
-            _print_rows(sort, rows, found)
-    for position in shown.cut_at:
-        say(f"{limit} rows are shown (--limit); what follows begins at {position} (--at)")
+        for row_kind, rows in groupby(shown, key=lambda row: row.kind):
+            _print_rows(row_kind, rows, found)
+    for position in shown.stopped_at:
+        say(f"{part.limit} rows are shown (--limit); what follows begins at {position} (--at)")
     if shown.damages:
         places = f"{shown.damages} place{'s' * (shown.damages > 1)}"
-        say(f"reput: damaged: {found.path} in {places}, told above")
+        say(f"reput: damaged: {found.path} in {places}, listed above")
         raise typer.Exit(EXIT_DAMAGE)
 
 
 class _Shown:
-    """Rows, of each section up to a limit; what was met and where it was cut is known then."""
+    """Iterates over rows, up to a limit per section; records damage and where it stopped."""
 
     def __init__(self, sections: Sections, limit: int | None, body_bytes: int) -> None:
         self._sections = sections
         self._limit = limit
         self._body_bytes = body_bytes
         self.damages = 0
-        self.cut_at: list[int] = []
+        self.stopped_at: list[int] = []
 
     def __iter__(self) -> Iterator[Row]:
         for section in self._sections:
             for count, row in enumerate(section):
                 if count == self._limit and row.kind != END:
-                    self.cut_at.append(row.at)
+                    self.stopped_at.append(row.at)
                     break
                 self.damages += row.kind == DAMAGE
                 message = row.fields.get("body")
@@ -127,12 +141,12 @@ def _head_json(found: Dump) -> dict[str, Any]:
         "kind": found.kind.value,
         "base": found.base,
         "size": found.size,
-        "meanings": {sort: dict(fields) for sort, fields in found.meanings.items()},
+        "meanings": {row_kind: dict(fields) for row_kind, fields in found.meanings.items()},
     }
 
 
 def _row_json(row: Row) -> dict[str, Any]:
-    """Return a row as JSON values; a body that is no text is hex."""
+    """Return a row as JSON values; a body that is not text is hex."""
     fields = {name: value for name, value in row.fields.items() if value is not None}
     message = fields.pop("body", None)
     if isinstance(message, Message):
@@ -141,12 +155,12 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 
 def _print_head(found: Dump) -> None:
-    """Print what the file is, and what the columns of each sort of row mean."""
+    """Print what the file is, and what the columns of each kind of row mean."""
     print_text(f"{found.path}: {found.kind}, {found.size:,} bytes, from offset {found.base:,} on")
-    for sort, fields in found.meanings.items():
-        if sort in (DAMAGE, END):
+    for row_kind, fields in found.meanings.items():
+        if row_kind in (DAMAGE, END):
             continue
-        print_text(f"\n{_words(sort)}", is_bold=True)
+        print_text(f"\n{_label(row_kind)}", is_bold=True)
         shown = {name: text for name, text in fields.items() if name not in _NOT_IN_TABLES}
         width = max(map(len, shown))
         print_text(f"  {'at':{width}}  position in the file")
@@ -157,36 +171,36 @@ def _print_head(found: Dump) -> None:
             print_text(f"  with --json also: {', '.join(hidden)}")
 
 
-def _print_rows(sort: str, rows: Iterator[Row], found: Dump) -> None:
-    if sort == DAMAGE:
+def _print_rows(row_kind: str, rows: Iterator[Row], found: Dump) -> None:
+    if row_kind == DAMAGE:
         for row in rows:
             print_text(_damage_text(row), is_bold=True)
         return
-    if sort == END:
+    if row_kind == END:
         for row in rows:
             size = row.fields["size"]
             print_text(f"at {row.at}: {size:,} bytes left: {row.fields['reason']}")
         return
     from streaming.cli.tables import print_table
 
-    names = [name for name in found.meanings[sort] if name not in _NOT_IN_TABLES]
+    names = [name for name in found.meanings[row_kind] if name not in _NOT_IN_TABLES]
     names.sort(key=_LAST.__contains__)
     while chunk := list(islice(rows, _TABLE_ROWS)):
         kept = [n for n in names if any(row.fields[n] not in _NOTHING for row in chunk)]
-        columns = [_AT, *(_column(sort, name, chunk[0].fields[name]) for name in kept)]
+        columns = [_AT, *(_column(row_kind, name, chunk[0].fields[name]) for name in kept)]
         cells = ([str(row.at), *(_cell(name, row.fields) for name in kept)] for row in chunk)
-        print_table(columns, cells, _words(sort))
+        print_table(columns, cells, _label(row_kind))
 
 
-def _column(sort: str, name: str, value: object) -> Column:
-    """Return the column of a field; ``value`` is one that it has."""
-    ranked = _LESS_IMPORTANT.get(sort, ())
+def _column(row_kind: str, name: str, value: object) -> Column:
+    """Return the column of a field; ``value`` is an example."""
+    ranked = _LESS_IMPORTANT.get(row_kind, ())
     rank = ranked.index(name) + 1 if name in ranked else 0
     if name.endswith("_timestamp"):
-        return Column(_words(name.removesuffix("_timestamp")), rank=rank)
+        return Column(_label(name.removesuffix("_timestamp")), rank=rank)
     is_number = isinstance(value, int)
     fit = Fit.FIXED if is_number else _FITS.get(name, Fit.CUT)
-    return Column(_HEADINGS.get(name, _words(name)), fit, rank, is_right=is_number)
+    return Column(_HEADINGS.get(name, _label(name)), fit, rank, is_right=is_number)
 
 
 def _cell(name: str, fields: Mapping[str, Any]) -> Cell:
@@ -215,5 +229,5 @@ def _damage_text(row: Row) -> str:
     )
 
 
-def _words(name: str) -> str:
+def _label(name: str) -> str:
     return name.replace("_", " ")

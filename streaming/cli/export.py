@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from streaming.cli import EXIT_NO
 from streaming.cli.lines import print_json, print_line, say
+from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    BrokerConf,
-    BrokerVersion,
+    BrokerOptions,
     Json,
     MaxBodyBytes,
     Store,
+    StoredFrom,
     body_limit,
     flag_option,
     parse_time,
 )
-from streaming.cli.show import progress_bar
+from streaming.cli.show import exit_not_found, progress_bar
 
 if TYPE_CHECKING:
     from streaming.export.export import Exported, ExportJob, ExportOptions
@@ -29,39 +29,29 @@ if TYPE_CHECKING:
 _NO_MESSAGE = "NO_MESSAGE"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("export")(export_messages)
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """Which messages to export, and the format of the files."""
 
-
-def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
-    store: Store,
-    to: Annotated[
-        Path,
-        typer.Option(help="The directory for the files: new or empty, unless with --append."),
-    ],
     file_format: Annotated[
-        str, typer.Option("--format", help="parquet, or jsonl: one JSON object a line.")
-    ] = "parquet",
+        str, typer.Option("--format", help="parquet, or jsonl (one JSON object per line).")
+    ] = "parquet"
     topic: Annotated[
         list[str] | None,
         typer.Option(help="Only this topic (repeatable).", show_default=False),
-    ] = None,
+    ] = None
     exclude_system: Annotated[
         bool,
         typer.Option(
             "--exclude-system",
             help="Omit the broker's own topics, such as SCHEDULE_TOPIC_XXXX and rmq_sys_…",
         ),
-    ] = False,
-    from_time: Annotated[
-        str | None,
-        typer.Option(help="Stored at or after: epoch ms or ISO 8601.", show_default=False),
-    ] = None,
+    ] = False
+    from_time: StoredFrom = None
     to_time: Annotated[
         str | None,
         typer.Option(help="Stored at or before: epoch ms or ISO 8601.", show_default=False),
-    ] = None,
+    ] = None
     columns: Annotated[
         str | None,
         typer.Option(
@@ -69,7 +59,7 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
             help="Only these columns; topic and day are in the directory names.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     compression: Annotated[
         str | None,
         typer.Option(
@@ -77,20 +67,33 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
             "zstd.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     append: Annotated[
         bool,
         typer.Option("--append", help="Resume where the last export into the directory ended."),
-    ] = False,
+    ] = False
     fail_on_data_loss: Annotated[
-        str, typer.Option(metavar="BOOL", help="false: leave out what cannot be read")
-    ] = "true",
-    max_body_bytes: MaxBodyBytes = None,
+        str, typer.Option(metavar="BOOL", help="false: omit records that cannot be read")
+    ] = "true"
+    max_body_bytes: MaxBodyBytes = None
     master: Annotated[
-        str | None, typer.Option(help="Spark's master URL (local[*]).", show_default=False)
-    ] = None,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+        str | None, typer.Option(help="Spark master URL [default: local[*]]", show_default=False)
+    ] = None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "export", export_messages)
+
+
+def export_messages(
+    store: Store,
+    to: Annotated[
+        Path,
+        typer.Option(help="The directory for the files: new or empty, unless with --append."),
+    ],
+    files: FileOptions,
+    broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
     """Write messages to Parquet or JSON files.
@@ -99,26 +102,13 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
     Parquet has the columns of the data source rocketmq-commitlog, jsonl the fields of get --json.
     Exits with 1 if there is no message to export, unless with --append.
     """
-    from streaming.export.export import ExportOptions, open_export
+    from streaming.export.export import open_export
 
-    options = ExportOptions(
-        file_format=file_format,
-        topics=tuple(topic or ()),
-        from_time=parse_time("--from-time", from_time),
-        to_time=parse_time("--to-time", to_time),
-        broker_conf=broker_conf,
-        broker_version=broker_version,
-        fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
-        max_body_bytes=body_limit(max_body_bytes),
-        compression=compression,
-        columns=tuple(c.strip() for c in columns.split(",")) if columns is not None else None,
-        exclude_system=exclude_system,
-        append=append,
-    )
+    options = _export_options(files, broker)
     with open_export(store, to, options) as job:
-        done = _run(job, master, is_shown=sys.stderr.isatty() and not as_json)
-    if not done.messages and not append:
-        _nothing(options, as_json=as_json)
+        done = _run(job, files.master, is_shown=sys.stderr.isatty() and not as_json)
+    if not done.messages and not options.append:
+        _exit_empty(options, as_json=as_json)
     for name in done.without_messages:
         say(f"topic {name} has no message in the exported part of the log")
     if as_json:
@@ -130,8 +120,29 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
     )
 
 
+def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
+    """Parse the options. Raises ConfigError."""
+    from streaming.export.export import ExportOptions
+
+    columns = files.columns
+    return ExportOptions(
+        file_format=files.file_format,
+        topics=tuple(files.topic or ()),
+        from_time=parse_time("--from-time", files.from_time),
+        to_time=parse_time("--to-time", files.to_time),
+        broker_conf=broker.broker_conf,
+        broker_version=broker.broker_version,
+        fail_on_data_loss=flag_option("--fail-on-data-loss", files.fail_on_data_loss),
+        max_body_bytes=body_limit(files.max_body_bytes),
+        compression=files.compression,
+        columns=tuple(c.strip() for c in columns.split(",")) if columns is not None else None,
+        exclude_system=files.exclude_system,
+        append=files.append,
+    )
+
+
 def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> Exported:
-    """Run an export as a Spark job; without a range to export there is no need for one."""
+    """Run an export as a Spark job, or without Spark if there is no range to export."""
     from streaming.export.run import RunHere, SparkRun
 
     if not job.ranges:
@@ -146,13 +157,9 @@ def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> Exported:
         spark.stop()
 
 
-def _nothing(options: ExportOptions, *, as_json: bool) -> NoReturn:
-    """Say that there was nothing to export, and exit."""
+def _exit_empty(options: ExportOptions, *, as_json: bool) -> NoReturn:
+    """Report that there is nothing to export, and exit."""
     which = f" of topic {' or '.join(options.topics)}" if options.topics else ""
     timed = options.from_time is not None or options.to_time is not None
     reason = f"nothing to export: no message{which} in the {'time range' if timed else 'log'}"
-    if as_json:
-        print_json({"status": _NO_MESSAGE, "reason": reason})
-    else:
-        say(reason)
-    raise typer.Exit(EXIT_NO)
+    exit_not_found(_NO_MESSAGE, reason, {}, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Options about Kafka that several commands share."""
+"""Kafka options shared by several commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KafkaProperty = Annotated[
     typer.Option(
         "--kafka-property",
         metavar="KEY=VALUE",
-        help="An option of Kafka's client, by Kafka's name; may be given again.",
+        help="A Kafka client option, by Kafka's name (repeatable).",
         show_default=False,
     ),
 ]
@@ -21,7 +21,7 @@ KafkaProperties = Annotated[
     typer.Option(
         "--kafka-properties",
         metavar="FILE",
-        help="A file of such options (security.protocol=SASL_SSL …).",
+        help="A properties file with such options (security.protocol=SASL_SSL …).",
         show_default=False,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Lines of output and the texts in them; a terminal obeys nothing that comes from a store."""
+"""Lines of output and their values; control characters from a store are escaped."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def print_line(text: str) -> None:
-    """Print a line of the answer, on stdout."""
+    """Print a line of the answer to stdout."""
     print(printable(text), flush=True)
 
 
 def say(text: str) -> None:
-    """Print a line for people beside the answer, on stderr."""
+    """Print a message to stderr."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object as a line, in ASCII if stdout is not UTF-8."""
+    """Print one JSON object on a line, in ASCII if stdout is not UTF-8."""
     line = json.dumps(value, ensure_ascii=not _is_utf_8())
     if sys.stdout.isatty() and not line.isprintable():
         line = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
@@ -42,14 +42,14 @@ def _is_utf_8() -> bool:
 
 
 def printable(text: str) -> str:
-    """Return text as one line, with escapes for what a terminal would obey."""
+    """Return text as one line, with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def local_time(timestamp_ms: int) -> datetime | None:
-    """Return a time as local time, None if it is beyond the calendar."""
+    """Return a time in the local zone, None if it is outside the calendar."""
     try:
         return (_EPOCH + timedelta(milliseconds=timestamp_ms)).astimezone()
     except (OverflowError, ValueError, OSError):
@@ -57,13 +57,13 @@ def local_time(timestamp_ms: int) -> datetime | None:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a time as ISO 8601, local and with its zone; as a number if beyond the calendar."""
+    """Return a time as ISO 8601 with the local zone; as a number if outside the calendar."""
     moment = local_time(timestamp_ms)
     return str(timestamp_ms) if moment is None else moment.isoformat(timespec="milliseconds")
 
 
 def size_text(size: float) -> str:
-    """Return a number of bytes in three digits or so, as ``1.2 GB``; units count by 1000."""
+    """Return a number of bytes in about three digits, as ``1.2 GB``; units are powers of 1000."""
     power = 0
     while size >= _KILO and power < len(_UNITS) - 1:
         size, power = size / _KILO, power + 1
@@ -72,13 +72,13 @@ def size_text(size: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a span of time in its two largest units; whole seconds if below a minute."""
+    """Return a duration in its two largest units; in whole seconds below a minute."""
     whole = round(seconds)
     return f"{whole}s" if whole < _MINUTE else duration_text(whole * 1000)
 
 
 def duration_text(milliseconds: int) -> str:
-    """Return a span of time in its two largest units, as ``1d 02h``, ``3m 07s`` or ``0.250s``."""
+    """Return a duration in its two largest units, as ``1d 02h``, ``3m 07s`` or ``0.250s``."""
     seconds = milliseconds // 1000
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
     if days:

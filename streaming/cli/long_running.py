@@ -1,4 +1,4 @@
-"""What commands share that run a query until they are stopped: signals, Spark, and their lines."""
+"""Shared by commands that run a query until they are stopped: signals, Spark, progress lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MEGA = 1e6
 
 
 def start_spark(name: str, master: str | None, stop: threading.Event) -> SparkSession:
-    """Start Spark; its own SIGINT handler is replaced before a signal can reach it."""
+    """Start Spark, and replace its SIGINT handler before a signal can reach it."""
     from streaming.spark.session import build_session
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -42,7 +42,7 @@ def start_spark(name: str, master: str | None, stop: threading.Event) -> SparkSe
 
 
 def _handle_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
-    """Let SIGINT and SIGTERM set an event; return the handlers they had."""
+    """Make SIGINT and SIGTERM set an event; return the previous handlers."""
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         stop.set()
@@ -52,7 +52,7 @@ def _handle_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event while inside."""
+    """Make SIGINT and SIGTERM set the yielded event while inside."""
     stop = threading.Event()
     old = _handle_signals(stop)
     try:
@@ -64,11 +64,11 @@ def stop_signals() -> Iterator[threading.Event]:
 
 @dataclass
 class LineReporter:
-    """Says what happens: text and a live line on a terminal, else log lines or JSON objects."""
+    """Reports events: text and a live line on a terminal, else log lines or JSON objects."""
 
     is_live: bool
     as_json: bool = False
-    begin_offset: int = 0  # physical; the percentage shown counts from there
+    begin_offset: int = 0  # physical; where the percentage starts
 
     def __post_init__(self) -> None:
         self._console = Console(stderr=True)
@@ -77,7 +77,7 @@ class LineReporter:
         self._has_ended = False
 
     def say(self, event: str, text: str, **fields: object) -> None:
-        """Tell of an event: people get the text, everybody else the fields."""
+        """Report an event: a terminal gets the text, a log the fields."""
         if self.as_json:
             print(json.dumps({"event": event, **fields}), flush=True)
         elif self.is_live:
@@ -88,19 +88,19 @@ class LineReporter:
             print(f"{stamp} {event} {pairs}", file=sys.stderr, flush=True)
 
     def show_line(self, text: str) -> None:
-        """Begin the live line, on a terminal."""
+        """Start the live line, if on a terminal."""
         if self.is_live:
             self._live = Live(_live(text), console=self._console, transient=True)
             self._live.start()
 
     def start(self) -> None:
-        """Count time from now on: the query has been started."""
+        """Start the clock: the query is running."""
         self._began = time.monotonic()
         if self._live is not None:
             self._live.update(_live("waiting for the log"))
 
     def show_progress(self, text: str, **fields: object) -> None:
-        """Show one report; after the end none is shown."""
+        """Show a progress report; ignored after the end."""
         if self._has_ended:
             return
         if self._live is not None:
@@ -117,7 +117,7 @@ class LineReporter:
 
 
 def progress_line(p: DispatchProgress, begin_offset: int) -> str:
-    """Return a report as one line for people, at most 80 columns."""
+    """Return a progress report as one line of at most 80 columns."""
     rate = f"{size_text(p.bytes_per_second)}/s  {p.messages_per_second:,.0f} messages/s"
     if not p.lag_bytes:
         return f"offset {p.reput_from_offset:,}  {rate}  up to date"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,11 +18,11 @@ from streaming.cli.long_running import (
     start_spark,
     stop_signals,
 )
+from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    BrokerConf,
-    BrokerVersion,
-    Json,
+    BrokerOptions,
     MaxBodyBytes,
+    SessionOptions,
     Store,
     body_limit,
     check_seconds,
@@ -32,158 +32,197 @@ from streaming.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from streaming.kafka.routes import Creation
+    from streaming.kafka.topic_rules import TopicRules
     from streaming.queries.metrics import DispatchProgress
     from streaming.queries.mirror import Mirror, MirrorOptions, PreparedMirror
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("mirror")(mirror)
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """The target cluster, the topics to mirror, and their names and settings there."""
 
-
-def mirror(  # noqa: PLR0913 - one parameter an option
-    store: Store,
-    *,
-    kafka_bootstrap: Annotated[str, typer.Option(metavar="H:P,…", help="Where Kafka is.")],
+    kafka_bootstrap: Annotated[str, typer.Option(metavar="H:P,…", help="The Kafka brokers.")]
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="Mirror this topic only; may be given again.", show_default=False),
-    ] = None,
+        typer.Option(help="Mirror only this topic (repeatable).", show_default=False),
+    ] = None
     topic_pattern: Annotated[
-        str | None, typer.Option(help="Mirror the topics of this pattern.", show_default=False)
-    ] = None,
-    topic_prefix: Annotated[str, typer.Option(help="Put before each topic's name in Kafka.")] = "",
+        str | None,
+        typer.Option(help="Mirror the topics that match this pattern.", show_default=False),
+    ] = None
+    topic_prefix: Annotated[str, typer.Option(help="Prefix of topic names in Kafka.")] = ""
     topic_map: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FROM=TO",
-            help="Another name for a topic; may be given again.",
+            help="Rename a topic (repeatable).",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     include_system: Annotated[
-        bool, typer.Option("--include-system", help="Half, schedule, timer topics and so on too.")
-    ] = False,
+        bool,
+        typer.Option("--include-system", help="Also mirror system topics: half, schedule, timer…"),
+    ] = False
     create_topics: Annotated[
         bool,
         typer.Option(
-            "--create-topics", help="Make missing topics, with as many partitions as queues."
+            "--create-topics", help="Create missing topics, with one partition per queue."
         ),
-    ] = False,
+    ] = False
     topic_config: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="A setting of the topics made, such as retention.ms=-1.",
+            help="A setting of created topics, such as retention.ms=-1 (repeatable).",
             show_default=False,
         ),
-    ] = None,
+    ] = None
+
+    def rules(self) -> TopicRules:
+        """Return which topics are mirrored, and their names. Raises ConfigError."""
+        from streaming.kafka.topic_rules import make_rules
+
+        return make_rules(
+            self.topic or [],
+            pattern=self.topic_pattern,
+            prefix=self.topic_prefix,
+            maps=self.topic_map or [],
+            include_system=self.include_system,
+        )
+
+    def creation(self) -> Creation:
+        """Return whether and how missing topics are created. Raises ConfigError."""
+        from streaming.kafka.routes import Creation
+
+        return Creation(self.create_topics, _topic_settings(self.topic_config or []))
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """The mirror's name and position topic, and its producer options."""
+
     name: Annotated[
         str | None,
         typer.Option(help="The mirror's name [default: from STORE and prefix]", show_default=False),
-    ] = None,
+    ] = None
     position_topic: Annotated[
         str | None,
         typer.Option(
-            help="The topic that holds how far mirrors are [default: reput-mirror-offsets]",
+            help="The topic of mirror positions [default: reput-mirror-offsets]",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     compression: Annotated[
         str, typer.Option(metavar="KIND", help="zstd, lz4, snappy, gzip or none.")
-    ] = "zstd",
-    kafka_property: KafkaProperty = None,
-    kafka_properties: KafkaProperties = None,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+    ] = "zstd"
+    kafka_property: KafkaProperty = None
+    kafka_properties: KafkaProperties = None
+
+    def properties(self) -> dict[str, str]:
+        """Return the client's properties. Raises ConfigError, StoreIOError."""
+        from streaming.kafka.client_options import read_properties
+
+        return read_properties(self.kafka_properties, self.kafka_property or [])
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions(BrokerOptions):
+    """Which part of the log to mirror, the batch size, and how to handle losses."""
+
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Mirror what is there, then stop.")
-    ] = False,
+        bool, typer.Option("--available-now", help="Mirror the current log, then exit.")
+    ] = False
     from_offset: Annotated[
         int | None,
-        typer.Option(help="Begin at this physical offset (a new name).", show_default=False),
-    ] = None,
+        typer.Option(help="Start a new name at this physical offset.", show_default=False),
+    ] = None
     from_time: Annotated[
         str | None,
-        typer.Option(help="The same by time: epoch ms or ISO 8601.", show_default=False),
-    ] = None,
+        typer.Option(help="Likewise, by store time: epoch ms or ISO 8601.", show_default=False),
+    ] = None
     to_time: Annotated[
         str | None,
-        typer.Option(help="Stop behind what was stored at this time.", show_default=False),
-    ] = None,
+        typer.Option(help="Stop after the messages stored up to this time.", show_default=False),
+    ] = None
     force_position: Annotated[
         bool,
         typer.Option(
-            "--force-position", help="Begin there under an old name too: twice, or not at all."
+            "--force-position",
+            help="Start there under an existing name too: messages are sent twice, or not at all.",
         ),
-    ] = False,
+    ] = False
     max_bytes_per_trigger: Annotated[
         str | None,
-        typer.Option(help="How much log a batch takes [default: 128m]", show_default=False),
-    ] = None,
+        typer.Option(help="Maximum amount of log per batch [default: 128m]", show_default=False),
+    ] = None
     max_bytes_per_transaction: Annotated[
         str | None,
-        typer.Option(help="How much log a transaction takes [default: 32m]", show_default=False),
-    ] = None,
-    trigger_interval: Annotated[str, typer.Option(help="How often to look for more.")] = "0s",
+        typer.Option(
+            help="Maximum amount of log per transaction [default: 32m]", show_default=False
+        ),
+    ] = None
+    trigger_interval: Annotated[str, typer.Option(help="How often to check for new messages.")] = (
+        "0s"
+    )
     fail_on_data_loss: Annotated[
         str,
         typer.Option(metavar="BOOL", help="false: continue past damage and report the loss."),
-    ] = "true",
-    max_body_bytes: MaxBodyBytes = None,
+    ] = "true"
+    max_body_bytes: MaxBodyBytes = None
     wait_for_kafka: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="How long to wait for a Kafka that went away.", min=0),
-    ] = 120,
-    master: Annotated[
-        str | None, typer.Option(help="Spark master URL [default: local[*]]", show_default=False)
-    ] = None,
-    as_json: Json = False,
+        typer.Option(metavar="SECONDS", help="How long to wait for an unavailable Kafka.", min=0),
+    ] = 120
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "mirror", mirror)
+
+
+def mirror(
+    store: Store,
+    target: TargetOptions,
+    producer: ProducerOptions,
+    log: LogOptions,
+    session: SessionOptions,
 ) -> None:
     """Send messages to Kafka, each exactly once.
 
-    Runs until it is stopped (Ctrl-C or SIGTERM, both clean). How far it is lies in that Kafka, in
-    the same transactions as the messages: start it again, and it goes on.
+    Runs until it is stopped (Ctrl-C or SIGTERM, both clean). Its position is stored in that Kafka,
+    in the same transactions as the messages; the next start resumes from there.
     """
-    from streaming.kafka.client_options import read_properties
     from streaming.kafka.position import POSITION_TOPIC
-    from streaming.kafka.routes import Creation
-    from streaming.kafka.topic_rules import make_rules
-    from streaming.queries.mirror import (
-        TRANSACTION_BYTES,
-        MirrorOptions,
-        prepare_mirror,
-    )
+    from streaming.queries.mirror import TRANSACTION_BYTES, MirrorOptions, prepare_mirror
 
+    as_json = session.as_json
     reporter = MirrorReporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
-    rules = make_rules(
-        (topic or [], topic_pattern), topic_prefix, topic_map or [], include_system=include_system
-    )
     options = MirrorOptions(
-        bootstrap=kafka_bootstrap,
-        properties=read_properties(kafka_properties, kafka_property or []),
-        rules=rules,
-        creation=Creation(create_topics, _topic_settings(topic_config or [])),
-        name=name,
-        position_topic=position_topic or POSITION_TOPIC,
-        compression=compression,
-        broker_conf=broker_conf,
-        broker_version=broker_version,
-        from_offset=from_offset,
-        from_time=parse_time("--from-time", from_time),
-        to_time=parse_time("--to-time", to_time),
-        force_position=force_position,
-        available_now=available_now,
-        trigger_interval=trigger_interval,
-        max_bytes_per_trigger=size_option("--max-bytes-per-trigger", max_bytes_per_trigger),
-        transaction_bytes=size_option("--max-bytes-per-transaction", max_bytes_per_transaction)
+        bootstrap=target.kafka_bootstrap,
+        rules=target.rules(),
+        properties=producer.properties(),
+        creation=target.creation(),
+        name=producer.name,
+        position_topic=producer.position_topic or POSITION_TOPIC,
+        compression=producer.compression,
+        broker_conf=log.broker_conf,
+        broker_version=log.broker_version,
+        from_offset=log.from_offset,
+        from_time=parse_time("--from-time", log.from_time),
+        to_time=parse_time("--to-time", log.to_time),
+        force_position=log.force_position,
+        available_now=log.available_now,
+        trigger_interval=log.trigger_interval,
+        max_bytes_per_trigger=size_option("--max-bytes-per-trigger", log.max_bytes_per_trigger),
+        transaction_bytes=size_option("--max-bytes-per-transaction", log.max_bytes_per_transaction)
         or TRANSACTION_BYTES,
-        fail_on_data_loss=flag_option("--fail-on-data-loss", fail_on_data_loss),
-        max_body_bytes=body_limit(max_body_bytes),
-        wait_for_kafka_seconds=check_seconds("--wait-for-kafka", wait_for_kafka),
+        fail_on_data_loss=flag_option("--fail-on-data-loss", log.fail_on_data_loss),
+        max_body_bytes=body_limit(log.max_body_bytes),
+        wait_for_kafka_seconds=check_seconds("--wait-for-kafka", log.wait_for_kafka),
         on_progress=reporter.report,
     )
-    run_mirror(prepare_mirror(store, options), options, reporter, master)
+    run_mirror(prepare_mirror(store, options), options, reporter, session.master)
 
 
 def run_mirror(
@@ -192,7 +231,7 @@ def run_mirror(
     reporter: MirrorReporter,
     master: str | None,
 ) -> None:
-    """Run a mirror until it ends or is stopped. Raises what ended it."""
+    """Run a mirror until it ends or is stopped. Raises its failure."""
     with stop_signals() as stop:
         reporter.begin(prepared, options)
         try:
@@ -217,14 +256,14 @@ def run_mirror(
 
 
 class MirrorReporter(LineReporter):
-    """Shows a mirror: a live line on a terminal, structured log lines otherwise."""
+    """Reports a mirror: a live line on a terminal, structured log lines otherwise."""
 
     def begin(self, prepared: PreparedMirror, options: MirrorOptions) -> None:
-        """Say once where it begins, and under which name."""
-        how = "begins" if prepared.is_new else "goes on"
+        """Report the mirror's name and its start offset."""
+        how, text = ("begins", "starts") if prepared.is_new else ("goes on", "resumes")
         self.say(
             "position",
-            f"mirror {prepared.name!r} {how} at offset {prepared.begin:,}, to Kafka at "
+            f"mirror {prepared.name!r} {text} at offset {prepared.begin:,}, to Kafka at "
             f"{options.bootstrap}",
             name=prepared.name,
             begin_offset=prepared.begin,
@@ -246,7 +285,7 @@ class MirrorReporter(LineReporter):
         self.show_progress(text, commit_log_offset=at, **fields)
 
     def end(self, running: Mirror, prepared: PreparedMirror) -> None:
-        """Say what was done."""
+        """Report the result."""
         seconds = self.end_line()
         counts, position = running.sink.counts, running.sink.position
         self.say(

@@ -1,9 +1,10 @@
-"""Options that several commands share, and how their values are parsed."""
+"""Options shared by several commands, and the parsing of their values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,7 @@ from streaming.sources.options import parse_bytes, parse_time_ms, time_fault
 if TYPE_CHECKING:
     from streaming.queries.feed import Feed
 
-SECONDS_MAX = 366 * 24 * 3600  # of an option
+SECONDS_MAX = 366 * 24 * 3600  # largest value of an option in seconds
 
 Store = Annotated[
     Path,
@@ -37,7 +38,7 @@ Output = Annotated[
     typer.Option(
         metavar="PATH",
         parser=given_output,
-        help="Where consumequeue/ and index/ lie, if not under STORE.",
+        help="The root of consumequeue/ and index/, if not STORE.",
         show_default=False,
     ),
 ]
@@ -45,8 +46,8 @@ BrokerConf = Annotated[
     Path | None,
     typer.Option(
         "--broker-conf",
-        help="The broker.conf the store was written with; by default STORE/broker.conf if it is "
-        "there, else the broker's defaults.",
+        help="The broker.conf the store was written with. Default: STORE/broker.conf if it "
+        "exists, else the broker's defaults.",
         show_default=False,
     ),
 ]
@@ -54,8 +55,8 @@ BrokerVersion = Annotated[
     str | None,
     typer.Option(
         "--broker-version",
-        help="The RocketMQ version whose rules hold, such as 4.9.4 or 5.3. Default: 5.3.3, or "
-        "what OUTPUT was made with.",
+        help="The RocketMQ version whose rules apply, such as 4.9.4 or 5.3. Default: 5.3.3, or "
+        "the version OUTPUT was built with.",
         show_default=False,
     ),
 ]
@@ -63,15 +64,46 @@ MaxBodyBytes = Annotated[
     str | None,
     typer.Option(
         "--max-body-bytes",
-        help="The most that a compressed body may decompress to, such as 64m (the default) or 1g.",
+        help="The maximum size of a decompressed body, such as 64m (the default) or 1g.",
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+StoredFrom = Annotated[
+    str | None,
+    typer.Option(help="Stored at or after: epoch ms or ISO 8601.", show_default=False),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """The broker whose settings and rules apply."""
+
+    broker_conf: BrokerConf = None
+    broker_version: BrokerVersion = None
+
+
+@dataclass(frozen=True, slots=True)
+class RootOptions:
+    """The root to read, and the broker whose settings and rules apply."""
+
+    output: Output = None
+    broker_conf: BrokerConf = None
+    broker_version: BrokerVersion = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """The Spark master of a long-running query, and the format of its log."""
+
+    master: Annotated[
+        str | None, typer.Option(help="Spark master URL [default: local[*]]", show_default=False)
+    ] = None
+    as_json: Json = False
 
 
 def parse_time(option: str, text: str | None) -> int | None:
-    """Parse an option's time, epoch milliseconds or ISO 8601, into epoch ms; None if not given.
+    """Parse an option's time (epoch milliseconds or ISO 8601) into epoch ms; None if not given.
 
     ISO 8601 without a zone is local time. Raises ConfigError naming option and value.
     """
@@ -102,7 +134,7 @@ def body_limit(text: str | None) -> int:
 
 
 def check_seconds(option: str, value: float) -> float:
-    """Return a span in seconds. Raises ConfigError for one that no clock can count: inf, nan."""
+    """Return a duration in seconds. Raises ConfigError if it is out of range, infinite or NaN."""
     if not 0 <= value <= SECONDS_MAX:
         raise ConfigError(f"{option} {value} is not a number of seconds from 0 to {SECONDS_MAX}")
     return value
@@ -116,7 +148,7 @@ def flag_option(option: str, text: str) -> bool:
 
 
 def describe_settings(config: StoreConfig) -> str:
-    """Say in one line which version's rules and which sizes are assumed."""
+    """Return one line that names the assumed version and file sizes."""
     index = (
         f"index {config.max_index_num:,} entries, {config.max_hash_slot_num:,} slots"
         if config.message_index_enable
@@ -131,18 +163,15 @@ def describe_settings(config: StoreConfig) -> str:
 
 @contextmanager
 def opened_store(
-    store: Path,
-    output: Path | None,
-    broker_conf: Path | None,
-    broker_version: str | None,
-    max_body_bytes: str | None = None,
+    store: Path, root: RootOptions, max_body_bytes: str | None = None
 ) -> Iterator[MessageStore]:
-    """Open the store. Where an answer is "no" or damage, other settings may give another.
+    """Open the store for reading.
 
-    So the settings assumed for a broker's root are named then.
+    On a broker's root, the assumed settings are reported if the answer is "no" or damage: other
+    settings may give another answer.
     """
     limit = body_limit(max_body_bytes)
-    with MessageStore.open(store, output, broker_conf, broker_version) as s:
+    with MessageStore.open(store, root.output, root.broker_conf, root.broker_version) as s:
         s.max_body_bytes = limit
         if s.reput_from_offset() is None:
             require_log_files(store, s.config)
@@ -158,7 +187,7 @@ def opened_store(
 def scan_feed(
     command: str, master: str | None, store: Path, config: StoreConfig
 ) -> Iterator[Feed | None]:
-    """Give what scans the log: Spark for a master, else None for threads of this process.
+    """Yield a feed that scans the log on Spark if a master is given, else None: use threads.
 
     Raises SparkError.
     """

@@ -1,11 +1,11 @@
-"""``reput rebuild``: queues and index built anew, or the queues of a topic."""
+"""``reput rebuild``: rebuild queues and index, or the queues of one topic."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +15,9 @@ from store.errors import ConfigError
 from store.io.user_path import given_output
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import print_json, print_line, say
+from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    BrokerConf,
-    BrokerVersion,
+    BrokerOptions,
     Json,
     Store,
     describe_settings,
@@ -31,72 +31,86 @@ if TYPE_CHECKING:
     from streaming.queries.rebuild import RebuildResult, RebuiltQueue
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("rebuild")(rebuild)
+@dataclass(frozen=True, slots=True)
+class ScopeOptions:
+    """What to rebuild, and what scans the log."""
 
-
-def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
-    store: Store,
-    output: Annotated[
-        Path,
-        typer.Option(
-            metavar="PATH", parser=given_output, help="The root whose queues are rebuilt."
-        ),
-    ],
     topic: Annotated[
         str | None,
-        typer.Option(help="Only the queues of this topic; no JVM.", show_default=False),
-    ] = None,
+        typer.Option(help="Rebuild only this topic's queues; no JVM.", show_default=False),
+    ] = None
     queue: Annotated[
-        int | None, typer.Option(help="One queue of it; by default all.", show_default=False)
-    ] = None,
+        int | None, typer.Option(help="Rebuild only this queue of the topic.", show_default=False)
+    ] = None
     master: Annotated[
         str | None,
         typer.Option(
-            help="Scan the log by a Spark query on this master URL. By default threads of this "
-            "process scan, without a JVM.",
+            help="Scan the log with a Spark query on this master URL. By default, threads of this "
+            "process scan it, without a JVM.",
             show_default=False,
         ),
-    ] = None,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+    ] = None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "rebuild", rebuild)
+
+
+def rebuild(
+    store: Store,
+    output: Annotated[
+        Path,
+        typer.Option(metavar="PATH", parser=given_output, help="The root to rebuild."),
+    ],
+    scope: ScopeOptions,
+    broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
     """Rebuild queues and index from the log and swap them in.
 
-    They are built beside the old ones, and until they are swapped in OUTPUT stays as it was.
+    New files are built beside the old ones; OUTPUT does not change until they are swapped in.
     Without --topic everything is rebuilt, into a new OUTPUT or in place of the old queues and
-    index. A rebuild that was killed resumes at its next start. A dispatch resumes from where a
-    rebuild ends.
+    index. An interrupted rebuild resumes at its next start. A dispatch resumes where the rebuild
+    ended.
 
-    With --topic the queues of a root that a dispatch made are built as far as it has been
-    dispatched; one of which the log holds no message is left as it is. Exits with 1 if there is no
-    such queue.
+    With --topic the topic's queues in a dispatched root are rebuilt up to its dispatched offset.
+    A queue without messages in the log is left unchanged. Exits with 1 if there is no such queue.
     """
-    if topic is None:
-        if queue is not None:
-            raise ConfigError("--queue needs --topic")
-        _rebuild_all(store, output, broker_conf, broker_version, (master, as_json))
+    if scope.topic is not None:
+        _rebuild_topic(store, output, scope, broker, as_json=as_json)
         return
+    if scope.queue is not None:
+        raise ConfigError("--queue needs --topic")
+    _rebuild_all(store, output, scope.master, broker, as_json=as_json)
+
+
+def _rebuild_topic(
+    store: Path, output: Path, scope: ScopeOptions, broker: BrokerOptions, *, as_json: bool
+) -> None:
+    """Rebuild the queues of a topic, or one of them."""
     from checkpoints.queue_selection import QueueSelection
     from checkpoints.settings import open_store_config
     from streaming.queries.rebuild import rebuild_queues
 
-    if master is not None:
+    topic, queue = scope.topic, scope.queue
+    assert topic is not None
+    if scope.master is not None:
         raise ConfigError("--master is for a rebuild of everything; --topic runs without Spark")
-    config = open_store_config(store, output, broker_conf, broker_version, needs_log=False)
+    config = open_store_config(
+        store, output, broker.broker_conf, broker.broker_version, needs_log=False
+    )
     if not as_json:
         say(describe_settings(config))
     with progress_bar("rebuilding", is_shown=sys.stderr.isatty() and not as_json) as report:
         root = _open_root(store, output, config)
         selection = QueueSelection(topic, queue, root.progress)
         queues = rebuild_queues(root, selection, report=report)
-    for one in queues:
+    for rebuilt in queues:
         if as_json:
-            print_json(_json(one))
+            print_json(_queue_json(rebuilt))
         else:
-            for line in _lines(one):
+            for line in _queue_lines(rebuilt):
                 print_line(line)
     if not queues:
         what = f"topic {topic}" if queue is None else f"{topic}/{queue}"
@@ -105,17 +119,12 @@ def rebuild(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 
 def _rebuild_all(
-    store: Path,
-    output: Path,
-    broker_conf: Path | None,
-    broker_version: str | None,
-    how: tuple[str | None, bool],
+    store: Path, output: Path, master: str | None, broker: BrokerOptions, *, as_json: bool
 ) -> None:
-    """Rebuild everything; ``how`` = (master URL, as JSON)."""
+    """Rebuild everything."""
     from streaming.queries.rebuild import rebuild_root, take_root
 
-    master, as_json = how
-    root = take_root(store, output, broker_conf, broker_version)
+    root = take_root(store, output, broker.broker_conf, broker.broker_version)
     if not as_json:
         say(describe_settings(root.log.config))
     is_shown = sys.stderr.isatty() and not as_json
@@ -128,15 +137,15 @@ def _rebuild_all(
             raise
         result = rebuild_root(root, feed, report)
     if as_json:
-        print_json(_whole_json(result))
+        print_json(_result_json(result))
     else:
-        for line in _whole_lines(output, result):
+        for line in _result_lines(output, result):
             print_line(line)
     if result.damage is not None:
         raise result.damage.error()
 
 
-def _whole_lines(output: Path, result: RebuildResult) -> Iterator[str]:
+def _result_lines(output: Path, result: RebuildResult) -> Iterator[str]:
     seconds = sum(result.stages.values())
     size = result.end_offset - result.resumed_from
     yield (
@@ -144,14 +153,14 @@ def _whole_lines(output: Path, result: RebuildResult) -> Iterator[str]:
         f"{result.end_offset:,}, in {result.queues:,} queues and {result.index_files:,} index files"
     )
     stages = ", ".join(f"{name} {taken:.1f} s" for name, taken in result.stages.items())
-    yield f"{seconds:.1f} s ({stages}): {size / max(seconds, 1e-9) / 1e6:,.0f} MB of log a second"
+    yield f"{seconds:.1f} s ({stages}): {size / max(seconds, 1e-9) / 1e6:,.0f} MB of log per second"
     if result.resumed_from > result.begin_offset:
         yield f"resumed an interrupted rebuild from offset {result.resumed_from:,}"
     for (topic, queue_id), drops in sorted(result.drops.items()):
-        yield drops_line(topic, queue_id, (drops.repeated, drops.gaps))
+        yield drops_line(topic, queue_id, repeated=drops.repeated, gaps=drops.gaps)
 
 
-def _whole_json(result: RebuildResult) -> dict[str, Any]:
+def _result_json(result: RebuildResult) -> dict[str, Any]:
     return asdict(result) | {
         "drops": [
             {"topic": topic, "queue_id": queue_id, **asdict(drops)}
@@ -161,14 +170,14 @@ def _whole_json(result: RebuildResult) -> dict[str, Any]:
 
 
 def _open_root(store: Path, output: Path, config: StoreConfig) -> DispatchRoot:
-    """Own a root that a dispatch made; it is recovered then."""
+    """Open a dispatched root, which recovers it if necessary."""
     from checkpoints.progress import read_progress
     from checkpoints.root import DispatchRoot
 
     if read_progress(output) is None:
         raise ConfigError(
-            f"no dispatch of ours made {output}: run reput dispatch STORE --output {output} first, "
-            "which takes it over"
+            f"{output} was not built by reput: run reput dispatch STORE --output {output} first, "
+            "which adopts it"
         )
     root = DispatchRoot.open(output, store, config)
     for done in root.recovered:
@@ -176,17 +185,18 @@ def _open_root(store: Path, output: Path, config: StoreConfig) -> DispatchRoot:
     return root
 
 
-def _lines(queue: RebuiltQueue) -> Iterator[str]:
+def _queue_lines(queue: RebuiltQueue) -> Iterator[str]:
     name = f"{queue.topic}/{queue.queue_id}"
     if queue.kept:
-        yield f"{name}: left as it is: {queue.kept}"
+        yield f"{name}: left unchanged: {queue.kept}"
         return
     yield f"{name}: rebuilt, queue offsets {queue.first_offset} to {queue.max_offset}"
-    if queue.drops.repeated or queue.drops.gaps:
-        yield drops_line(queue.topic, queue.queue_id, (queue.drops.repeated, queue.drops.gaps))
+    drops = queue.drops
+    if drops.repeated or drops.gaps:
+        yield drops_line(queue.topic, queue.queue_id, repeated=drops.repeated, gaps=drops.gaps)
 
 
-def _json(queue: RebuiltQueue) -> dict[str, Any]:
+def _queue_json(queue: RebuiltQueue) -> dict[str, Any]:
     is_rebuilt = not queue.kept
     return {
         "topic": queue.topic,

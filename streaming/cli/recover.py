@@ -1,4 +1,4 @@
-"""``reput recover``: bring a root back to a record boundary, as the next start would; no JVM."""
+"""``reput recover``: roll a root back to a record boundary, as the next start would; no JVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import typer
 from store.errors import ConfigError
 from store.io.user_path import given_output
 from streaming.cli.lines import print_json, print_line, say
-from streaming.cli.options import BrokerConf, BrokerVersion, Json, Store, describe_settings
+from streaming.cli.option_groups import add_command
+from streaming.cli.options import BrokerOptions, Json, Store, describe_settings
 
 if TYPE_CHECKING:
     from checkpoints.recovery.adoption import Report
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("recover")(recover)
+    add_command(app, "recover", recover)
 
 
 def recover(
@@ -31,18 +32,17 @@ def recover(
     output: Annotated[
         Path,
         typer.Option(
-            metavar="PATH", parser=given_output, help="where consumequeue/ and index/ lie"
+            metavar="PATH", parser=given_output, help="the root of consumequeue/ and index/"
         ),
     ],
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+    broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
     """Recover a root now, as the next dispatch would.
 
-    Cuts off what a crash left behind the last batch; goes back to the last common record if the log
-    came back shorter or with other messages; takes a broker's root over, cut back to where it is
-    as its log says. Says what was found, what was cut, why, and how long it took.
+    Truncates what a crash left after the last batch. Rolls back to the last common record if the
+    log came back shorter or with other messages. Adopts a broker's root, truncated to the prefix
+    that matches its log. Reports what was found, what was truncated, why, and how long it took.
     """
     from checkpoints.output import is_empty
     from checkpoints.root import DispatchRoot
@@ -52,10 +52,10 @@ def recover(
 
     if not output.is_dir() or is_empty(output):
         raise ConfigError(
-            f"{output} holds nothing that could be recovered; reput dispatch or reput rebuild "
-            "builds a new OUTPUT"
+            f"{output} contains nothing to recover; reput dispatch or reput rebuild builds a new "
+            "OUTPUT"
         )
-    config = resolve_config(store, output, broker_conf, broker_version)
+    config = resolve_config(store, output, broker.broker_conf, broker.broker_version)
     refuse_unsupported_store(store, config)
     if read_progress_view(output) is None:
         require_log_files(store, config)
@@ -68,23 +68,23 @@ def recover(
         if as_json:
             print_json({"event": "recovered", **recovered_json(recovered)})
         else:
-            print_line(recovered_words(recovered))
+            print_line(recovered_line(recovered))
     at = root.progress.reput_from_offset
     if as_json:
         print_json({"event": "ready", "output": str(output), "reput_from_offset": at})
     else:
         nothing = "" if root.recovered else "nothing to recover: "
-        print_line(f"{nothing}a dispatch into {output} goes on at offset {at}")
+        print_line(f"{nothing}a dispatch into {output} resumes at offset {at}")
 
 
-def recovered_words(recovered: Recovered) -> str:
-    """Tell in one line what a recovery did."""
+def recovered_line(recovered: Recovered) -> str:
+    """Return one line about what a recovery did."""
     cut, at = recovered.cut, recovered.to_offset
     if recovered.from_offset == at and not any(asdict(cut).values()):
         return f"recovered ({recovered.why}): at offset {at:,}; {recovered.seconds:.2f} s"
     return (
-        f"recovered ({recovered.why}): went back from offset {recovered.from_offset:,} to "
-        f"{recovered.to_offset:,}; queues looked at: {cut.queues:,}; cut: {cut.units:,} units, "
+        f"recovered ({recovered.why}): rolled back from offset {recovered.from_offset:,} "
+        f"to {at:,}; queues checked: {cut.queues:,}; truncated: {cut.units:,} units, "
         f"{cut.ext_units:,} ext units, {cut.index_entries:,} index entries; files removed: "
         f"{cut.files:,}; {recovered.seconds:.2f} s"
     )
@@ -97,7 +97,7 @@ def recovered_json(recovered: Recovered) -> dict[str, Any]:
 
 @contextmanager
 def recovery_progress(*, is_shown: bool) -> Iterator[Report | None]:
-    """Show a bar while something is recovered, if a person looks on."""
+    """Show the progress of a recovery, if ``is_shown``."""
     if not is_shown:
         yield None
         return

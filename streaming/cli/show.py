@@ -1,30 +1,35 @@
-"""Messages for people and for machines: tables, details, JSON."""
+"""Output shared by commands: messages as tables or in detail, progress, empty answers."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
 
 from store.commitlog.record import Message
 from store.errors import BodyTooLargeError
 from store.reads.message_json import body_text, message_json
+from streaming.cli import EXIT_NO
 from streaming.cli.columns import CELL_MAX, Column, Fit, Moment
-from streaming.cli.lines import printable, time_text
+from streaming.cli.lines import print_json, printable, say, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+    from streaming.cli.bars import Report
 
-_HEAD_BYTES = 4 * (CELL_MAX + 1)  # of a body: more than fits a cell, at 4 bytes a character
-_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))  # in what is meant as text there are none
-_ODD_MAX = 0.1
+# The status for a key, a tag or a commit log offset; queue reads have the broker's statuses.
+NOT_FOUND = "NOT_FOUND"
+_HEAD_BYTES = 4 * (CELL_MAX + 1)  # of a body: fills a cell even at 4 bytes per character
+_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))  # text does not contain these
+_ODD_MAX = 0.1  # share of bytes that are not text
 
 
 def print_messages(messages: Iterable[Message]) -> None:
-    """Print messages, one a row, or each as a few lines where a row has no room."""
+    """Print messages, one per row, or as blocks if a row does not fit."""
     from streaming.cli.tables import print_records
 
     columns = (
@@ -54,7 +59,7 @@ def print_messages(messages: Iterable[Message]) -> None:
 
 
 def print_text(text: str, *, is_bold: bool = False) -> None:
-    """Print lines of text; a terminal obeys nothing of it."""
+    """Print lines of text with control characters escaped."""
     from rich.text import Text
 
     from streaming.cli.tables import console
@@ -64,7 +69,7 @@ def print_text(text: str, *, is_bold: bool = False) -> None:
 
 
 def print_details(message: Message) -> None:
-    """Print all of one message."""
+    """Print one message in full."""
     from rich.text import Text
 
     from streaming.cli.tables import console
@@ -75,7 +80,7 @@ def print_details(message: Message) -> None:
     content = message.read_body() if too_large is None else b""
     escaped = escaped_text(content) if encoding == "hex" else None
     if escaped is not None:
-        body, encoding = escaped, "utf-8 but for some bytes, which are shown as \\xNN"
+        body, encoding = escaped, "utf-8 except for some bytes, shown as \\xNN"
     for name in ("store_timestamp", "born_timestamp"):
         fields[name] = f"{time_text(fields[name])}  ({fields[name]})"
     out = console()
@@ -90,18 +95,18 @@ def print_details(message: Message) -> None:
     out.print(Text("\n".join(printable(line) for line in body.split("\n"))), soft_wrap=True)
 
 
-def drops_line(topic: str, queue_id: int, drops: tuple[int, int]) -> str:
-    """Say what a broker's own rules did to a queue's messages: dropped, and misplaced, so many."""
+def drops_line(topic: str, queue_id: int, *, repeated: int, gaps: int) -> str:
+    """Return how many messages of a queue a broker's own rules dropped, and how many misplaced."""
     return (
-        f"{topic}/{queue_id}: a broker's own rules dropped {drops[0]} messages (queue offset "
-        f"repeated) and placed {drops[1]} lower than their queue offset says"
+        f"{topic}/{queue_id}: a broker's own rules dropped {repeated} messages (queue offset "
+        f"repeated) and placed {gaps} lower than their queue offset says"
     )
 
 
 def escaped_text(body: bytes) -> str | None:
-    r"""Return a body that is almost text, its other bytes as ``\xNN``, for people; else None.
+    r"""Return a body that is mostly text, other bytes escaped as ``\xNN``; else None.
 
-    At most a tenth of it may be bytes that are no UTF-8, and control characters.
+    At most a tenth of its bytes may be control characters or invalid UTF-8.
     """
     text = body.decode("utf-8", "ignore").encode()
     odd = len(body) - len(text.translate(None, _CONTROLS))
@@ -109,7 +114,7 @@ def escaped_text(body: bytes) -> str | None:
 
 
 def message_cell(message: Message) -> str:
-    """Return a message's body for a cell; only what the cell shows of it is decompressed."""
+    """Return a message's body for a cell; only the part shown is decompressed."""
     try:
         head = message.body_head(_HEAD_BYTES)
     except BodyTooLargeError as e:
@@ -120,22 +125,33 @@ def message_cell(message: Message) -> str:
 
 
 def _whole_characters(head: bytes) -> bytes:
-    """Return the beginning of a body without the character that it cuts, if it is text."""
+    """Return the head of a body without a truncated last character, if it is text."""
     text, size = codecs.utf_8_decode(head, "ignore", False)
     return head[:size] if text else head
 
 
 def body_cell(body: bytes) -> str:
-    """Return a body for a cell: as text where it is text or almost, else as hex."""
+    """Return a body for a cell: as text if it is mostly text, else as hex."""
     text = body_text(body)
     if text is None:
         text = escaped_text(body)
     return text if text is not None else "0x" + body[:CELL_MAX].hex()
 
 
+def exit_not_found(
+    status: str, reason: str, answer: Mapping[str, Any], *, as_json: bool
+) -> NoReturn:
+    """Report that nothing was found, and exit; the JSON form is an object with a status."""
+    if as_json:
+        print_json({"status": status, "reason": reason, **answer})
+    else:
+        say(reason)
+    raise typer.Exit(EXIT_NO)
+
+
 @contextmanager
-def progress_bar(what: str, *, is_shown: bool) -> Iterator[Report | None]:
-    """Show a bar of the log read, if a person looks on."""
+def progress_bar(task: str, *, is_shown: bool) -> Iterator[Report | None]:
+    """Show how much of the log has been read, if ``is_shown``."""
     if not is_shown:
         yield None
         return
@@ -143,7 +159,7 @@ def progress_bar(what: str, *, is_shown: bool) -> Iterator[Report | None]:
 
     from streaming.cli.bars import progress_on_terminal
 
-    with progress_on_terminal(what, DownloadColumn(), TransferSpeedColumn()) as report:
+    with progress_on_terminal(task, DownloadColumn(), TransferSpeedColumn()) as report:
         yield report
 
 

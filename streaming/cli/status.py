@@ -1,4 +1,4 @@
-"""``reput status``: how far a dispatch is, and whether it is stuck; no JVM. A health check."""
+"""``reput status``: the status of a dispatch, as a health check; no JVM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.io.user_path import given_output
 from store.root.status import DispatchStatus, read_dispatch_status
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import duration_text, print_json, print_line
-from streaming.cli.options import Json, Store, check_seconds, opened_store
+from streaming.cli.options import Json, RootOptions, Store, check_seconds, opened_store
 
 
 def register(app: typer.Typer) -> None:
@@ -25,44 +25,45 @@ def status(
     output: Annotated[
         Path,
         typer.Option(
-            metavar="PATH", parser=given_output, help="Where the dispatch builds consumequeue/."
+            metavar="PATH", parser=given_output, help="The root that the dispatch builds."
         ),
     ],
     stuck_after: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long a message may wait unnoticed.")
+        float, typer.Option(metavar="SECONDS", help="How long a message may wait without progress.")
     ] = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Show how far a dispatch is; exit 1 if it is stuck.
+    """Show the status of a dispatch; exit 1 if it is stuck.
 
-    Stuck: the next message of the log was stored longer ago than --stuck-after, and as long ago
-    anything was dispatched last. One that catches up with an old log is not stuck, nor is one that
-    has nothing to do.
+    Stuck: the next message in the log was stored longer ago than --stuck-after, and nothing has
+    been dispatched for that long. A dispatch that is catching up with an old log, or has no
+    backlog, is not stuck.
     """
     check_seconds("--stuck-after", stuck_after)
-    with opened_store(store, output, None, None) as s:
-        standing = read_dispatch_status(store, output, s.config)
+    with opened_store(store, RootOptions(output)) as s:
+        dispatch = read_dispatch_status(store, output, s.config)
     now = int(time.time() * 1000)
-    stuck_ms = standing.stuck_ms(now)
+    stuck_ms = dispatch.stuck_ms(now)
     is_stuck = stuck_ms > stuck_after * 1000
     if as_json:
         print_json(
             {
-                "reput_from_offset": standing.reput_from_offset,
-                "progress_timestamp": standing.progress_timestamp,
-                "waiting_timestamp": standing.waiting_timestamp,
+                "reput_from_offset": dispatch.reput_from_offset,
+                "progress_timestamp": dispatch.progress_timestamp,
+                "waiting_timestamp": dispatch.waiting_timestamp,
                 "stuck_ms": stuck_ms,
                 "is_stuck": is_stuck,
             }
         )
     else:
-        print_line(_words(standing, now) + (", nothing was dispatched since" if is_stuck else ""))
+        print_line(_summary(dispatch, now) + (", nothing dispatched since" if is_stuck else ""))
     if is_stuck:
         raise typer.Exit(EXIT_NO)
 
 
-def _words(standing: DispatchStatus, now: int) -> str:
-    at = f"dispatched to offset {standing.reput_from_offset:,}"
-    if standing.waiting_timestamp is None:
-        return f"{at}; nothing waits"
-    return f"{at}; a message waits since {duration_text(max(now - standing.waiting_timestamp, 0))}"
+def _summary(dispatch: DispatchStatus, now: int) -> str:
+    text = f"dispatched to offset {dispatch.reput_from_offset:,}"
+    if dispatch.waiting_timestamp is None:
+        return f"{text}; no backlog"
+    waiting = duration_text(max(now - dispatch.waiting_timestamp, 0))
+    return f"{text}; a message has been waiting for {waiting}"

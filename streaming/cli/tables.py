@@ -1,8 +1,8 @@
-"""Tables: what a terminal has room for is shown in full, else in lines a person can read.
+"""Tables that fit the terminal.
 
-A pipe or file gets every column, with times as ISO 8601. On a terminal times are short: their zone,
-and their day if it is the same for all, are in the heading. A column that has no room is left out,
-least important first, and named below the table; a topic is never cut.
+A pipe or file gets every column, with times as ISO 8601. On a terminal times are short: the zone,
+and the day if all rows share it, are in the heading. Columns that do not fit are omitted, the least
+important first, and named below the table. A topic is never truncated.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rich.text import Text
 from streaming.cli.columns import CELL_MAX, GAP, Cell, Column, Fit, Moment, fit, total_width
 from streaming.cli.lines import local_time, printable, time_text
 
-_ANY_WIDTH = 10_000  # not a terminal: no line is cut
-_CARD_BELOW = 110  # a message needs so wide a terminal for a row
-_STYLED_ROWS_MAX = 2_000  # of a table; a longer one is not fitted to the terminal
+_ANY_WIDTH = 10_000  # not a terminal: lines are not truncated
+_CARD_BELOW = 110  # columns a terminal needs to show a message as a row
+_STYLED_ROWS_MAX = 2_000  # a longer table is not fitted to the terminal
 _ZONE_AT = len("2023-11-14T22:13:20")
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
-    """Print rows, each on one line where the terminal is wide enough."""
+    """Print rows, each on one line if the terminal is wide enough."""
     terminal, kept = console(), list(rows)
     if not terminal.is_terminal or len(kept) > _STYLED_ROWS_MAX:
         texts = [_cells(columns, row, time_text) for row in kept]
@@ -56,9 +56,9 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], title
 
 
 def print_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
-    """Print rows as a table; on a narrow terminal each as names and values on lines of its own.
+    """Print rows as a table; on a narrow terminal, as blocks of names and values.
 
-    The last column is then a line by itself.
+    The last column of a block has its own line.
     """
     terminal = console()
     if not terminal.is_terminal or terminal.width >= _CARD_BELOW:
@@ -79,7 +79,7 @@ def print_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> 
 
 
 def _print_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of many rows, which rich would take a millisecond each to lay out."""
+    """Print a table of many rows without rich, which takes about a millisecond per row."""
     names = [column.name for column in columns]
     widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
     for row in (names, ["─" * width for width in widths], *rows):
@@ -93,26 +93,26 @@ def _print_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> No
 
 
 def _width_needed(column: Column, texts: Iterable[str]) -> tuple[int, int]:
-    """Return the least and the full width of a column; a name takes several lines if it must."""
+    """Return the minimum and the full width of a column; its heading may wrap."""
     cells, name = max(map(cell_len, texts), default=0), cell_len(column.name)
     longest_word = max(map(cell_len, column.name.split()))
     return max(min(cells, column.fit.value), longest_word), max(cells, name)
 
 
 def console() -> Console:
-    """Return stdout for tables and texts: as wide as the terminal, or of any width."""
+    """Return a console on stdout: as wide as the terminal, unlimited if it is none."""
     terminal = Console(highlight=False)
     return terminal if terminal.is_terminal else Console(highlight=False, width=_ANY_WIDTH)
 
 
 def shorten(text: str) -> str:
-    """Return text as it fits a cell of a table."""
+    """Return text truncated to fit a table cell."""
     line = printable(text[: CELL_MAX + 1])
     return line if len(line) <= CELL_MAX else line[: CELL_MAX - 1] + "…"
 
 
 def _clock(rows: Iterable[Sequence[Cell]]) -> tuple[str, Callable[[int], str]]:
-    """Return what a heading says of the times of rows, and how each is written then."""
+    """Return the heading for the times of rows, and the function that formats each time."""
     times = {cell.timestamp_ms for row in rows for cell in row if isinstance(cell, Moment)}
     moments = [moment for moment in map(local_time, times) if moment is not None]
     zones = {moment.replace(microsecond=0).isoformat()[_ZONE_AT:] for moment in moments}
@@ -146,7 +146,7 @@ def _cells(
 
 
 def _whole_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table of any width."""
+    """Return a table of unlimited width."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column.name, justify=_side(column), no_wrap=True)
@@ -158,7 +158,7 @@ def _whole_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Ta
 def _fitted_table(
     columns: Sequence[Column], rows: Iterable[Sequence[str]], widths: Sequence[int], width: int
 ) -> Table:
-    """Return a table for a terminal; if not even the widths fit, all columns fold."""
+    """Return a table for a terminal; if even the given widths do not fit, all columns wrap."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     has_room = total_width(widths) <= width
     for column, own in zip(columns, widths, strict=True):
@@ -184,7 +184,7 @@ def _side(column: Column) -> Literal["left", "right"]:
 
 
 def _flow(pairs: Iterable[tuple[str, str]], width: int) -> Iterator[Text]:
-    """Yield names and values on as few lines as they need, the first not indented."""
+    """Yield names and values on as few lines as possible; all but the first are indented."""
     line, has_any = Text(), False
     for name, value in pairs:
         pair = Text.assemble((f"{name} ", "dim"), value)

@@ -1,4 +1,4 @@
-"""``reput topics``: topics, queues, and how far consumer groups and delay levels are; no JVM."""
+"""``reput topics``: topics, queues, and the lag of consumer groups and delay levels; no JVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_t
 from streaming.cli import exit_code
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import duration_text, print_json, print_line, say
-from streaming.cli.options import BrokerConf, BrokerVersion, Json, Output, Store, opened_store
+from streaming.cli.option_groups import add_command
+from streaming.cli.options import Json, RootOptions, Store, opened_store
 from streaming.cli.show import drops_line
 
 _TOPIC = Column("topic", Fit.WHOLE)
@@ -43,23 +44,22 @@ _LAG_COLUMNS = (
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(topics)
+    add_command(app, "topics", topics)
 
 
 def topics(
     store: Store,
-    output: Output = None,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+    root: RootOptions,
     as_json: Json = False,
 ) -> None:
     """Show topics, queues and the lag of consumer groups.
 
     Queue offsets and store times come from the queues; permissions, queue counts, attributes,
-    committed offsets and delivered delay levels from STORE/config/, or their .bak, which is told.
-    A lag in time is that between two messages: the first one not consumed and the newest.
+    committed offsets and delivered delay levels from STORE/config/, or from their .bak, which is
+    reported. Lag in time is measured between two messages: the first one not consumed and the
+    newest.
     """
-    with opened_store(store, output, broker_conf, broker_version) as s:
+    with opened_store(store, root) as s:
         overview = describe_topics(s)
         damages = [*_damages(overview), *overview.links]
         if as_json:
@@ -67,7 +67,7 @@ def topics(
                 print_json(row)
         else:
             _print_topics(overview)
-            for line in _rules(overview):
+            for line in _drops(overview):
                 print_line(line)
             for line in _problems(overview.files):
                 say(line)
@@ -94,15 +94,20 @@ def _print_topics(overview: Overview) -> None:
         print_table(columns, levels, "delay levels, delivered up to")
 
 
-def _rules(overview: Overview) -> Iterator[str]:
-    """Say what a broker's own rules did to messages."""
+def _drops(overview: Overview) -> Iterator[str]:
+    """Yield lines on the messages that a broker's own rules dropped or misplaced."""
     for queue in (queue for topic in overview.topics for queue in topic.queues):
         if queue.repeated or queue.gaps:
-            yield drops_line(queue.topic, queue.queue_id, (queue.repeated or 0, queue.gaps or 0))
+            yield drops_line(
+                queue.topic,
+                queue.queue_id,
+                repeated=queue.repeated or 0,
+                gaps=queue.gaps or 0,
+            )
 
 
 def _topic_rows(topic: TopicState) -> Iterator[list[Cell]]:
-    """Yield a row a queue; what is said of the topic stands in the first."""
+    """Yield one row per queue; the first has the topic's own columns."""
     config = topic.config
     head, attributes = [topic.topic, "", "", ""], ""
     if config is not None:
@@ -147,7 +152,7 @@ def _lag_note(lag: Lag) -> str:
 
 
 def _json_rows(overview: Overview) -> Iterator[dict[str, Any]]:
-    """Yield one object a topic, queue, group and queue, delay level, and file; times are ms."""
+    """Yield one object per topic, queue, group and queue, delay level, and file; times are ms."""
     for topic in overview.topics:
         yield {
             "row": "topic",
@@ -172,8 +177,8 @@ def _json_rows(overview: Overview) -> Iterator[dict[str, Any]]:
 
 def _queue_json(queue: QueueState) -> dict[str, Any]:
     if queue.damage is not None:
-        place = {"topic": queue.topic, "queue_id": queue.queue_id}
-        return {**place, "damage": str(queue.damage)}
+        ref = {"topic": queue.topic, "queue_id": queue.queue_id}
+        return {**ref, "damage": str(queue.damage)}
     return {
         "topic": queue.topic,
         "queue_id": queue.queue_id,
@@ -202,7 +207,7 @@ def _lag_json(lag: Lag) -> dict[str, Any]:
 
 
 def _problems(files: tuple[ConfigFile[Any], ...]) -> Iterator[str]:
-    """Say which of the broker's files were not as they should be."""
+    """Yield the problems of the broker's config files."""
     directory = files[0].path.parent
     if not directory.is_dir():
         yield f"{directory} is missing: no topic settings and no committed offsets are known"

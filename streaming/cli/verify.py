@@ -1,4 +1,4 @@
-"""``reput verify``: derive queues and index again and compare; a JVM with --master only."""
+"""``reput verify``: derive queues and index again and compare; a JVM only with --master."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import typer
 
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import print_json, print_line, say
+from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    BrokerConf,
-    BrokerVersion,
+    BrokerOptions,
     Json,
     Output,
     Store,
@@ -30,49 +30,50 @@ _SHOWN_MAX = 20
 _COUNTED = {
     "older_units": "queue units of messages below the log's minimum",
     "older_entries": "index entries of messages below the log's minimum",
-    "stale_units": "stale queue units behind the end of their queue (a crash leaves such, or "
-    "they are newer than this comparison)",
-    "stale_entries": "stale index entries of records behind the log's end",
-    "doubled_entries": "doubled index entries (a broker's restart indexes its last record again)",
+    "stale_units": "stale queue units beyond the end of their queue (left by a crash, or newer "
+    "than this comparison)",
+    "stale_entries": "stale index entries of records beyond the log's end",
+    "doubled_entries": "duplicate index entries (a broker's restart indexes its last record again)",
     "orphan_ext_units": "ext units that no compared queue unit refers to",
-    "dropped_units": "messages in no queue, by a broker's own rules: older ones had their places",
-    "displaced_queues": "queues placed otherwise than their queue offsets say, by gaps below the "
-    "log's minimum",
+    "dropped_units": "messages in no queue, by a broker's own rules: older ones took their "
+    "positions",
+    "displaced_queues": "queues whose positions differ from their queue offsets because of gaps "
+    "below the log's minimum",
 }
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("verify")(verify_store)
+    add_command(app, "verify", verify_store)
 
 
-def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
+def verify_store(
     store: Store,
     output: Output = None,
     master: Annotated[
         str | None,
         typer.Option(
-            help="Scan the log as a Spark query on this master. By default threads of this "
+            help="Scan the log with a Spark query on this master URL. By default, threads of this "
             "process scan it, without a JVM.",
             show_default=False,
         ),
     ] = None,
-    broker_conf: BrokerConf = None,
-    broker_version: BrokerVersion = None,
+    *,
+    broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
     """Compare queues and index with their commit log.
 
     Derives both again from the log, compares byte for byte, and names the first unit or entry of
-    each file that differs; writes nothing. Exits with 1 if anything differs. A root of ours is
-    compared up to its progress, a broker's up to the log's end; what a broker leaves beside that
-    (older, stale and doubled units and entries) is counted.
+    each file that differs; writes nothing. Exits with 1 if anything differs. A root built by reput
+    is compared up to its progress, a broker's up to the log's end. Older, stale and duplicate units
+    and entries of a broker are counted.
     """
     from checkpoints.settings import resolve_config
     from streaming.queries.verify import verify
 
     root = output if output is not None else store
-    config = resolve_config(store, root, broker_conf, broker_version)
+    config = resolve_config(store, root, broker.broker_conf, broker.broker_version)
     if not as_json:
         say(describe_settings(config))
     with (
@@ -90,21 +91,21 @@ def verify_store(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 
 def summary(result: Verification) -> Iterator[str]:
-    """Tell a result in lines for people."""
-    counts, found = result.counts, result.differences
-    read = (
+    """Yield a result as lines of text."""
+    counts, differences = result.counts, result.differences
+    compared = (
         f"{result.messages:,} messages, offsets {result.begin_offset:,} to "
         f"{result.end_offset:,}: {counts.units:,} queue units, {counts.entries:,} index entries"
     )
     if result.is_equal:
-        yield f"equal: {result.output} is what its log says ({read})"
+        yield f"equal: {result.output} matches its log ({compared})"
     else:
-        files = len({d.path for d in found})
-        yield f"differs: {files:,} files of {result.output} are not what the log says ({read})"
-    for difference in found[:_SHOWN_MAX]:
+        files = len({d.path for d in differences})
+        yield f"differs: {files:,} files of {result.output} do not match the log ({compared})"
+    for difference in differences[:_SHOWN_MAX]:
         yield f"  {difference}"
-    if len(found) > _SHOWN_MAX:
-        yield f"  … and {len(found) - _SHOWN_MAX:,} more (--json lists all)"
+    if len(differences) > _SHOWN_MAX:
+        yield f"  … and {len(differences) - _SHOWN_MAX:,} more (--json lists all)"
     yield from _counted(counts)
     for (topic, queue_id), drops in sorted(result.drops.items()):
         if drops.repeated:
@@ -115,11 +116,11 @@ def summary(result: Verification) -> Iterator[str]:
         if drops.gaps:
             yield (
                 f"a broker's own rules misplaced these: {drops.gaps:,} messages of "
-                f"{topic}/{queue_id} lie lower in the queue than their queue offset says"
+                f"{topic}/{queue_id} are lower in the queue than their queue offset says"
             )
-    behind = result.log_end_offset - result.end_offset
-    if behind:
-        yield f"not compared: {behind:,} bytes of log behind offset {result.end_offset:,}"
+    backlog = result.log_end_offset - result.end_offset
+    if backlog:
+        yield f"not compared: {backlog:,} bytes of log after offset {result.end_offset:,}"
     for lost in result.lost:
         yield (
             f"not compared: offsets {lost.begin:,} to {lost.end:,} of the log, which the dispatch "
@@ -149,7 +150,7 @@ def result_json(result: Verification) -> dict[str, Any]:
 
 
 def _counted(counts: Counts) -> Iterator[str]:
-    for name, words in _COUNTED.items():
+    for name, description in _COUNTED.items():
         count = getattr(counts, name)
         if count:
-            yield f"counted, not compared: {count:,} {words}"
+            yield f"counted, not compared: {count:,} {description}"

@@ -1,19 +1,19 @@
-"""To Kafka: arrivals as small events (``arrivals``), and the messages themselves (``mirror``).
+"""Output to Kafka: arrivals as small events (``arrivals``), and the messages (``mirror``).
 
 ======================  ===========================================================================
-module                  is
+module                  contains
 ======================  ===========================================================================
-``client_options``      Kafka's option names in, kafka-python's out; what is not known is refused
-``topic_rules``         which topics are mirrored, and what they are called in Kafka
-``record_kernel``       messages as Kafka's records, as a kernel
+``client_options``      Kafka's option names to kafka-python's; unknown options are refused
+``topic_rules``         which topics are mirrored, and their names in Kafka
+``record_kernel``       the kernel that encodes messages as Kafka records
 ``record_batches``      the messages of a stretch of the log as record batches, by partition
-``cluster``             what is asked of a cluster: topics, partitions, limits
-``routes``              which partition of which Kafka topic a queue goes to
-``producer``            one transactional producer that takes record batches whole
-``position``            how far a mirror is, in a compacted topic of that Kafka
+``cluster``             the administrative client: topics, partitions, limits
+``routes``              the Kafka topic and partition of each queue
+``producer``            a transactional producer of complete record batches
+``position``            the position of a mirror, in a compacted topic of that Kafka
 ``mirror``              the sink: messages and position in one transaction
-``arrivals``            the listener that tells Kafka which queues have new messages
-``client_errors``       kafka-python's errors as ours
+``arrivals``            the listener that notifies Kafka of queues with new messages
+``client_errors``       kafka-python's errors as ``StoreError``
 ======================  ===========================================================================
 
 Nothing outside this package imports ``kafka``.

@@ -1,17 +1,16 @@
-"""Arrivals to Kafka: after a batch is durable, one small event for each queue that it touched.
+"""Arrivals to Kafka: after a batch is durable, one small event for each queue it appended to.
 
 The broker's ``NotifyMessageArrivingListener`` for consumers elsewhere. An event is JSON::
 
     {"topic": "T", "queue_id": 3, "max_offset": 17, "store_timestamp": 1700000000000}
 
-``max_offset`` is the queue offset behind the newest message, as ``reput topics`` shows it, and
-``store_timestamp`` that message's store time in ms. Its key is ``T/3``, so that a compacted topic
-keeps the newest of each queue.
+``max_offset`` is the queue offset after the newest message, as ``reput topics`` shows it, and
+``store_timestamp`` that message's store time in ms. The key is ``T/3``, so that a compacted topic
+keeps the newest event of each queue.
 
-Whatever Kafka does, the dispatch goes on: it only ever puts events into a bounded table, one a
-queue, in which a newer event takes the place of an older one. A thread sends them. An event that
-Kafka did not take goes back, unless a newer one is there; one for which there is no room is
-dropped and counted.
+Kafka never blocks the dispatch: it only puts events into a bounded table, one per queue, where a
+newer event replaces an older one. A thread sends them. An event that Kafka did not accept returns
+to the table, unless a newer one is waiting; an event that does not fit is dropped and counted.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ QUEUES_MAX = 100_000
 CLOSE_SECONDS = 5.0
 _RETRY_SECONDS, _RETRY_SECONDS_MAX = 0.5, 10.0
 _LOG_SECONDS = 60.0
-# So that a Kafka that is away is noticed soon; whoever set them keeps them.
+# Short, to detect an unavailable Kafka soon; options that the user sets take precedence.
 _DEFAULTS: Mapping[str, Any] = {
     "delivery_timeout_ms": 10_000,
     "request_timeout_ms": 5_000,
@@ -56,7 +55,7 @@ Queue = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A queue has messages up to ``max_offset`` (exclusive); its time is in ms."""
+    """The event of a queue with messages up to ``max_offset`` (exclusive); its time is in ms."""
 
     topic: str
     queue_id: int
@@ -71,20 +70,20 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalCounts:
-    """What became of the events; ``coalesced`` ones were overtaken before they were sent."""
+    """Events by outcome; ``coalesced`` ones were superseded before they were sent."""
 
     sent: int = 0
     coalesced: int = 0
     dropped: int = 0
-    failures: int = 0  # attempts to reach Kafka, or to send, that failed
+    failures: int = 0  # failed attempts to connect or to send
     waiting: int = 0
 
 
 class KafkaArrivals:
-    """An arrival listener that tells a Kafka topic; close it after the dispatch.
+    """An arrival listener that notifies a Kafka topic; close it after the dispatch.
 
-    Raises ConfigError for addresses, options or a topic name that cannot be right. A Kafka that
-    cannot be reached raises nothing.
+    Raises ConfigError for invalid addresses, options or topic name, but nothing if Kafka is
+    unreachable.
     """
 
     def __init__(
@@ -104,18 +103,18 @@ class KafkaArrivals:
         self._waiting: dict[Queue, Arrival] = {}
         self._counts = ArrivalCounts()
         self._closing = False
-        self._problem_told = -_LOG_SECONDS
+        self._last_logged = -_LOG_SECONDS
         self._thread = threading.Thread(target=self._run, name="reput-arrivals", daemon=True)
         self._thread.start()
 
     @property
     def counts(self) -> ArrivalCounts:
-        """What has become of the events so far."""
+        """The events so far, by outcome."""
         with self._changed:
             return replace(self._counts, waiting=len(self._waiting))
 
     def __call__(self, requests: DispatchRequests) -> None:
-        """Note what has arrived; takes no time worth telling and raises nothing."""
+        """Enqueue the arrivals of a batch; does not block and raises nothing."""
         try:
             arrivals = arrivals_of(requests)
             with self._changed:
@@ -125,11 +124,11 @@ class KafkaArrivals:
                 for arrival in arrivals:
                     self._put(arrival, is_new=True)
                 self._changed.notify()
-        except Exception:  # noqa: BLE001 - the dispatch goes on whatever happens here
-            _log.exception("arrivals were not noted")
+        except Exception:  # noqa: BLE001 - a failure here must not stop the dispatch
+            _log.exception("arrivals were not enqueued")
 
     def close(self, seconds: float = CLOSE_SECONDS) -> ArrivalCounts:
-        """Send what is waiting if that goes quickly; return what became of all events."""
+        """Send waiting events within ``seconds``; drop the rest and return the final counts."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -145,7 +144,7 @@ class KafkaArrivals:
         )
 
     def _put(self, arrival: Arrival, *, is_new: bool) -> None:
-        """Put an event into the table; the newest of a queue stays."""
+        """Put an event into the table, unless a newer one of its queue is waiting."""
         queue = arrival.topic, arrival.queue_id
         if queue in self._waiting:
             self._count(coalesced=1)
@@ -169,23 +168,23 @@ class KafkaArrivals:
                     producer = self._connect()
                 self._send(producer)
                 pause = _RETRY_SECONDS
-            except Exception as e:  # noqa: BLE001 - the thread goes on whatever Kafka does
+            except Exception as e:  # noqa: BLE001 - the thread survives every failure of Kafka
                 self._report_failure(e)
-                _end(producer)
-                producer = None  # a new one finds back to a broker more surely
+                _close(producer)
+                producer = None  # a new one reconnects more reliably
                 with self._changed:
                     if self._closing:
                         break
                     self._changed.wait_for(lambda: self._closing, pause)
                 pause = min(2 * pause, _RETRY_SECONDS_MAX)
-        _end(producer)
+        _close(producer)
 
     def _connect(self) -> Any:
         arguments = self._options.of(KafkaProducer)
         return connect(self._options, lambda: self._make_producer(**arguments))
 
     def _send(self, producer: Any) -> None:
-        """Send what is waiting and wait for it; what fails goes back. Raises what failed."""
+        """Send the waiting events and wait for acks; failed ones return. Raises the failure."""
         with self._changed:
             batch, self._waiting = self._waiting, {}
         sent: list[tuple[Arrival, Any]] = []
@@ -218,34 +217,34 @@ class KafkaArrivals:
             raise failure
 
     def _report_failure(self, error: Exception) -> None:
-        """Count a failure, and log it now and then."""
+        """Count a failure, and log it at most once per ``_LOG_SECONDS``."""
         with self._changed:
             self._count(failures=1)
             counts = replace(self._counts, waiting=len(self._waiting))
         now = time.monotonic()
-        if now - self._problem_told < _LOG_SECONDS:
+        if now - self._last_logged < _LOG_SECONDS:
             return
-        self._problem_told = now
+        self._last_logged = now
         found = error
         if not isinstance(error, StoreError):
             found = as_store_error(error, self._options, f"arrivals to topic {self._topic}")
         _log.warning(
-            "%s (the dispatch goes on; %d queues' events wait, %d were dropped)",
+            "%s (the dispatch continues; %d events are waiting, %d were dropped)",
             found,
             counts.waiting,
             counts.dropped,
         )
 
 
-def _end(producer: Any) -> None:
-    """End a producer, if there is one."""
+def _close(producer: Any) -> None:
+    """Close a producer, if there is one; ignore failures."""
     if producer is not None:
         with suppress(Exception):
             producer.close(timeout=1)
 
 
 def arrivals_of(requests: DispatchRequests) -> list[Arrival]:
-    """Return the newest event of each queue that the requests touch, further queues included."""
+    """Return the newest event of each queue of the requests, multi-dispatch queues included."""
     is_stored = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
     rows = np.flatnonzero(is_stored)
     queue = np.concatenate([requests.queue[rows], requests.multi_queue])
@@ -265,7 +264,7 @@ def arrivals_of(requests: DispatchRequests) -> list[Arrival]:
 
 
 def _last_of_each(queue: NDArray[np.int32], count: int) -> NDArray[np.int64]:
-    """Return the last row of each queue, -1 for none."""
+    """Return the last row of each queue, -1 if it has none."""
     last = np.full(count, -1, np.int64)
     np.maximum.at(last, queue, np.arange(len(queue)))
     return last

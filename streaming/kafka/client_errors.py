@@ -1,8 +1,8 @@
-"""kafka-python's errors as ours, in one line each; and why a first contact failed.
+"""kafka-python's errors as one-line ``StoreError``s, and why a first connection failed.
 
-kafka-python says only that no broker was reached in time. Why is in its log, so that is listened
-to meanwhile: a refused connection, a name that is not found, a listener of another protocol.
-A broker that refuses credentials says so, or closes the connection before that can be read.
+kafka-python reports only that no broker was reached in time. The cause is in its log, which is
+captured meanwhile: connection refused, unknown host, a listener of another protocol. A broker that
+rejects credentials reports that, or closes the connection before the report can be read.
 """
 
 from __future__ import annotations
@@ -38,52 +38,52 @@ _SETTINGS = (
 )
 
 
-class _Listener(logging.Handler):
-    """Keeps the last cause that kafka-python wrote to its log."""
+class _CauseHandler(logging.Handler):
+    """Keeps the last cause of failure in kafka-python's log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.cause = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the cause that a line names."""
+        """Keep the cause in a log line, if any."""
         found = _CAUSE.search(record.getMessage())
         if found is not None and "Unable to bootstrap" not in found[1]:
             self.cause = _BACKOFF.sub("", found[1])
 
 
 @contextmanager
-def _listening() -> Iterator[_Listener]:
-    listener = _Listener()
-    _LOGGER.addHandler(listener)
+def _captured_cause() -> Iterator[_CauseHandler]:
+    handler = _CauseHandler()
+    _LOGGER.addHandler(handler)
     try:
-        yield listener
+        yield handler
     finally:
-        _LOGGER.removeHandler(listener)
+        _LOGGER.removeHandler(handler)
 
 
 def connect(options: ClientOptions, make: Callable[[], _Client]) -> _Client:
-    """Make a client, which contacts the cluster; a bounded wait.
+    """Create a client, which connects to the cluster within a bounded time.
 
-    Raises ConfigError for credentials and protocols that the cluster refuses, and for settings
-    that the client does; KafkaIOError where nothing is reached.
+    Raises ConfigError for credentials or a protocol that the cluster rejects and for settings that
+    the client rejects, KafkaIOError if no broker is reachable.
     """
-    with _listening() as listener:
+    with _captured_cause() as handler:
         try:
             return make()
         except errors.KafkaError as e:
             if not isinstance(e, errors.KafkaTimeoutError):
                 raise as_store_error(e, options) from e
-            raise _unreached(options, listener.cause) from e
-        except (ValueError, OSError, RuntimeError) as e:  # a setting, or a file that one names
-            raise ConfigError(f"Kafka's client does not take its options: {e}") from e
+            raise _unreachable(options, handler.cause) from e
+        except (ValueError, OSError, RuntimeError) as e:  # a setting, or a file named by one
+            raise ConfigError(f"Kafka's client rejected its options: {e}") from e
 
 
-def _unreached(options: ClientOptions, cause: str) -> StoreError:
+def _unreachable(options: ClientOptions, cause: str) -> StoreError:
     protocol = options.get("security_protocol")
     if "SaslAuthenticationFailed" in cause:
         return ConfigError(
-            f"Kafka at {options} refused the login: are sasl.mechanism, user name and password "
+            f"Kafka at {options} rejected the login: are sasl.mechanism, user name and password "
             f"right? ({cause.rpartition('SaslAuthenticationFailedError: ')[2]})"
         )
     if any(sign in cause for sign in _CLOSED):
@@ -96,32 +96,31 @@ def _unreached(options: ClientOptions, cause: str) -> StoreError:
         return ConfigError(text)
     if "SSL" in cause or "Sasl" in cause:
         return ConfigError(
-            f"Kafka at {options} does not speak as it is spoken to (security.protocol="
-            f"{protocol}): {cause}"
+            f"protocol mismatch with Kafka at {options} (security.protocol={protocol}): {cause}"
         )
     why = f": {cause}" if cause else ""
-    return KafkaIOError(f"no Kafka was reached at {options}{why}")
+    return KafkaIOError(f"Kafka is unreachable at {options}{why}")
 
 
 def as_store_error(error: BaseException, options: ClientOptions, what: str = "") -> StoreError:
-    """Return kafka-python's error as one of ours; ``what`` was being done."""
+    """Return kafka-python's error as a StoreError; ``what`` is the operation that failed."""
     if isinstance(error, StoreError):
         return error
     doing = f"{what}: " if what else ""
     cause = _root_cause(error)
     if isinstance(cause, _FENCED):
-        return MirrorInUseError(f"{doing}another mirror of that name runs, and has taken over")
+        return MirrorInUseError(f"{doing}another mirror of that name is running and has taken over")
     if isinstance(cause, _REFUSED):
-        return ConfigError(f"{doing}Kafka at {options} does not permit it: {_words(cause)}")
+        return ConfigError(f"{doing}Kafka at {options} denied access: {_words(cause)}")
     if isinstance(cause, _SETTINGS):
-        return ConfigError(f"{doing}Kafka at {options} does not take it: {_words(cause)}")
+        return ConfigError(f"{doing}Kafka at {options} rejected the request: {_words(cause)}")
     if isinstance(cause, errors.KafkaTimeoutError):
         return KafkaIOError(f"{doing}Kafka at {options} did not answer in time: {_words(cause)}")
     return KafkaIOError(f"{doing}Kafka at {options}: {_words(cause)}")
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """Return what an error that wraps another one is about."""
+    """Return the innermost Kafka error that an error wraps."""
     for part in error.args:
         if isinstance(part, errors.KafkaError):
             return _root_cause(part)
@@ -129,6 +128,6 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 def _words(error: BaseException) -> str:
-    """Return what an error says, without the whole request that some carry."""
+    """Return the text of an error, without the full request that some include."""
     text = str(error).partition(": Request '")[0].partition(" Request '")[0]
     return " ".join(text.split())[:300] or type(error).__name__

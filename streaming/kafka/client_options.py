@@ -1,8 +1,8 @@
 """Options of Kafka's clients: Kafka's names in, kafka-python's out.
 
-Names are Kafka's (``security.protocol``), with ``kafka.`` before them if one likes, as Spark's
-Kafka source has them. What kafka-python does not know, or what is not for a user to set, is refused
-by name, so that no setting is dropped without a word.
+Names are Kafka's (``security.protocol``), optionally prefixed with ``kafka.`` as for Spark's Kafka
+source. An option that kafka-python does not know, or that the user may not set, is refused by name:
+no setting is silently ignored.
 
 ==================================  ============================================================
 names of other clients              kafka-python's
@@ -35,7 +35,7 @@ from store.errors import ConfigError, StoreIOError, shown
 from store.io.file_system import read_small_file
 
 PREFIX = "kafka."
-# How long a first contact may take, in milliseconds.
+# The limit for a first connection, in milliseconds.
 BOOTSTRAP_TIMEOUT_MS = 10_000
 
 _OTHER_NAMES = {
@@ -58,11 +58,11 @@ _TEXTS = {
     "sasl_plain_password", "sasl_kerberos_name", "sasl_kerberos_domain_name", "ssl_cafile",
     "ssl_certfile", "ssl_keyfile", "ssl_crlfile", "ssl_password", "ssl_ciphers",
 }  # fmt: skip
-# Whatever a user says of these, exactly once or a one-line error would not hold any more.
-_OURS = {
+# Changing these would break exactly-once delivery or one-line errors.
+_FIXED = {
     "acks": "every message is acknowledged by all replicas",
-    "allow_auto_create_topics": "topics are made with --create-topics only",
-    "bootstrap_servers": "--kafka-bootstrap says it",
+    "allow_auto_create_topics": "topics are created only with --create-topics",
+    "bootstrap_servers": "--kafka-bootstrap sets it",
     "enable_idempotence": "it is always on",
     "retries": "delivery.timeout.ms bounds them",
     "transactional_id": "it follows from --name",
@@ -78,19 +78,19 @@ _PROPERTIES_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """Where a cluster is, and how its clients are set up (in kafka-python's names)."""
+    """The addresses of a cluster, and its clients' settings by kafka-python's names."""
 
     bootstrap: tuple[str, ...]
     settings: Mapping[str, Any]
 
     def of(self, client: Any, **more: Any) -> dict[str, Any]:
-        """Return the arguments for one kind of client: those settings that it knows."""
+        """Return the arguments for a class of client: the settings that it knows."""
         known = {k: v for k, v in self.settings.items() if k in client.DEFAULT_CONFIG}
         bootstrap = {"bootstrap_servers": list(self.bootstrap)}
         return {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS, **known, **bootstrap, **more}
 
     def get(self, name: str) -> Any:
-        """Return a setting as it holds, kafka-python's default where none was given."""
+        """Return the effective value of a setting: kafka-python's default if it was not given."""
         return self.settings.get(name, KafkaProducer.DEFAULT_CONFIG[name])
 
     def __str__(self) -> str:
@@ -100,14 +100,14 @@ class ClientOptions:
 def client_options(
     bootstrap: str, properties: Mapping[str, str], defaults: Mapping[str, Any] | None = None
 ) -> ClientOptions:
-    """Check addresses (``H:P,…``) and properties. Raises ConfigError naming what is wrong."""
+    """Parse addresses (``H:P,…``) and properties. Raises ConfigError, which names the culprit."""
     addresses = tuple(part.strip() for part in bootstrap.split(",") if part.strip())
     for address in addresses:
         match = _HOST_PORT.fullmatch(address)
         if match is None or not 0 < int(match[1]) <= _PORT_MAX:
             raise ConfigError(f"Kafka's address {shown(address)} is not HOST:PORT")
     if not addresses:
-        raise ConfigError("no address of Kafka was given: HOST:PORT, several between commas")
+        raise ConfigError("no Kafka address was given: HOST:PORT, or several separated by commas")
     settings = dict(defaults or {})
     for name, value in properties.items():
         settings |= _setting(name, value)
@@ -117,7 +117,7 @@ def client_options(
 
 
 def _check_file(name: str, value: str) -> None:
-    """Raise StoreIOError for a file that OpenSSL must not open; one that is missing it names."""
+    """Raise StoreIOError for a file that OpenSSL must not open; a missing one it reports itself."""
     try:
         read_small_file(value)
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def _check_file(name: str, value: str) -> None:
 
 
 def read_properties(path: Path | None, pairs: Iterable[str]) -> dict[str, str]:
-    """Return the properties of a file, and ``KEY=VALUE`` pairs, which win over it.
+    """Return the properties of a file and of ``KEY=VALUE`` pairs, which take precedence.
 
     Raises ConfigError for a pair or file that does not parse, StoreIOError.
     """
@@ -139,7 +139,7 @@ def read_properties(path: Path | None, pairs: Iterable[str]) -> dict[str, str]:
         except OSError as e:
             raise StoreIOError("read", path, e) from e
         except ValueError as e:
-            raise ConfigError(f"{path} is no properties file: {e}") from e
+            raise ConfigError(f"{path} is not a properties file: {e}") from e
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
@@ -149,30 +149,32 @@ def read_properties(path: Path | None, pairs: Iterable[str]) -> dict[str, str]:
 
 
 def _setting(name: str, text: str) -> dict[str, Any]:
-    """Return what one property sets."""
+    """Return the settings of one property."""
     plain = name.removeprefix(PREFIX)
     if plain == _JAAS:
         return _login(name, text)
     if plain == _HOSTNAME_CHECK:
         if text not in ("", "https"):
-            raise ConfigError(f"Kafka option {name} = {shown(text)}: 'https' or nothing is known")
+            raise ConfigError(
+                f"Kafka option {name} = {shown(text)}: only 'https' or an empty value is supported"
+            )
         return {"ssl_check_hostname": bool(text)}
     if plain in _PEM_ONLY:
         if text.upper() != "PEM":
-            raise ConfigError(f"Kafka option {name} = {shown(text)}: only PEM files are read here")
+            raise ConfigError(f"Kafka option {name} = {shown(text)}: only PEM files are supported")
         return {}
-    ours = _OTHER_NAMES.get(plain, plain.replace(".", "_"))
-    if ours in _OURS:
-        raise ConfigError(f"Kafka option {name} cannot be set: {_OURS[ours]}")
-    return {ours: _value(name, ours, text)}
+    setting = _OTHER_NAMES.get(plain, plain.replace(".", "_"))
+    if setting in _FIXED:
+        raise ConfigError(f"Kafka option {name} cannot be set: {_FIXED[setting]}")
+    return {setting: _value(name, setting, text)}
 
 
-def _value(name: str, ours: str, text: str) -> Any:
-    """Return a setting's value, as kafka-python's own default tells its kind."""
-    if ours in _TEXTS:
+def _value(name: str, setting: str, text: str) -> Any:
+    """Parse a setting's value; kafka-python's default determines its type."""
+    if setting in _TEXTS:
         return text
-    default = KafkaProducer.DEFAULT_CONFIG.get(ours)
-    if ours in _INTEGERS or type(default) in (int, float):
+    default = KafkaProducer.DEFAULT_CONFIG.get(setting)
+    if setting in _INTEGERS or type(default) in (int, float):
         if not re.fullmatch("[0-9]{1,18}", text):
             raise ConfigError(f"Kafka option {name} = {shown(text)} is not a number")
         return int(text)
@@ -182,17 +184,17 @@ def _value(name: str, ours: str, text: str) -> Any:
         return text.lower() == "true"
     if isinstance(default, str):
         return text
-    raise ConfigError(f"Kafka option {name} is not known here")
+    raise ConfigError(f"Kafka option {name} is not supported")
 
 
 def _login(name: str, text: str) -> dict[str, Any]:
-    """Return user name and password of a JAAS line; the password is in no message."""
+    """Return user name and password from a JAAS line; no message contains the password."""
     match = _LOGIN.fullmatch(text)
     if match is None:
-        raise ConfigError(f"Kafka option {name} is no line of a JAAS configuration")
+        raise ConfigError(f"Kafka option {name} is not a line of a JAAS configuration")
     module = match["module"].rpartition(".")[2]
     if module not in _USER_MODULES:
-        raise ConfigError(f"Kafka option {name}: of {module} nothing is known here")
+        raise ConfigError(f"Kafka option {name}: login module {module} is not supported")
     values = {}
     for option in _LOGIN_OPTION.finditer(match["options"]):
         quoted = option[2] if option[2] is not None else option[3]

@@ -1,7 +1,7 @@
-"""What is asked of a Kafka cluster: which topics there are, their partitions and limits.
+"""The administrative client of a Kafka cluster: topics, their partitions and limits.
 
-Asking Kafka for one topic by name may make it, so all are listed: nothing here makes a topic but
-``create``.
+Requesting the metadata of one topic may auto-create it, so all topics are listed: only ``create``
+creates a topic.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from store.errors import ConfigError
 from streaming.kafka.client_errors import as_store_error, connect
 from streaming.kafka.client_options import ClientOptions
 
-# What Kafka takes where nobody says otherwise: message.max.bytes.
+# Kafka's default of message.max.bytes.
 MESSAGE_BYTES_MAX = 1_048_588
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """Settings of a Kafka topic that matter to who writes to it."""
+    """Settings of a Kafka topic that matter to a producer."""
 
     message_bytes_max: int
-    cleanup_policy: str  # "" where it may not be read
+    cleanup_policy: str  # "" if reading it is not permitted
 
 
 class Cluster:
@@ -38,13 +38,13 @@ class Cluster:
         self._partitions: dict[str, int] = {}
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has, 0 if there is none of that name."""
+        """Return how many partitions a topic has, 0 if it does not exist."""
         if topic not in self._partitions:
             self.refresh()
         return self._partitions.get(topic, 0)
 
     def refresh(self) -> None:
-        """List the topics anew."""
+        """List the topics again."""
         try:
             found = self._admin.describe_topics()
         except errors.KafkaError as e:
@@ -52,9 +52,9 @@ class Cluster:
         self._partitions = {t["name"]: len(t["partitions"]) for t in found if not t["error_code"]}
 
     def create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
-        """Create a topic, with the cluster's replication; it may have been made meanwhile.
+        """Create a topic with the cluster's replication factor, unless it exists by now.
 
-        Raises ConfigError where Kafka refuses it.
+        Raises ConfigError if Kafka refuses.
         """
         wanted = {"num_partitions": partitions, "configs": dict(settings)}
         try:
@@ -66,13 +66,13 @@ class Cluster:
         except errors.KafkaError as e:
             reason = type(e).__name__.removesuffix("Error")
             raise ConfigError(
-                f"Kafka at {self._options} does not make the topic {topic} with {partitions} "
+                f"Kafka at {self._options} refused to create topic {topic} with {partitions} "
                 f"partitions{_shown(settings)}: {reason}"
             ) from e
         self.refresh()
 
     def limits(self, topic: str) -> TopicLimits:
-        """Return a topic's limits; Kafka's defaults where they may not be read."""
+        """Return a topic's limits, or Kafka's defaults if reading them is not permitted."""
         names = ["max.message.bytes", "cleanup.policy"]
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, names)
         try:
@@ -85,7 +85,7 @@ class Cluster:
             return TopicLimits(MESSAGE_BYTES_MAX, "")
 
     def close(self) -> None:
-        """End it."""
+        """Close the client."""
         self._admin.close()
 
 

@@ -1,7 +1,7 @@
-"""The sink of the mirror: messages and the offset behind them in one transaction of their Kafka.
+"""The sink of the mirror: messages and the offset after them, in one Kafka transaction.
 
-A micro-batch is one transaction or several, each with its own position: a transaction may not take
-longer than Kafka lets it be open. What Kafka has committed is the truth; nothing is kept here.
+A micro-batch is one or more transactions, each with its own position, because a transaction must
+not exceed Kafka's timeout. What Kafka has committed is authoritative; no state is kept locally.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _log = logging.getLogger(__name__)
 
 _ENCODERS = 2
 _RECONNECT_SECONDS = 1.0
-_FAILURES_MAX = 2  # at one offset
-_TIMEOUT_PART = 4  # a transaction is committed after this part of the time Kafka gives it
+_FAILURES_MAX = 2  # consecutive failures at the same offset
+_TIMEOUT_PART = 4  # a transaction is committed after this fraction (1/4) of its timeout
 CHANGED_HINT = (
-    "what was mirrored cannot be taken back; to go on say where: --force-position with "
+    "mirrored messages cannot be taken back; to continue, set the position: --force-position with "
     "--from-offset or --from-time"
 )
 _TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
@@ -63,21 +63,30 @@ class MirrorSettings:
     request_bytes_max: int
     transaction_bytes: int
     fail_on_data_loss: bool
-    wait_seconds: float  # how long a Kafka that went away is waited for
+    wait_seconds: float  # how long to wait for an unavailable Kafka
     is_clean: Callable[[], bool]  # whether the log was closed cleanly
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorLink:
-    """Where a mirror writes to; ``connect`` makes a producer and reads the position anew."""
+    """What a mirror writes through; ``connect`` creates a producer and reads the position."""
 
     connect: Callable[[], tuple[TransactionalProducer, Position | None]]
     router: Router
     encoder: Encoder
 
 
+@dataclass(frozen=True, slots=True)
+class MirrorStart:
+    """Where a mirror starts: its producer, the position to resume from, and Kafka's own."""
+
+    producer: TransactionalProducer
+    position: Position
+    committed: Position | None  # None: Kafka holds none under this name
+
+
 class MirrorSink(BatchSink):
-    """Applies micro-batches: what is applied is committed."""
+    """Applies micro-batches; each is committed when it has been applied."""
 
     name = "mirror"
 
@@ -85,31 +94,32 @@ class MirrorSink(BatchSink):
         self,
         log: CommitLog,
         link: MirrorLink,
-        terms: MirrorSettings,
-        begun: tuple[TransactionalProducer, Position, Position | None],
+        settings: MirrorSettings,
+        start: MirrorStart,
     ) -> None:
-        """Go on at a position; the third of ``begun`` is what Kafka held, None for nothing."""
+        """Resume from the position of ``start``."""
         super().__init__()
-        self._producer, position, self._committed = begun
+        position = start.position
+        self._producer, self._committed = start.producer, start.committed
         self.position = position
-        self._may_be = position  # what Kafka holds if the commit that failed last has been done
+        self._may_be = position  # what Kafka holds if the last failed commit took effect
         self.lost: list[Damage] = []
         self.counts = SinkCounts(reput_from_offset=position.commit_log_offset)
         self._log = log
         self._link = link
-        self._terms = terms
+        self._settings = settings
         self._closing = threading.Event()
-        self._bytes = 0  # of log, in the open transaction
+        self._bytes = 0  # of log in the open transaction
         self._messages = 0
         self._lost_to = position.lost_to
         self._pool = ThreadPoolExecutor(_ENCODERS, "reput-mirror")
 
     def stop_waiting(self) -> None:
-        """Wait no more for a Kafka that is away."""
+        """Stop waiting for an unavailable Kafka."""
         self._closing.set()
 
     def _end(self) -> None:
-        """End the producer."""
+        """Close the producer and the router."""
         self._pool.shutdown()
         self._producer.close()
         self._link.router.close()
@@ -122,7 +132,7 @@ class MirrorSink(BatchSink):
             requests, lost, damage = take_following(stretches, at, self._may_skip)
             end = max([at, *(part.end for part in requests), *(gap.end for gap in lost)])
             for gap in lost:
-                if gap.end > self._lost_to:  # not seen before what failed was tried
+                if gap.end > self._lost_to:  # not yet counted by a failed attempt
                     self.lost.append(gap)
                     self._lost_to = gap.end
             if end == at:
@@ -132,7 +142,7 @@ class MirrorSink(BatchSink):
             except KafkaIOError as e:
                 failures = failures + 1 if failed_at == self.position.commit_log_offset else 1
                 failed_at = self.position.commit_log_offset
-                if failures > _FAILURES_MAX:  # it is not that Kafka was away
+                if failures > _FAILURES_MAX:  # the cause is not an outage
                     raise
                 self._reconnect(e)
                 continue
@@ -142,15 +152,15 @@ class MirrorSink(BatchSink):
             raise damage.error()
 
     def _reconnect(self, failure: KafkaIOError) -> None:
-        """Begin anew with what Kafka has committed. Raises the failure when time is up.
+        """Resume from what Kafka has committed. Raises the failure after ``wait_seconds``.
 
-        Raises StoppedError if a stop ends the wait before that.
+        Raises StoppedError if a stop ends the wait first.
 
-        kafka-python does not always find back to a broker that was restarted: it may lose a
-        request on the way. A new producer and the position in Kafka leave nothing to chance.
+        kafka-python does not always reconnect to a restarted broker: it may lose a request in
+        flight. A new producer and the position in Kafka do not depend on its state.
         """
-        _log.warning("%s (trying again for %.0f s)", failure, self._terms.wait_seconds)
-        deadline = time.monotonic() + self._terms.wait_seconds
+        _log.warning("%s (retrying for %.0f s)", failure, self._settings.wait_seconds)
+        deadline = time.monotonic() + self._settings.wait_seconds
         self._producer.close()
         while time.monotonic() < deadline and not self._closing.is_set():
             try:
@@ -161,13 +171,14 @@ class MirrorSink(BatchSink):
             if found is not None and found == self._may_be:
                 self._count(found)
             elif found != self._committed:
+                offset = found.commit_log_offset if found is not None else None
                 raise MirrorInUseError(
-                    f"another mirror of the name {self._terms.name!r} has been at work: it is at "
-                    f"offset {found.commit_log_offset if found is not None else None}"
+                    f"another mirror of the name {self._settings.name!r} has written: its position "
+                    f"is offset {offset}"
                 )
             return
         if self._closing.is_set() and time.monotonic() < deadline:
-            raise StoppedError(f"stopped while Kafka was away: {failure}") from failure
+            raise StoppedError(f"stopped while Kafka was unavailable: {failure}") from failure
         raise failure
 
     def _check_log(self) -> None:
@@ -178,10 +189,10 @@ class MirrorSink(BatchSink):
     def _may_skip(self, offset: int) -> bool:
         last = self._log.last_file()
         is_last = last is not None and offset >= last.base
-        return not self._terms.fail_on_data_loss and (not is_last or self._terms.is_clean())
+        return not self._settings.fail_on_data_loss and (not is_last or self._settings.is_clean())
 
     def _transact(self, requests: list[DispatchRequests], end: int) -> None:
-        """Write requests and commit, now and then and at the end."""
+        """Write requests; commit whenever a transaction is full, and at the end."""
         began = time.monotonic()
         producer, last = self._producer, None
         try:
@@ -190,7 +201,7 @@ class MirrorSink(BatchSink):
                     batches = made.result()
                     self._check_sizes(batches)
                 except StoreError:
-                    if producer.is_open:  # all before it is good
+                    if producer.is_open:  # what precedes it is good
                         self._commit(part.begin, last)
                     raise
                 if not producer.is_open:
@@ -199,7 +210,7 @@ class MirrorSink(BatchSink):
                 self._bytes += part.end - part.begin
                 self._messages += sum(batch.count for batch in batches)
                 last = part if len(part) else last
-                if self._is_enough():
+                if self._is_full():
                     self._commit(part.end, last)
             if self.position.commit_log_offset < end:
                 self._commit(end, last)
@@ -214,14 +225,14 @@ class MirrorSink(BatchSink):
             spent = self.counts.apply_seconds + time.monotonic() - began
             self.counts = replace(self.counts, apply_seconds=spent)
 
-    def _is_enough(self) -> bool:
+    def _is_full(self) -> bool:
         producer = self._producer
         is_late = producer.seconds_open > producer.timeout_seconds / _TIMEOUT_PART
-        return is_late or self._bytes >= self._terms.transaction_bytes
+        return is_late or self._bytes >= self._settings.transaction_bytes
 
     def _commit(self, end: int, last: DispatchRequests | None) -> None:
         """Write the position and commit; ``last`` holds the last record before it."""
-        producer, terms = self._producer, self._terms
+        producer, settings = self._producer, self._settings
         if not producer.is_open:
             producer.begin()
         producer.flush()
@@ -235,12 +246,14 @@ class MirrorSink(BatchSink):
             lost_to=self._lost_to,
             messages=self.position.messages + self._messages,
         )
-        producer.send_record(terms.position_topic, terms.name.encode(), encode_position(position))
+        producer.send_record(
+            settings.position_topic, settings.name.encode(), encode_position(position)
+        )
         producer.commit()
         self._count(position)
 
     def _count(self, position: Position) -> None:
-        """Note what has been committed."""
+        """Update counts and position to what has been committed."""
         last = position.last_record
         self.counts = replace(
             self.counts,
@@ -255,7 +268,7 @@ class MirrorSink(BatchSink):
     def _encoded(
         self, requests: list[DispatchRequests]
     ) -> Iterator[tuple[DispatchRequests, Future[list[RecordBatch]]]]:
-        """Encode ahead of what is written, in order; a failure is raised by the result."""
+        """Encode ahead of the writes, in order; a result raises its failure."""
         ahead: deque[tuple[DispatchRequests, Future[list[RecordBatch]]]] = deque()
         for part in requests:
             ahead.append((part, self._encode(part)))
@@ -277,7 +290,7 @@ class MirrorSink(BatchSink):
             failed.set_exception(e)
             return failed
         limits = [self._link.router.message_bytes_max[r.kafka_topic] for r in routes.values()]
-        limits.append(self._terms.request_bytes_max - REQUEST_OVERHEAD)
+        limits.append(self._settings.request_bytes_max - REQUEST_OVERHEAD)
         encoder = self._link.encoder
         most = min([encoder.batch_bytes, *(limit - BATCH_HEADER_SIZE for limit in limits)])
         encode = replace(encoder, batch_bytes=most).encode
@@ -300,15 +313,15 @@ class MirrorSink(BatchSink):
         return found
 
     def _check_sizes(self, batches: list[RecordBatch]) -> None:
-        """Raise ConfigError for a message that Kafka, or its client, would not take."""
+        """Raise ConfigError for a message that Kafka or its client would reject as too large."""
         for batch in batches:
             size = BATCH_HEADER_SIZE + len(batch.records)
-            taken = self._link.router.message_bytes_max.get(batch.topic, size)
-            if size > taken:
-                raise self._too_large(batch, f"max.message.bytes of the topic is {taken}")
-            if size + REQUEST_OVERHEAD > self._terms.request_bytes_max:
-                most = self._terms.request_bytes_max
-                raise self._too_large(batch, f"max.request.size of the client is {most}")
+            limit = self._link.router.message_bytes_max.get(batch.topic, size)
+            if size > limit:
+                raise self._too_large(batch, f"max.message.bytes of the topic is {limit}")
+            if size + REQUEST_OVERHEAD > self._settings.request_bytes_max:
+                limit = self._settings.request_bytes_max
+                raise self._too_large(batch, f"max.request.size of the client is {limit}")
 
     def _too_large(self, batch: RecordBatch, why: str) -> ConfigError:
         offset = batch.largest_offset
@@ -322,7 +335,7 @@ class MirrorSink(BatchSink):
     def _refused(self, refused: BatchRefusedError) -> StoreError:
         batch = refused.batch
         if isinstance(refused.cause, _TOO_LARGE):
-            return self._too_large(batch, "which is more than Kafka takes (message.max.bytes)")
+            return self._too_large(batch, "which exceeds Kafka's limit (message.max.bytes)")
         what = (
             f"writing {batch.count} messages from offset {batch.first_offset} of "
             f"{self._log.path_of(batch.first_offset)} on to partition {batch.partition} of topic "
@@ -330,10 +343,10 @@ class MirrorSink(BatchSink):
         )
         return self._producer.explain(refused.cause, what)
 
-    def _give_up(self, why: BaseException) -> None:
-        """Abort what is open; what that does not end, the next producer of the name does."""
+    def _give_up(self, cause: BaseException) -> None:
+        """Abort the open transaction; if that fails, the next producer of the name ends it."""
         self._bytes, self._messages = 0, 0
-        if not isinstance(why, KafkaIOError):
+        if not isinstance(cause, KafkaIOError):
             with suppress(StoreError):
                 self._producer.abort()
 
@@ -341,7 +354,7 @@ class MirrorSink(BatchSink):
 def check_position(log: CommitLog, position: Position) -> None:
     """Raise DamageError if the log no longer holds the record mirrored last.
 
-    A log whose files up to there have expired proves nothing and passes.
+    If the log files up to there have expired, the check is inconclusive and passes.
     """
     last = position.last_record
     if last is None:

@@ -1,16 +1,16 @@
-"""How far a mirror is: a record in a compacted topic of the Kafka it writes to.
+"""The position of a mirror: a record in a compacted topic of the Kafka it writes to.
 
-The record is written in the transaction of the messages it counts, so it is there if and only if
-they are. Its key is the mirror's name, its value JSON:
+The record is written in the same transaction as the messages it covers, so it is committed if and
+only if they are. Its key is the mirror's name, its value JSON:
 
 ==================  ==============================================================================
 field               meaning
 ==================  ==============================================================================
 version             1
-commit_log_offset   physical offset up to which the log has been mirrored: where to go on
+commit_log_offset   physical offset up to which the log has been mirrored: where to resume
 last_record         fingerprint of the last record before it (``store.root.progress``), or null
 lost_to             end of the last range of the log that was skipped as lost, 0 for none
-store               the STORE it was mirrored from, as it was called
+store               the STORE it was mirrored from, as it was named
 messages            how many messages have been mirrored under this name
 ==================  ==============================================================================
 """
@@ -35,7 +35,7 @@ from streaming.kafka.cluster import Cluster
 
 POSITION_TOPIC = "reput-mirror-offsets"
 VERSION = 1
-# Small segments, so that a start reads little: only closed ones are compacted.
+# Small segments, so that a start reads little: Kafka compacts only closed segments.
 _SETTINGS = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 * 1024 * 1024),
@@ -47,7 +47,7 @@ _DIGEST_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a mirror is; offsets are physical ones of the log."""
+    """A mirror's position; offsets are physical offsets in the log."""
 
     commit_log_offset: int
     last_record: Fingerprint | None = None
@@ -57,19 +57,19 @@ class Position:
 
 
 def default_name(store_root: Path, prefix: str) -> str:
-    """Return the name of the mirror of a store under a prefix: the same at each start."""
+    """Return the default name of a store's mirror under a prefix; stable across starts."""
     path = str(store_root.resolve())
     digest = hashlib.sha256(f"{path}\0{prefix}".encode()).hexdigest()[:_DIGEST_DIGITS]
     return f"{store_root.resolve().name}-{digest}"
 
 
 def encode_position(position: Position) -> bytes:
-    """Encode."""
+    """Encode as JSON."""
     return json.dumps({"version": VERSION, **asdict(position)}, sort_keys=True).encode()
 
 
 def decode_position(value: bytes, name: str) -> Position:
-    """Decode. Raises ConfigError for what no mirror of this release wrote."""
+    """Decode a position. Raises ConfigError for one that this release did not write."""
     try:
         values: dict[str, Any] = dict(json.loads(value))
         version = values.pop("version")
@@ -85,22 +85,22 @@ def decode_position(value: bytes, name: str) -> Position:
 
 
 def ensure_position_topic(cluster: Cluster, topic: str) -> None:
-    """Make the topic if it is not there. Raises ConfigError if it forgets what it holds."""
+    """Create the topic if it is missing. Raises ConfigError if it would delete positions."""
     if not cluster.partitions(topic):
         cluster.create(topic, 1, _SETTINGS)
     policy = cluster.limits(topic).cleanup_policy
     if policy and policy != "compact":
         raise ConfigError(
-            f"topic {topic} has cleanup.policy={policy}: positions in it would be forgotten; set "
+            f"topic {topic} has cleanup.policy={policy}: its positions would be deleted; set "
             "it to compact, or name another topic (--position-topic)"
         )
 
 
 def read_position(options: ClientOptions, topic: str, name: str) -> Position | None:
-    """Return the position that was committed last under a name, None for a new name.
+    """Return the last position committed under a name, None for a new name.
 
-    To be called when no transaction of that name is open. Those of other names may be: what
-    lies behind them is waited for, as long as Kafka lets a transaction be open.
+    The caller ensures that no transaction of that name is open. If one of another name is open,
+    wait for the records after it, up to Kafka's transaction timeout.
     Raises ConfigError, KafkaIOError.
     """
     seconds = options.get("transaction_timeout_ms") / 1000 + 30
@@ -128,7 +128,7 @@ def _consumer(options: ClientOptions, isolation: str) -> KafkaConsumer:
 
 
 def _ends(options: ClientOptions, topic: str) -> dict[TopicPartition, int]:
-    """Return where the topic's partitions end, open transactions included."""
+    """Return the end offsets of the topic's partitions, open transactions included."""
     consumer = _consumer(options, "read_uncommitted")
     try:
         numbers = consumer.partitions_for_topic(topic) or {0}

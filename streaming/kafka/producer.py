@@ -1,14 +1,14 @@
-"""One transactional producer that takes record batches whole.
+"""A transactional producer that sends complete record batches.
 
-kafka-python's ``send`` takes one message and writes its record in Python: some 27,000 a second on
-the machine where ``python -m bench mirror`` was measured first. Here the records are ready, so each
-batch goes into the producer's own queue as if ``send`` had filled it: order, numbers, retries,
-fencing and transactions are kafka-python's. This is the one module that knows what is inside
-``KafkaProducer``; the release is pinned for it, and ``check_inside`` says at the start if another
-one is there.
+kafka-python's ``send`` takes one message and encodes its record in Python: about 27,000 per second
+on the machine where ``python -m bench mirror`` was first measured. Here the records are already
+encoded, so each batch goes into the producer's own queue as if ``send`` had filled it: order,
+sequence numbers, retries, fencing and transactions remain kafka-python's. Only this module depends
+on the internals of ``KafkaProducer``; the release is pinned for it, and ``check_inside`` reports at
+the start if another one is installed.
 
-Every wait is bounded. A batch that was not acknowledged in time leaves kafka-python's transaction
-as it is, and a commit would go through without it: so each one is asked for its outcome first.
+Every wait is bounded. A batch that was not acknowledged in time does not fail kafka-python's
+transaction, and a commit would succeed without it: so the outcome of each batch is checked first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streaming.kafka.record_batches import CODECS, RecordBatch
 
 BATCH_HEADER_SIZE = DefaultRecordBatchBuilder.HEADER_STRUCT.size
 _MAGIC = 2
-# A request holds more than its batches: names, ids, lengths.
+# What a request contains besides its batches: names, ids, lengths.
 REQUEST_OVERHEAD = 1024
 _CLOSE_SECONDS = 5.0
 _INSIDE: tuple[tuple[type, tuple[str, ...]], ...] = (
@@ -46,7 +46,7 @@ _INSIDE: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 
 def check_inside() -> None:
-    """Raise ConfigError if the installed kafka-python is not made as this module expects."""
+    """Raise ConfigError if the installed kafka-python lacks internals that this module uses."""
     for kind, names in _INSIDE:
         for name in names:
             if not hasattr(kind, name):
@@ -57,13 +57,13 @@ def check_inside() -> None:
 
 
 class _Builder(DefaultRecordBatchBuilder):  # type: ignore[misc]  # published without types
-    """A batch whose records are written and compressed: what it lacks is its header."""
+    """Builds a batch whose records are already encoded and compressed; only adds the header."""
 
     def __init__(self, batch: RecordBatch, codec: int) -> None:
         super().__init__(
             magic=_MAGIC,
             compression_type=codec,
-            is_transactional=False,  # set with the producer's state, when it is sent
+            is_transactional=False,  # set with the producer's state when the batch is sent
             producer_id=-1,
             producer_epoch=-1,
             base_sequence=-1,
@@ -77,14 +77,14 @@ class _Builder(DefaultRecordBatchBuilder):  # type: ignore[misc]  # published wi
         self._is_compressed = batch.is_compressed
 
     def append(self, *_args: Any, **_more: Any) -> None:
-        """Take no further record."""
+        """Ignore further records: the batch is complete."""
 
     def _maybe_compress(self) -> bool:
         return self._is_compressed
 
 
 class _Batch(ProducerBatch):  # type: ignore[misc]  # published without types
-    """A batch in the producer's queue. It is never split: nobody would hear of its parts."""
+    """A batch in the producer's queue. It is never split: nothing would track its parts."""
 
     def __init__(self, batch: RecordBatch, codec: int) -> None:
         records = MemoryRecordsBuilder(_MAGIC, codec, 0, offset=batch.count)
@@ -94,18 +94,18 @@ class _Batch(ProducerBatch):  # type: ignore[misc]  # published without types
 
     @property
     def record_count(self) -> int:
-        """Return how many records there are; 1 while the sender asks if it could be split."""
+        """Return the number of records; 1 while the sender checks if the batch can be split."""
         count: int = self.records.next_offset()
         return count if self.final_state is not None else 1
 
     def error(self) -> BaseException | None:
-        """Return why it was not written; to be asked when it is done."""
+        """Return why it was not written; valid once it is done."""
         exceptions = self.produce_future.value[2]
         return None if exceptions is None else exceptions(0)
 
 
 class BatchRefusedError(Exception):
-    """Kafka did not take a batch; ``cause`` is kafka-python's error."""
+    """Kafka rejected a batch; ``cause`` is kafka-python's error."""
 
     def __init__(self, batch: RecordBatch, cause: BaseException) -> None:
         super().__init__(str(cause))
@@ -114,9 +114,9 @@ class BatchRefusedError(Exception):
 
 
 class TransactionalProducer:
-    """A producer under a transactional id; being made ends what another one left open.
+    """A producer with a transactional id; creating it ends one left open.
 
-    ``key_values`` are single records, such as the position: they are written last.
+    Single records, such as the position, are written last.
     Raises ConfigError, KafkaIOError, MirrorInUseError.
     """
 
@@ -137,7 +137,7 @@ class TransactionalProducer:
             self._producer.init_transactions()
         except errors.KafkaError as e:
             self.close()
-            raise as_store_error(e, options, "beginning to write") from e
+            raise as_store_error(e, options, "starting to write") from e
 
     @property
     def seconds_open(self) -> float:
@@ -146,7 +146,7 @@ class TransactionalProducer:
 
     @property
     def timeout_seconds(self) -> float:
-        """After how long Kafka gives a transaction up."""
+        """Kafka's transaction timeout, in seconds."""
         return self._timeout_seconds
 
     def begin(self) -> None:
@@ -155,7 +155,7 @@ class TransactionalProducer:
         self._began, self.is_open = time.monotonic(), True
 
     def send(self, batches: Iterable[RecordBatch]) -> None:
-        """Queue batches, in this order a partition; their topics exist."""
+        """Queue batches, in this order per partition; their topics must exist."""
         queue, manager = self._producer._accumulator, self._producer._transaction_manager
         for source in batches:
             self._producer.partitions_for(source.topic)
@@ -169,7 +169,7 @@ class TransactionalProducer:
         self._producer._sender.wakeup()
 
     def flush(self) -> None:
-        """Wait until Kafka has all batches of the transaction.
+        """Wait until Kafka has acknowledged all batches of the transaction.
 
         Raises BatchRefusedError, KafkaIOError.
         """
@@ -177,7 +177,7 @@ class TransactionalProducer:
         for batch in self._pending:
             if not batch.produce_future.wait(max(deadline - time.monotonic(), 0)):
                 raise KafkaIOError(
-                    f"Kafka at {self._options} did not take what was written within "
+                    f"Kafka at {self._options} did not acknowledge a batch within "
                     f"{self._wait_seconds:.0f} s (delivery.timeout.ms)"
                 )
             cause = batch.error()
@@ -186,7 +186,7 @@ class TransactionalProducer:
         self._pending.clear()
 
     def send_record(self, topic: str, key: bytes, value: bytes) -> None:
-        """Write one record and wait for it."""
+        """Write one record and wait for its acknowledgement."""
 
         def send() -> None:
             self._producer.send(topic, value, key).get(self._wait_seconds)
@@ -194,30 +194,30 @@ class TransactionalProducer:
         self._try(send, f"writing to {topic}")
 
     def commit(self) -> None:
-        """Commit; returns when it has been, within bounds.
+        """Commit, and wait for it within bounds.
 
-        Where this raises, it may have been committed all the same: read the position again.
+        If this raises, the transaction may still have been committed: read the position again.
         """
         self._end(self._producer._transaction_manager.begin_commit, "committing")
 
     def abort(self) -> None:
-        """Abort, as far as that is possible: what is left open is ended by the next producer."""
+        """Abort if possible; otherwise the next producer ends the transaction."""
         self._pending.clear()
         if self.is_open:
             self._end(self._producer._transaction_manager.begin_abort, "aborting")
 
     def close(self) -> None:
-        """Give it up within bounds."""
+        """Close the producer within bounds."""
         try:
             self._producer.close(timeout=_CLOSE_SECONDS)
         except errors.KafkaError:
-            pass  # what was not committed is aborted by whoever comes next
+            pass  # the next producer aborts what was not committed
         finally:
             if self._producer._sender.is_alive():
                 self._producer._sender.force_close()
 
     def explain(self, error: BaseException, what: str) -> StoreError:
-        """Return an error of a transaction as ours."""
+        """Return an error of a transaction as a StoreError."""
         found = as_store_error(error, self._options, what)
         if self.seconds_open > self._timeout_seconds:
             return KafkaIOError(

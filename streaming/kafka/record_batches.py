@@ -1,6 +1,6 @@
-"""The messages of a stretch of the log as Kafka's record batches, by partition; pure but for maps.
+"""The messages of a stretch of the log as Kafka record batches, by partition; pure but for maps.
 
-What a batch lacks is its header, which only the producer knows: who sends it, and its number.
+A batch lacks its header, which only the producer can write: producer id and sequence number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS = ("body", "properties", "born_host", "born_timestamp", "queue_id")
 _MICROSECONDS = 1000
 
 
-# Name -> (its number in a batch's attributes, how it is done).
+# Name -> (codec id in a batch's attributes, compress function).
 CODECS: Mapping[str, tuple[int, Compress | None]] = MappingProxyType(
     {
         "none": (0, None),
@@ -43,7 +43,7 @@ CODECS: Mapping[str, tuple[int, Compress | None]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a RocketMQ topic goes; ``queues`` is -1 where nobody knows how many it has."""
+    """The target of a RocketMQ topic; ``queues`` is -1 if their number is unknown."""
 
     kafka_topic: str
     partitions: int
@@ -52,23 +52,23 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Records of one partition; offsets are physical ones of the commit log."""
+    """Records of one partition; offsets are physical offsets in the commit log."""
 
     topic: str
     partition: int
     count: int
     base_timestamp: int
     max_timestamp: int
-    records: bytes  # as they are sent, maybe compressed
+    records: bytes  # as sent, possibly compressed
     is_compressed: bool
     first_offset: int
-    largest_offset: int  # where the largest message lies
-    largest_size: int  # of its record, not compressed
+    largest_offset: int  # of the largest message
+    largest_size: int  # of its record, before compression
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Makes record batches of at most ``batch_bytes`` (before compression)."""
+    """Builds record batches of at most ``batch_bytes`` (before compression)."""
 
     config: StoreConfig
     batch_bytes: int
@@ -81,9 +81,9 @@ class Encoder:
         routes: Mapping[str, Route],
         file: tuple[NDArray[np.uint8], int, str],
     ) -> list[RecordBatch]:
-        """Return the batches of the messages whose topic has a route, in log order a partition.
+        """Return the batches of the messages with a route, in log order per partition.
 
-        ``file`` is the commit log file that holds them all: its bytes, base and path. Raises
+        ``file`` is the commit log file that contains them all: its bytes, base and path. Raises
         DamageError for a record that changed since it was scanned, BodyTooLargeError.
         """
         rows = mirrored_rows(requests, routes)
@@ -151,7 +151,7 @@ class Encoder:
     def _batches(
         self, m: Messages, partition: NDArray[np.int32], kafka_topics: list[str]
     ) -> list[RecordBatch]:
-        """Write the records, ordered by topic and partition, and compress each batch."""
+        """Encode the records, ordered by topic and partition, and compress each batch."""
         targets = {topic: number for number, topic in enumerate(dict.fromkeys(kafka_topics))}
         target_of = np.array([targets[topic] for topic in kafka_topics], np.int64)
         groups = target_of[m.topic] << 32 | partition
@@ -184,7 +184,7 @@ class Encoder:
 
 
 def check_codec(name: str) -> None:
-    """Raise ConfigError for a compression that is not known or lacks its package."""
+    """Raise ConfigError for a compression that is unknown or whose package is missing."""
     if name not in CODECS:
         raise ConfigError(f"compression {shown(name)} is none of {', '.join(CODECS)}")
     compress = CODECS[name][1]
@@ -196,9 +196,9 @@ def check_codec(name: str) -> None:
 
 
 def mirrored_rows(requests: DispatchRequests, routes: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Return the rows of the messages that queues have too and whose topic has a route.
+    """Return the rows of the messages that are in a queue and whose topic has a route.
 
-    A half message that was prepared or rolled back is in no queue.
+    A prepared or rolled back half message is in no queue.
     """
     of_queue = np.array([topic in routes for topic in requests.topics], np.bool_)
     is_stored = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
@@ -206,19 +206,19 @@ def mirrored_rows(requests: DispatchRequests, routes: Mapping[str, Any]) -> NDAr
 
 
 def _room(m: Messages) -> int:
-    """Return how many bytes the records take at most."""
+    """Return an upper bound of the size of the records, in bytes."""
     names = np.diff(m.topic_at)[m.topic].sum() if len(m.topic) else 0
     sizes = len(m.bodies) + len(m.names) + 2 * len(m.values) + len(m.hosts) + int(names)
     return sizes + len(m.topic) * rk.RECORD_OVERHEAD + (len(m.name_at) - 1) * rk.ENTRY_OVERHEAD
 
 
 def _texts(column: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Return the offsets and the bytes of a column of texts or bytes, which are not copied."""
+    """Return the offsets and the bytes of a string or binary column, without copying."""
     _, offsets, data = column.buffers()
     at = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     return at, np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
 
 
 def _numbers(column: pa.Array, buffer: int, kind: type[Any]) -> NDArray[Any]:
-    """Return one of a column's buffers as numbers."""
+    """Return one of a column's buffers as an array."""
     return np.frombuffer(column.buffers()[buffer], kind)

@@ -1,12 +1,12 @@
-"""Messages as Kafka's records (record format 2), and the hash that chooses a partition: kernels.
+"""Kernels that encode messages as Kafka records (record format 2) and choose partitions.
 
-A record, every integer a zigzag varint but for ``attributes``::
+A record; every integer except ``attributes`` is a zigzag varint::
 
     length  attributes=0 (one byte)  timestamp delta  offset delta
     key length (-1: null)  key  value length  value
     header count, then for each: name length  name  value length  value
 
-Headers are the message's properties in their order, then ours (``HEADERS``).
+Headers are the message's properties in their order, then those of ``HEADERS``.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from store.kernels.jit import kernel
 
-# Our own headers, in this order.
+# The headers added to the message's properties, in this order.
 HEADERS = (
     "reput.topic", "reput.queue_id", "reput.queue_offset", "reput.commit_log_offset",
     "reput.born_timestamp", "reput.born_host",
 )  # fmt: skip
 HEADER_COUNT = len(HEADERS)
 VARINT_MAX = 10
-INTEGER_MAX = 20  # digits of an i64 and its sign
-# What a record takes at most but for its key, value, properties, topic and host.
+INTEGER_MAX = 20  # digits of an i64, and its sign
+# Upper bound of a record's size without its key, value, properties, topic and host.
 RECORD_OVERHEAD = (
     6 * VARINT_MAX + 1 + sum(map(len, HEADERS)) + HEADER_COUNT * 2 * VARINT_MAX + 4 * INTEGER_MAX
 )
@@ -49,39 +49,39 @@ HAS_NO_QUEUES = -1
 
 
 class Messages(NamedTuple):
-    """The messages of a stretch: texts and bodies one after another, and where each begins.
+    """The messages of a stretch: concatenated texts and bodies, and where each begins.
 
     ``…_at`` has one element more than there are values. Keys are spans of ``values``.
     """
 
     body_at: NDArray[np.int32]
     bodies: NDArray[np.uint8]
-    entry_at: NDArray[np.int32]  # of each message's properties
+    entry_at: NDArray[np.int32]  # the first property of each message
     name_at: NDArray[np.int32]
     names: NDArray[np.uint8]
     value_at: NDArray[np.int32]
     values: NDArray[np.uint8]
     host_at: NDArray[np.int32]
     hosts: NDArray[np.uint8]
-    key_begin: NDArray[np.int64]  # NO_KEY where there is none
+    key_begin: NDArray[np.int64]  # NO_KEY if there is none
     key_end: NDArray[np.int64]
     timestamp: NDArray[np.int64]
     queue_id: NDArray[np.int32]
     queue_offset: NDArray[np.int64]
     commit_log_offset: NDArray[np.int64]
     born_timestamp: NDArray[np.int64]
-    topic: NDArray[np.int32]  # which of ``topics``
+    topic: NDArray[np.int32]  # index into ``topics``
     topic_at: NDArray[np.int32]
     topics: NDArray[np.uint8]
 
 
 class Batches(NamedTuple):
-    """Record batches: one element a batch."""
+    """Record batches: one element per batch."""
 
     group: NDArray[np.int64]
-    begin: NDArray[np.int64]  # in the bytes written
+    begin: NDArray[np.int64]  # in the output bytes
     end: NDArray[np.int64]
-    records: NDArray[np.int64]  # how many
+    records: NDArray[np.int64]  # their number
     base_timestamp: NDArray[np.int64]
     max_timestamp: NDArray[np.int64]
     first_row: NDArray[np.int64]
@@ -118,11 +118,11 @@ def choose_partitions(
     queues: NDArray[np.int32],
     out: NDArray[np.int32],
 ) -> None:
-    """Choose each message's partition; both arrays hold an element a topic.
+    """Choose each message's partition; ``partitions`` and ``queues`` have one element per topic.
 
-    By queue id where the topic is known to have as many queues as partitions, or its queues are
-    not known (HAS_NO_QUEUES) and there is such a partition; else by key as Kafka's own clients
-    do, and without a key by queue.
+    By queue id if the topic has as many queues as partitions, or if the number of its queues is
+    unknown (HAS_NO_QUEUES) and the partition exists; else by key as Kafka's own clients do, and
+    without a key by queue id.
     """
     for r in range(len(m.queue_id)):
         count, known = partitions[m.topic[r]], queues[m.topic[r]]
@@ -139,7 +139,7 @@ def choose_partitions(
 
 @kernel
 def murmur2(data: NDArray[np.uint8], begin: int, end: int) -> int:
-    """Return the hash by which Kafka's clients choose a partition, as an unsigned 32-bit number."""
+    """Return the hash that Kafka's clients partition by, as an unsigned 32-bit number."""
     length = end - begin
     h = (_MURMUR_SEED ^ length) & _U32
     at = begin
@@ -218,7 +218,7 @@ def encode(
 
 @kernel
 def _record_size(m: Messages, r: int, delta: int, number: int) -> int:
-    """Return how many bytes follow the length of a record."""
+    """Return the length of a record: the number of bytes after the length field."""
     key = m.key_end[r] - m.key_begin[r] if m.key_begin[r] != NO_KEY else 0
     body = m.body_at[r + 1] - m.body_at[r]
     size = 1 + _integer_size(delta) + _integer_size(number)
@@ -243,7 +243,7 @@ def _record_size(m: Messages, r: int, delta: int, number: int) -> int:
 def _write_record(
     m: Messages, r: int, deltas: tuple[int, int], out: NDArray[np.uint8], at: int
 ) -> int:
-    """Write a record behind its length; return where it ends."""
+    """Write a record after its length; return where it ends."""
     out[at] = 0
     at = _write_integer(out, at + 1, deltas[0])
     at = _write_integer(out, at, deltas[1])
@@ -336,7 +336,7 @@ def _header_size(number: int, value: int) -> int:
 
 @kernel
 def _digits(value: int) -> int:
-    """Return how many characters a number has in decimal."""
+    """Return the number of characters of a decimal number."""
     count, number = (1, np.uint64(value)) if value >= 0 else (2, _magnitude(value))
     while number >= np.uint64(_TEN):
         number //= np.uint64(_TEN)
@@ -346,13 +346,13 @@ def _digits(value: int) -> int:
 
 @kernel
 def _magnitude(value: int) -> np.uint64:
-    """Return a negative number without its sign; the least one has no opposite."""
+    """Return the absolute value of a negative number; negating the minimum would overflow."""
     return np.uint64(-(value + 1)) + np.uint64(1)
 
 
 @kernel
 def _write_digits(out: NDArray[np.uint8], at: int, value: int) -> int:
-    """Write a number in decimal, its length before it."""
+    """Write a number in decimal, preceded by its length."""
     size = _digits(value)
     at = _write_integer(out, at, size)
     end = at + size

@@ -1,7 +1,7 @@
 """Which Kafka topic a RocketMQ topic goes to, and how its messages are spread over partitions.
 
-The answer for a topic stays while a mirror runs. A queue keeps one partition, and its order, as
-long as neither the topic's queues (as ``config/topics.json`` says) nor its partitions are changed.
+A topic's route does not change while a mirror runs. A queue keeps one partition, and its order, as
+long as neither the topic's queues (in ``config/topics.json``) nor its partitions change.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from streaming.kafka.topic_rules import TopicNames, TopicRules
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """Whether missing topics are made, and with which settings."""
+    """Whether missing topics are created, and with which settings."""
 
     is_wanted: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 class Router:
-    """Answers for one mirror."""
+    """The routes of one mirror."""
 
     def __init__(
         self,
@@ -42,28 +42,28 @@ class Router:
         self._known = known
         self._creation = creation
         self._routes: dict[str, Route | None] = {}
-        for topic in sorted(known):  # two that would get one name are refused at the start
+        for topic in sorted(known):  # refuses name collisions at the start
             if rules.wants(topic):
                 self._names.name_of(topic)
 
     def wants(self, topic: str) -> bool:
-        """Tell whether a topic is mirrored."""
+        """Return whether a topic is mirrored."""
         return self._rules.wants(topic)
 
     def prepare(self) -> None:
-        """Resolve the topics that were asked for by name and that the broker knows.
+        """Resolve the topics that were named explicitly and that the broker knows.
 
-        Raises ConfigError for one that Kafka does not have.
+        Raises ConfigError for one that is missing in Kafka.
         """
         for topic in self._rules.topics:
             if topic in self._known:
                 self.route(topic, 0)
 
     def route(self, topic: str, queue_id: int) -> Route | None:
-        """Return where a topic goes, None if it is not mirrored.
+        """Return a topic's route, None if it is not mirrored.
 
-        ``queue_id`` is the greatest seen, in case the topic has to be made and nobody knows how
-        many queues it has. Raises ConfigError for a topic that Kafka does not have.
+        ``queue_id`` is the greatest seen: it sizes a topic that must be created if the number of
+        its queues is unknown. Raises ConfigError for a topic that is missing in Kafka.
         """
         if topic not in self._routes:
             wanted = self._rules.wants(topic)
@@ -71,7 +71,7 @@ class Router:
         return self._routes[topic]
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Close the cluster's client."""
         self._cluster.close()
 
     def _resolve(self, topic: str, queue_id: int) -> Route:
@@ -80,8 +80,7 @@ class Router:
         if not partitions:
             if not self._creation.is_wanted:
                 raise ConfigError(
-                    f"topic {topic}: Kafka has no topic {name}; make it, or let --create-topics "
-                    "do so"
+                    f"topic {topic}: Kafka has no topic {name}; create it, or use --create-topics"
                 )
             count = queues if queues != HAS_NO_QUEUES else queue_id + 1
             self._cluster.create(name, count, self._creation.settings)
@@ -90,7 +89,7 @@ class Router:
         return Route(name, partitions, queues)
 
     def _queues_of(self, topic: str) -> int:
-        """Return how many queues the broker's own file gives a topic."""
+        """Return how many queues a topic has in the broker's ``topics.json``."""
         config = self._known.get(topic)
         if config is None:
             return HAS_NO_QUEUES

@@ -1,8 +1,8 @@
-"""Which topics are mirrored, and what they are called in Kafka. Pure.
+"""Which topics are mirrored, and their names in Kafka. Pure.
 
-A name that Kafka does not take has each refused character replaced by ``_`` (``%RETRY%group`` is
-``_RETRY_group``). Two topics that would get one name so are refused; ``--topic-map`` tells them
-apart, or says that they are to be one.
+In a name that Kafka rejects, each illegal character becomes ``_`` (``%RETRY%group`` becomes
+``_RETRY_group``). Two topics that would get the same name are refused; ``--topic-map`` gives them
+different names, or merges them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """What was asked for. ``topics`` empty and ``pattern`` None: all but system topics."""
+    """The selection and the names. ``topics`` empty and ``pattern`` None: all but system topics."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -30,7 +30,7 @@ class TopicRules:
     include_system: bool = False
 
     def wants(self, topic: str) -> bool:
-        """Tell whether a topic's messages are mirrored."""
+        """Return whether a topic's messages are mirrored."""
         if is_system_topic(topic) and not self.include_system:
             return False
         if self.topics:
@@ -38,7 +38,7 @@ class TopicRules:
         return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
 
     def kafka_name(self, topic: str) -> str:
-        """Return a topic's name in Kafka. Raises ConfigError if Kafka would not take it."""
+        """Return a topic's name in Kafka. Raises ConfigError if Kafka would reject it."""
         name = self.renamed.get(topic)
         if name is None:
             name = self.prefix + _REFUSED.sub("_", topic)
@@ -47,7 +47,7 @@ class TopicRules:
 
 
 class TopicNames:
-    """The names given so far: no two topics get one name unless it was asked for."""
+    """The names assigned so far: no two topics share a name unless both are in ``--topic-map``."""
 
     def __init__(self, rules: TopicRules) -> None:
         self._rules = rules
@@ -64,21 +64,22 @@ class TopicNames:
         if owner != topic and not {owner, topic} <= set(self._rules.renamed):
             raise ConfigError(
                 f"the topics {owner} and {topic} would both be {name} in Kafka: name one of them "
-                f"with --topic-map {topic}=…, or both to make them one"
+                f"with --topic-map {topic}=…, or both to merge them"
             )
         self._names[topic] = name
         return name
 
 
 def make_rules(
-    which: tuple[Iterable[str], str | None],
+    topics: Iterable[str] = (),
+    *,
+    pattern: str | None = None,
     prefix: str = "",
     maps: Iterable[str] = (),
-    *,
     include_system: bool = False,
 ) -> TopicRules:
-    """Check what was asked for; ``which`` = (topics, pattern). Raises ConfigError naming it."""
-    chosen, pattern = tuple(which[0]), which[1]
+    """Check options and return the rules. Raises ConfigError, which names the option."""
+    chosen = tuple(topics)
     if chosen and pattern is not None:
         raise ConfigError("give --topic or --topic-pattern, not both")
     if pattern is not None:
@@ -91,7 +92,7 @@ def make_rules(
             raise ConfigError(f"--topic {topic} is a system topic: add --include-system")
     if _REFUSED.search(prefix):
         raise ConfigError(
-            f"--topic-prefix {shown(prefix)} has a character that Kafka does not take"
+            f"--topic-prefix {shown(prefix)} has a character that Kafka does not allow"
         )
     renamed = dict(_renamed(maps))
     for topic, name in renamed.items():
@@ -100,7 +101,7 @@ def make_rules(
 
 
 def check_kafka_name(name: str, whose: str) -> None:
-    """Raise ConfigError if Kafka takes no topic of that name."""
+    """Raise ConfigError if Kafka does not allow a topic of that name."""
     if _LEGAL.fullmatch(name) is None or name in (".", ".."):
         raise ConfigError(
             f"{whose}: {name[:60]!r} cannot name a topic in Kafka (letters, digits, '.', '_' and "

@@ -28,7 +28,13 @@ from store.layout import ABORT_FILE
 from store.reads.arrow import BodyLimits
 from streaming.kafka.client_options import ClientOptions, client_options
 from streaming.kafka.cluster import Cluster
-from streaming.kafka.mirror import MirrorLink, MirrorSettings, MirrorSink, check_position
+from streaming.kafka.mirror import (
+    MirrorLink,
+    MirrorSettings,
+    MirrorSink,
+    MirrorStart,
+    check_position,
+)
 from streaming.kafka.position import (
     POSITION_TOPIC,
     Position,
@@ -209,7 +215,9 @@ def _prepare(
     )
     limits = BodyLimits(options.max_body_bytes)
     encoder = Encoder(config, terms.batch_bytes, CODECS[codec][1], limits)
-    sink = MirrorSink(log, MirrorLink(begin, router, encoder), terms, (producer, position, found))
+    sink = MirrorSink(
+        log, MirrorLink(begin, router, encoder), terms, MirrorStart(producer, position, found)
+    )
     return PreparedMirror(
         store_root=store_root,
         name=name,

@@ -72,7 +72,7 @@ def append(root: Path, count: int, first: int = 0) -> None:
 
 def options_for(bootstrap: str, name: str, **more: Any) -> MirrorOptions:
     """Return options that make topics under a prefix of the mirror's own."""
-    rules = make_rules(((), None), f"{name}.", include_system=more.pop("include_system", False))
+    rules = make_rules(prefix=f"{name}.", include_system=more.pop("include_system", False))
     return MirrorOptions(
         bootstrap, rules=rules, creation=Creation(True, FOR_EVER), name=name, **more
     )

@@ -106,7 +106,7 @@ def test_each_compression_is_read_back(
 
 def test_selection_and_names(kafka: KafkaServer, tmp_path: Path) -> None:
     config = make_store(tmp_path, 300)
-    rules = make_rules((("%RETRY%g",), None), "", ["%RETRY%g=chosen"])
+    rules = make_rules(["%RETRY%g"], maps=["%RETRY%g=chosen"])
     options = MirrorOptions(
         kafka.bootstrap, rules=rules, creation=Creation(True, FOR_EVER), name="chosen"
     )

@@ -76,8 +76,8 @@ def count_held(kafka: KafkaServer, name: str) -> int:
     [
         ("127.0.0.1", 2, "is not HOST:PORT"),
         ("127.0.0.1:99999", 2, "is not HOST:PORT"),
-        ("127.0.0.1:1", 6, "no Kafka was reached at 127.0.0.1:1"),
-        ("no-such-host.invalid:9092", 6, "no Kafka was reached"),
+        ("127.0.0.1:1", 6, "Kafka is unreachable at 127.0.0.1:1"),
+        ("no-such-host.invalid:9092", 6, "Kafka is unreachable at no-such-host.invalid:9092"),
     ],
 )
 def test_a_bad_address(

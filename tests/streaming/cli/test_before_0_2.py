@@ -37,7 +37,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Place:
-    """A store and a root, copied to a directory of a test."""
+    """A store and a root, copied to the test's directory."""
 
     def __init__(self, unpacked: Path, name: str, directory: Path) -> None:
         golden, _, kind = name.partition("/")
@@ -47,7 +47,7 @@ class Place:
         self.store = directory / golden / "store"
         shutil.copytree(source / "input", self.store)
         self.root = directory / golden / kind
-        # cp, because a time of modification has to be kept to the nanosecond.
+        # cp, because modification times must be kept to the nanosecond.
         subprocess.run(["cp", "-a", unpacked / golden / kind, self.root], check=True)
         if kind == "in-place":
             shutil.copytree(self.store / "commitlog", self.root / "commitlog")
@@ -67,7 +67,7 @@ class Place:
         self.check()
 
     def check(self) -> None:
-        """Compare with what a broker built, and let ``verify`` do so."""
+        """Compare with a broker's files, and run ``verify``."""
         assert_same_store(self.root, self.expected)
         assert self.reput("verify", "--json") == 0
         left = {path.name for path in (self.root / "reput").iterdir()}
@@ -75,7 +75,7 @@ class Place:
 
 
 def relocate(path: Path, directory: str) -> None:
-    """Rewrite a state file as if it had been made here since the last boot; skip other files."""
+    """Rewrite a state file as if it had been written here since the last boot; skip others."""
     line, _, checksum = path.read_bytes().partition(b"\n")
     if checksum.strip() != b"%08x" % zlib.crc32(line):
         return
@@ -103,7 +103,7 @@ def test_a_root_made_before_0_2_resumes(place: Place, request: pytest.FixtureReq
 
 
 @pytest.mark.parametrize("place", KILLED_IN_A_BATCH, indirect=True)
-def test_a_batch_begun_before_0_2_is_rolled_back_to_its_begin(
+def test_a_batch_begun_before_0_2_is_rolled_back_to_its_start(
     place: Place, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name = request.node.callspec.params["place"]

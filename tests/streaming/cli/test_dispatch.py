@@ -1,4 +1,4 @@
-"""`reput dispatch` and `reput demo` as processes: exit codes, signals, what they print."""
+"""`reput dispatch` and `reput demo` as processes: exit codes, signals and output."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.support.dispatching import assert_same_store, dispatch_all
 pytestmark = pytest.mark.spark
 
 
-def test_available_now_dispatches_and_says_what_it_did(tmp_path: Path) -> None:
+def test_available_now_dispatches_and_reports_the_result(tmp_path: Path) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     config = make_store(store, 700)
     done = reput("dispatch", store, "--output", output, "--available-now", "--json")
@@ -30,7 +30,7 @@ def test_available_now_dispatches_and_says_what_it_did(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_cleanly_and_it_goes_on_later(
+def test_a_signal_stops_it_cleanly_and_it_resumes_later(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
@@ -131,7 +131,7 @@ def test_a_signal_while_spark_starts_is_a_clean_stop(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "abort").exists()
 
 
-def test_no_java_exits_with_7_and_gives_the_root_back(
+def test_no_java_exits_with_7_and_releases_the_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(tmp_path / "store", 5)
@@ -142,7 +142,7 @@ def test_no_java_exits_with_7_and_gives_the_root_back(
     assert not (tmp_path / "out" / "abort").exists()
 
 
-def test_a_dispatch_waits_for_the_first_file_of_a_log_and_says_so(tmp_path: Path) -> None:
+def test_a_dispatch_waits_for_the_first_file_of_a_log_and_reports_that(tmp_path: Path) -> None:
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     arguments = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
     with subprocess.Popen(
@@ -172,13 +172,13 @@ def test_demo_ends_by_itself_and_verifies(tmp_path: Path) -> None:
 
 
 def changed(change: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run `reput` with something of it changed."""
+    """Run `reput` with a patched attribute."""
     program = f"import streaming.cli.{change}; from streaming.cli import main; main()"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_demo_says_so_where_the_dispatch_does_not_catch_up(tmp_path: Path) -> None:
+def test_demo_reports_a_dispatch_that_does_not_catch_up(tmp_path: Path) -> None:
     change = "demo as d; d._CATCH_UP_SECONDS = 0.0"
     done = changed(change, "demo", "--seconds", "0.5", "--directory", tmp_path / "demo")
     assert done.returncode == 3
@@ -190,7 +190,7 @@ def test_a_query_that_ends_by_itself_without_an_error_is_one(tmp_path: Path) -> 
     change = "dispatch as d; d._wait = lambda running, stop: running.query.stop()"
     done = changed(change, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
     assert done.returncode == 7
-    assert "Spark ended the query and did not say why" in done.stderr
+    assert "Spark ended the query without giving a reason" in done.stderr
 
 
 FULL_AFTER_STOP = """dispatch

@@ -1,4 +1,4 @@
-"""``reput dump``: what it prints and how it exits."""
+"""``reput dump``: output and exit codes."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def flip_magic(log: Path, record: int) -> tuple[int, int]:
     return at, at + int.from_bytes(data[at : at + 4], "big")
 
 
-def test_json_has_the_file_its_meanings_and_a_line_a_record(
+def test_json_has_the_file_its_meanings_and_one_line_per_record(
     root: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = root / "commitlog" / ("0" * 20)
@@ -103,7 +103,7 @@ def test_a_table_has_meanings_times_and_bodies(
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_it_goes_on_past_damage_and_exits_with_3(
+def test_it_continues_past_damage_and_exits_with_3(
     root: Path, capfd: pytest.CaptureFixture[str], *, as_json: bool
 ) -> None:
     log = root / "commitlog" / ("0" * 20)
@@ -133,10 +133,10 @@ def test_it_goes_on_past_damage_and_exits_with_3(
         assert f"the next readable one begins at {end}" in out
         assert out.index("k1") < out.index("damaged") < out.index("k3")
     assert code == 3
-    assert err == f"reput: damaged: {log} in 1 place, told above\n"
+    assert err == f"reput: damaged: {log} in 1 place, listed above\n"
 
 
-def test_limit_tells_where_to_go_on(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_limit_reports_where_to_continue(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     log = root / "commitlog" / ("0" * 20)
     at, end = flip_magic(log, 3)
     code, lines, err = dump(log, capfd, "--limit", "3")

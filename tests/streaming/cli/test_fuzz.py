@@ -1,6 +1,6 @@
 """Any value of any option, setting or configuration file: only documented exit codes.
 
-An exit code of 70 is a bug, and so is a traceback. Values come from what broke before and from
+An exit code of 70 is a bug, and so is a traceback. Values come from past failures and from
 hypothesis. Commands run in this process; those that would start Spark stop before that.
 """
 
@@ -46,7 +46,7 @@ ODD = [
     "0001-01-01", "99999-01-01", "1m", "9" * 20 + "g", "1\n2", "٣", "½", "\x1b[2J", "漢", "\udcff",
     "..", "../../x", "/", "/dev/null", "a" * 300, "%RETRY%g", "||", "A || ", "*", "[" * 5000,
 ]  # fmt: skip
-# What an argument can hold: no NUL, and bytes that are not UTF-8 as half surrogates.
+# What an argument can contain: no NUL; bytes that are not UTF-8 as lone surrogates.
 TEXTS = st.sampled_from(ODD) | st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0")
     | st.sampled_from("\udc80\udcff"),

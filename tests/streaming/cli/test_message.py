@@ -1,4 +1,4 @@
-"""``reput message`` and times: what an id, a body's file and a time may be, and what is said."""
+"""``reput message`` and times: valid ids, body files and times, and the messages about others."""
 
 import os
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def test_a_body_is_written_to_nothing_else(
     OCCUPIED[kind](path)
     before = path.lstat()
     assert run(["message", store, *AT, "--body-to", str(path)]) == 2
-    assert f"--body-to {path} exists already" in capfd.readouterr().err
+    assert f"--body-to {path} already exists" in capfd.readouterr().err
     after = path.lstat()
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
     assert not (tmp_path / "elsewhere").exists()

@@ -1,4 +1,4 @@
-"""A commit log without a single file: an error, but for a dispatch, which waits for it."""
+"""A commit log without files: an error, except for a dispatch, which waits for the first."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from streaming.sources.options import parse_options
 
 @pytest.fixture
 def new_broker(tmp_path: Path) -> Path:
-    """Make the store of a broker that has not stored a message yet."""
+    """Create the store of a broker that has not stored a message yet."""
     store = tmp_path / "store"
     for name in ("commitlog", "consumequeue", "index", "config"):
         (store / name).mkdir(parents=True)

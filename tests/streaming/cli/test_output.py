@@ -1,4 +1,4 @@
-"""What reaches a terminal, a pipe of any encoding and the help; what a command imports."""
+"""Output to a terminal and to pipes of any encoding, help, and what a command imports."""
 
 import json
 import os
@@ -24,7 +24,7 @@ QUEUE = ["--topic", TOPIC, "--queue", "0"]
 
 
 def make_store(store: Path) -> None:
-    """Write a log of a few messages in letters of several scripts."""
+    """Write a log of a few messages in several scripts."""
     messages = [
         Message(
             topic=TOPIC,
@@ -129,7 +129,7 @@ def test_where_file_names_are_ascii_too_a_topic_that_is_not_is_refused(store: Pa
     )
 
 
-def test_nothing_of_a_store_reaches_a_terminal_as_it_is(tmp_path: Path) -> None:
+def test_control_characters_of_a_store_are_escaped_on_a_terminal(tmp_path: Path) -> None:
     store = tmp_path / "\x1b[31m\x9b\u202e\x07"
     make_store(store)
     out = str(store / "out")
@@ -145,7 +145,7 @@ def test_nothing_of_a_store_reaches_a_terminal_as_it_is(tmp_path: Path) -> None:
     ]
     for command, shown in zip(commands, on_terminal(commands, 80), strict=True):
         assert shown, command
-        # But the lines that the progress bar clears when it ends.
+        # Except the lines that the progress bar clears when it ends.
         lines = [line for line in shown.splitlines() if not line.endswith("\x1b[2K")]
         bad = [c for line in lines for c in line if not c.isprintable()]
         assert not bad or command[0] in {"rebuild", "verify", "recover"}, (command, shown)
@@ -172,7 +172,7 @@ except SystemExit:
 # --- Help, completion, imports -------------------------------------------------------------------
 
 
-def test_the_list_of_commands_says_what_their_modules_say() -> None:
+def test_the_list_of_commands_matches_their_modules() -> None:
     for line in COMMANDS:
         command = load_command(line.name)
         assert (command.help or "").split("\n\n")[0] == line.help
@@ -192,7 +192,7 @@ def test_help_lists_all_commands_and_uses_the_width(tmp_path: Path) -> None:
 
 
 def imported(commands: Iterable[Iterable[str]], among: Iterable[str]) -> set[str]:
-    """Run command lines in one process; return which of these modules it has imported."""
+    """Run command lines in one process; return which of these modules it imported."""
     code = f"""
 import sys
 from streaming.cli import run
@@ -232,7 +232,7 @@ def test_help_of_a_command_imports_no_kernels_arrow_spark_or_kafka() -> None:
 
 
 def complete(shell: str, words: str) -> str:
-    """Return what the program answers a shell that asks how to go on."""
+    """Return the completions that the program gives a shell."""
     environment = {
         "_REPUT_COMPLETE": f"complete_{shell}",
         "COMP_WORDS": words,
@@ -259,7 +259,7 @@ def test_shells_complete_commands_options_and_values(shell: str) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_installed_for_the_shell_that_asks(shell: str, tmp_path: Path) -> None:
-    program = tmp_path / shell  # the shell is known by the name of its process
+    program = tmp_path / shell  # the shell is detected by its process name
     program.write_bytes(Path("/bin/bash").read_bytes())
     program.chmod(0o755)
     command = f"'{sys.executable}' -c 'from streaming.cli import main; main()'"
@@ -280,7 +280,7 @@ def test_completion_is_installed_for_the_shell_that_asks(shell: str, tmp_path: P
 # --- Progress ------------------------------------------------------------------------------------
 
 
-def test_progress_is_told_in_80_columns_with_the_time_left() -> None:
+def test_progress_fits_80_columns_with_the_time_left() -> None:
     backlog = DispatchProgress(10**9, 12 * 10**9, 5, 123.4e6, 45678.0, 11 * 10**9, 2_804_244)
     assert progress_line(backlog, 0) == (
         "8%  123 MB/s  45,678 messages/s  behind 11.0 GB, 46m 44s  1m 29s left"
@@ -291,7 +291,7 @@ def test_progress_is_told_in_80_columns_with_the_time_left() -> None:
     assert len(progress_line(most, 10**15 - 1)) <= 80
 
 
-def test_sizes_and_spans_of_time_are_short() -> None:
+def test_sizes_and_durations_are_short() -> None:
     sizes = [0, 999, 1000, 123_456, 12 * 10**9, 10**15]
     assert [size_text(size) for size in sizes] == [
         "0 bytes", "999 bytes", "1.0 kB", "123 kB", "12.0 GB", "1,000 TB",

@@ -1,4 +1,4 @@
-"""An OUTPUT that is no directory and can be none: every command refuses it alike."""
+"""An OUTPUT that is not a directory and cannot become one: every command refuses it alike."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", PATHS)
-def test_an_output_that_is_no_directory_is_refused(
+def test_an_output_that_is_not_a_directory_is_refused(
     tmp_path: Path, name: str, command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store, output = make(tmp_path / "store", numbered(0)), tmp_path / name

@@ -1,4 +1,4 @@
-"""``reput get``, ``offset``, ``query``, ``message``: what they print and how they exit."""
+"""``reput get``, ``offset``, ``query``, ``message``: output and exit codes."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ Ran = tuple[int, str, str]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Return a store of 100 messages, four kinds of body, and a root with its queues."""
+    """Return a store of 100 messages with four kinds of body, and a root with its queues."""
     root = tmp_path_factory.mktemp("store")
     messages = [
         Message(
@@ -58,7 +58,7 @@ def reput(made: tuple[str, str], capfd: pytest.CaptureFixture[str]) -> "Reput":
 
 
 class Reput:
-    """Runs commands on the store; `output` None leaves the option out."""
+    """Runs commands on the store; `output` None omits the option."""
 
     def __init__(self, store: str, output: str, capture: pytest.CaptureFixture[str]) -> None:
         self.store = store
@@ -83,7 +83,7 @@ def table_rows(text: str) -> list[list[str]]:
 QUEUE = ("--topic", "T", "--queue", "0")
 
 
-def test_version_and_exit_codes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_exit_codes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"reput {version('rocketmq-reput')}\n"
     assert run(["--help"]) == 0
@@ -98,7 +98,7 @@ def test_get_prints_a_table(reput: Reput, berlin: None) -> None:
     assert "2023-11-14T23:13:24.000+01:00" in rows[0]
     assert [" ".join(row[-2:]) for row in rows[:2]] == ["plain text", r"Grüße 世界\n"]
     assert rows[2][-1] == "0x00ff01"
-    assert r"\x1b[31mred\x1b[0m [bold]" in out  # nothing a terminal would obey
+    assert r"\x1b[31mred\x1b[0m [bold]" in out  # control characters are escaped
 
 
 def test_get_prints_json_lines_over_several_batches(reput: Reput) -> None:
@@ -157,7 +157,7 @@ def test_get_filters_by_tag(reput: Reput) -> None:
         ),
     ],
 )
-def test_get_says_why_there_is_nothing(
+def test_get_reports_why_there_is_nothing(
     reput: Reput, options: list[str], status: str, words: str
 ) -> None:
     code, out, err = reput("get", *options)
@@ -246,7 +246,7 @@ def test_query_finds_keys_unique_keys_and_times(reput: Reput) -> None:
     )
 
 
-def test_message_shows_all_of_one(reput: Reput, berlin: None) -> None:
+def test_message_shows_one_message_in_full(reput: Reput, berlin: None) -> None:
     _, out, _ = reput("query", "--topic", "T", "--key", "k3", "--json")
     known = lines(out)[0]
     at = ("--commit-log-offset", str(known["commit_log_offset"]))
@@ -308,14 +308,14 @@ def test_message_never_overwrites_a_file(
         ("get", [*QUEUE, "--offset", "0", "--tags", "||"]),
     ],
 )
-def test_usage_is_told_in_one_line(reput: Reput, command: str, options: list[str]) -> None:
+def test_usage_errors_are_one_line(reput: Reput, command: str, options: list[str]) -> None:
     code, out, err = reput(command, *options)
     assert (code, out) == (2, "")
     assert err.startswith("reput: ")
     assert err.count("\n") == 1
 
 
-def test_options_that_are_missing_or_no_numbers_are_usage(reput: Reput) -> None:
+def test_options_that_are_missing_or_not_numbers_are_usage_errors(reput: Reput) -> None:
     assert reput("get", "--topic", "T")[0] == 2
     assert reput("get", *QUEUE, "--offset", "x")[0] == 2
     assert reput("get", *QUEUE, "--offset", "0", "--max", "0")[0] == 2
@@ -349,7 +349,7 @@ def test_other_errors_have_their_codes(reput: Reput, tmp_path: Path) -> None:
     assert reput("get", *QUEUE, "--offset", "0")[0] == 5
 
 
-def test_a_brokers_root_says_what_was_assumed_where_that_may_be_why_nothing_was_found(
+def test_assumed_settings_are_reported_if_nothing_is_found_in_a_brokers_root(
     made: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for directory in ("consumequeue", "index"):

@@ -47,14 +47,14 @@ def shown_offsets(out: str) -> list[int]:
 
 
 def numbered(*queue_offsets: int) -> list[Message]:
-    """Make messages of one queue with these queue offsets, tags by turns."""
+    """Return messages of one queue with these queue offsets, with alternating tags."""
     return [
         Message(topic="T", queue_offset=at, properties=[("TAGS", "AB"[n % 2])])
         for n, at in enumerate(queue_offsets)
     ]
 
 
-def test_messages_that_lie_elsewhere_than_they_say_are_noted(
+def test_messages_at_another_position_than_their_offset_are_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root = make(tmp_path, numbered(0, 1, 7, 8, 20))  # a broker closes the gaps
@@ -65,11 +65,11 @@ def test_messages_that_lie_elsewhere_than_they_say_are_noted(
     assert run(["get", root, *QUEUE, "--offset", "1"]) == 0
     out, err = capfd.readouterr()
     assert shown_offsets(out) == [1, 7, 8, 20]
-    assert err.startswith("3 of these messages lie elsewhere ")
-    assert "the first has 7 and lies at 2;" in err
+    assert err.startswith("3 of these messages have another position ")
+    assert "the first has offset 7 and position 2;" in err
     assert err.count("\n") == 1
     assert run(["get", root, *QUEUE, "--offset", "3", "--tags", "A"]) == 0
-    assert "the first has 20 and lies at 4;" in capfd.readouterr().err
+    assert "the first has offset 20 and position 4;" in capfd.readouterr().err
     assert run(["get", root, *QUEUE, "--offset", "0", "--max", "2"]) == 0
     assert capfd.readouterr().err == ""
     assert run(["get", root, *QUEUE, "--offset", "3", "--json"]) == 0
@@ -89,7 +89,7 @@ def test_a_message_in_a_further_queue_is_not_displaced(
     assert (shown_offsets(out), err) == ([2], "")
 
 
-def test_the_wrong_store_is_told_alike_by_dispatch_verify_and_reads(
+def test_dispatch_verify_and_reads_report_the_wrong_store_alike(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     right, wrong, copy = (tmp_path / name for name in ("right", "wrong", "copy"))
@@ -106,10 +106,10 @@ def test_the_wrong_store_is_told_alike_by_dispatch_verify_and_reads(
         assert f"reput: {says}: the log" in capfd.readouterr().err
     with pytest.raises(ConfigError, match=f"^{says}; "):
         DispatchRoot.open(output, wrong, CONFIG)
-    for store in (right, copy):  # a store may lie elsewhere now
+    for store in (right, copy):  # a store may have moved
         assert run(["get", str(store), "--output", str(output), *QUEUE, "--offset", "0"]) == 0
         assert run(["verify", str(store), "--output", str(output)]) == 0
-    # In place the log has changed: that is not the wrong store.
+    # The log changed in place: that is not the wrong store.
     shutil.rmtree(right)
     shutil.copytree(wrong, right)
     for command in (["get", str(right), *QUEUE, "--offset", "0"], ["verify", str(right)]):

@@ -1,4 +1,4 @@
-"""``reput rebuild``: a damaged queue is found, built again from the log, and equal then."""
+"""``reput rebuild``: a damaged queue is found, rebuilt from the log, and then equal."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def config(request: pytest.FixtureRequest) -> StoreConfig:
 
 @pytest.fixture
 def made(tmp_path: Path, config: StoreConfig) -> tuple[Path, Path]:
-    """Return a store and a root that was dispatched from it."""
+    """Return a store and a root dispatched from it."""
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_all(store, output, config, one_by_one=True)
     return store, output
@@ -101,7 +101,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: str(d.__name__))
 @pytest.mark.parametrize("topic", ["T", "Rare"])
-def test_damage_is_found_rebuilt_and_equal_then(
+def test_damage_is_found_and_the_rebuilt_queue_is_equal(
     made: tuple[Path, Path],
     topic: str,
     damage: Callable[[Path], None],
@@ -116,7 +116,7 @@ def test_damage_is_found_rebuilt_and_equal_then(
     assert (code, queue["rebuilt"], queue["max_offset"]) == (0, True, count)
     assert (queue["topic"], queue["first_offset"], queue["repeated"]) == (topic, 0, 0)
     after = tree(output)
-    del after["reput/progress"], before["reput/progress"]  # a start writes when it was
+    del after["reput/progress"], before["reput/progress"]  # a start writes its time
     assert_same_content(after, before)
     assert reput("verify", made) == 0
 
@@ -152,7 +152,7 @@ def test_units_of_a_multi_dispatch_are_rebuilt(
     assert (code, queue["rebuilt"], tree(roots[1] / "consumequeue")) == (0, True, before)
 
 
-def test_it_goes_on_as_if_nothing_had_been(
+def test_a_dispatch_resumes_as_if_nothing_had_happened(
     tmp_path: Path, config: StoreConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, output = write_store(tmp_path, sent(60)), tmp_path / "output"
@@ -166,7 +166,9 @@ def test_it_goes_on_as_if_nothing_had_been(
     assert_same_store(output, tmp_path / "undisturbed")
 
 
-def test_what_a_broker_drops_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_broker_drops_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     odd = [*messages(8), *messages(3, first=4), *messages(2, first=20)]
     roots = write_store(tmp_path, odd), tmp_path / "output"
     dispatch_all(*roots, CONFIG)
@@ -200,7 +202,7 @@ def test_what_the_dispatch_skipped_is_skipped(
     assert reput("verify", roots) == 0
 
 
-def test_damage_in_the_log_leaves_the_queue_as_it_was(
+def test_damage_in_the_log_leaves_the_queue_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     roots = write_store(tmp_path, messages(60)), tmp_path / "output"
@@ -225,7 +227,7 @@ def test_an_aged_queue_begins_as_a_brokers_on_that_log(
     store, output = made
     for path in log_files(store)[:3]:
         path.unlink()
-    dispatch_all(store, tmp_path / "fresh", config)  # a new root of the log that is left
+    dispatch_all(store, tmp_path / "fresh", config)  # a new root of the remaining log
     with MessageStore.open(store, output) as reads:
         ends = {q: reads.max_offset_in_queue(q, 0) for q in ("Old", "Rare", "T")}
         for topic in ("Rare", "T"):
@@ -250,7 +252,7 @@ def test_an_aged_queue_begins_as_a_brokers_on_that_log(
 def test_roll_back_works_after_the_rebuild_of_an_aged_queue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Some messages were dropped, so the queue alone does not tell where it ended."""
+    """Some messages were dropped, so the queue alone does not show where it ended."""
     config = VARIANTS["ext"]
     repeated = [m for n in range(4, 60, 4) for m in (*messages(4, n), *messages(1, n))]
     roots = write_store(tmp_path, repeated), tmp_path / "output"
@@ -268,7 +270,7 @@ def test_roll_back_works_after_the_rebuild_of_an_aged_queue(
     assert reput("verify", roots) == 0
 
 
-def test_expired_files_go(
+def test_expired_files_are_deleted(
     tmp_path: Path, made: tuple[Path, Path], config: StoreConfig,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -296,7 +298,9 @@ def test_a_root_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
         root.close(clean=True)
 
 
-def test_what_cannot_be_rebuilt_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_rebuilt_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     roots = write_store(tmp_path, messages(12)), tmp_path / "output"
     dispatch_all(*roots, CONFIG)
     code, queues, err = rebuild(roots, capsys, "--topic", "NoSuch", "--queue", "7")

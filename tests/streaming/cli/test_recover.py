@@ -1,4 +1,4 @@
-"""`reput recover`: what it says and how it exits."""
+"""`reput recover`: output and exit codes."""
 
 import json
 from contextlib import closing
@@ -33,7 +33,7 @@ CONF = "".join(
 
 @dataclass
 class FailingDispatcher:
-    """One that fails, so that its batch is cut off."""
+    """A dispatcher that fails, so that its batch is cut off."""
 
     def dispatch(self, requests: DispatchRequests) -> None:
         """Fail."""
@@ -60,7 +60,7 @@ def recover(store: Path, output: Path, *more: str) -> int:
     return run(["recover", str(store), "--output", str(output), *more])
 
 
-def test_a_batch_that_was_cut_off_is_told(
+def test_a_batch_that_was_cut_off_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, output = cut_off(tmp_path)
@@ -69,9 +69,9 @@ def test_a_batch_that_was_cut_off_is_told(
     at = progress.reput_from_offset
     assert recover(store, output) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "recovered (a dispatch was cut off in a batch): went back from offset" in said
-    assert f"to {at:,}; queues looked at: 1; cut: " in said
-    assert f"a dispatch into {output} goes on at offset {at}" in said
+    assert "recovered (a dispatch was cut off in a batch): rolled back from offset" in said
+    assert f"to {at:,}; queues checked: 1; truncated: " in said
+    assert f"a dispatch into {output} resumes at offset {at}" in said
     assert not (output / "abort").exists()
     assert recover(store, output) == 0
     assert "nothing to recover: a dispatch into" in " ".join(capsys.readouterr().out.split())
@@ -80,9 +80,7 @@ def test_a_batch_that_was_cut_off_is_told(
     assert_same_store(output, tmp_path / "clean")
 
 
-def test_a_swap_that_was_finished_is_a_recovery(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_completed_swap_is_a_recovery(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, output = make(tmp_path)
     (store / "broker.conf").write_text(CONF)
     write_swap(output, SwapRecord(()), Disk())
@@ -94,7 +92,7 @@ def test_a_swap_that_was_finished_is_a_recovery(
     assert "nothing to recover" in capsys.readouterr().out
 
 
-def test_json_is_one_object_an_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_object_per_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, output = cut_off(tmp_path)
     assert recover(store, output, "--json") == 0
     first, last = map(json.loads, capsys.readouterr().out.splitlines())
@@ -108,9 +106,7 @@ def test_json_is_one_object_an_event(tmp_path: Path, capsys: pytest.CaptureFixtu
     }
 
 
-def test_a_brokers_queues_are_taken_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_brokers_queues_are_adopted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, output = make(tmp_path)
     (store / "broker.conf").write_text(CONF)
     before = built_tree(output)
@@ -126,7 +122,7 @@ def test_what_cannot_be_recovered_exits_with_its_code(
 ) -> None:
     store, output = cut_off(tmp_path)
     assert recover(store, tmp_path / "none") == 2
-    assert "holds nothing that could be recovered" in capsys.readouterr().err
+    assert "contains nothing to recover" in capsys.readouterr().err
     root = DispatchRoot.open(output, store, CONFIG)
     assert recover(store, output) == 4
     root.close(clean=True)

@@ -52,7 +52,7 @@ def test_a_foreign_directory_is_refused(
     assert names(tmp_path) == before
 
 
-def test_a_demo_writes_into_no_directory_of_others(tmp_path: Path) -> None:
+def test_a_demo_writes_into_no_foreign_directory(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "broker.conf").write_bytes(b"brokerName=mine\n")
     assert run(["demo", "--directory", str(tmp_path)]) == 2

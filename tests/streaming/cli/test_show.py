@@ -1,4 +1,4 @@
-"""How bodies are shown: text, almost text and bytes, to people and to machines."""
+"""How bodies are shown: text, mostly text and bytes, in tables and as JSON."""
 
 import pytest
 
@@ -22,7 +22,7 @@ CUT = ("text " * 20 + "世").encode()[:-1]
         pytest.param(bytes(10), None, id="zeros"),
     ],
 )
-def test_a_body_that_is_almost_text_is_shown_so_and_hex_in_json(
+def test_a_body_that_is_mostly_text_is_shown_as_text_and_is_hex_in_json(
     capfd: pytest.CaptureFixture[str], body: bytes, shown: str | None
 ) -> None:
     message, _ = decode_message(encode(Message(body=body), 0))
@@ -38,7 +38,7 @@ def test_a_body_that_is_almost_text_is_shown_so_and_hex_in_json(
 
 
 @pytest.mark.parametrize("body", [b"", b"plain", "Grüße 世界".encode(), b"\x1b[31m\x01\x02"])
-def test_utf_8_without_zeros_is_text_whatever_it_says(
+def test_utf_8_without_zeros_is_text_whatever_its_content(
     capfd: pytest.CaptureFixture[str], body: bytes
 ) -> None:
     message, _ = decode_message(encode(Message(body=body), 0))

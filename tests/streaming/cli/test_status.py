@@ -1,4 +1,4 @@
-"""``reput status``: stuck or not, as a health check sees it."""
+"""``reput status``: whether a dispatch is stuck, as a health check sees it."""
 
 import json
 import os
@@ -22,7 +22,7 @@ HOUR = 3_600_000
 
 
 class Made:
-    """A store of messages stored an hour ago; as many as are wanted have been dispatched."""
+    """A store of messages stored an hour ago; any number of them has been dispatched."""
 
     def __init__(self, root: Path) -> None:
         self.store, self.output = root / "store", root / "out"
@@ -31,7 +31,7 @@ class Made:
         (self.store / "broker.conf").write_text(CONF)
 
     def write(self, count: int, *, last: int = HOUR) -> None:
-        """Write messages of an hour ago; the last one of so long ago."""
+        """Write messages stored an hour ago; the last one ``last`` ms ago."""
         shutil.rmtree(self.store / "commitlog", ignore_errors=True)
         messages = [
             Message(
@@ -45,7 +45,7 @@ class Made:
         write_log(build_log(messages, FILE_SIZE), self.store / "commitlog")
 
     def dispatch(self, *, ago: int) -> int:
-        """Dispatch what is there, as if it had been so long ago; return up to where."""
+        """Dispatch the current log as if ``ago`` ms ago; return its end."""
         dispatch_all(self.store, self.output, CONFIG)
         then = self.now / 1000 - ago / 1000
         os.utime(self.output / PROGRESS, (then, then))
@@ -68,7 +68,7 @@ def status(
 
 
 @pytest.mark.parametrize("count", [5, 19, 40])
-def test_nothing_waits_at_the_end_of_the_log(
+def test_there_is_no_backlog_at_the_end_of_the_log(
     made: Made, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     made.write(count)
@@ -78,9 +78,9 @@ def test_nothing_waits_at_the_end_of_the_log(
     assert (said["is_stuck"], said["stuck_ms"]) == (False, 0)
 
 
-# The message that waits is the next of the file, or the first of the next file behind a blank.
+# The waiting message is the next in the file, or the first in the next file after a blank.
 @pytest.mark.parametrize("count", range(5, 40))
-def test_a_message_that_waits_for_long_is_stuck(
+def test_a_dispatch_is_stuck_if_a_message_waits_for_long(
     made: Made, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     made.write(count)
@@ -92,7 +92,7 @@ def test_a_message_that_waits_for_long_is_stuck(
     assert HOUR // 2 - 1000 <= said["stuck_ms"] < HOUR // 2 + 60_000
 
 
-def test_who_catches_up_with_an_old_log_is_not_stuck(
+def test_a_dispatch_catching_up_with_an_old_log_is_not_stuck(
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made.write(5)
@@ -102,7 +102,7 @@ def test_who_catches_up_with_an_old_log_is_not_stuck(
     assert status(made, capsys, "--stuck-after", "4")[0] == 1
 
 
-def test_who_was_idle_for_long_is_not_stuck_when_a_message_comes(
+def test_a_dispatch_idle_for_long_is_not_stuck_when_a_message_arrives(
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made.write(5)
@@ -112,7 +112,7 @@ def test_who_was_idle_for_long_is_not_stuck_when_a_message_comes(
     assert (code, said["waiting_timestamp"]) == (0, made.now - 1000)
 
 
-def test_words_and_exit_codes(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_and_exit_codes(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     made.write(5)
     command = ["status", str(made.store), "--output", str(made.output)]
     made.output.mkdir()
@@ -120,7 +120,9 @@ def test_words_and_exit_codes(made: Made, capsys: pytest.CaptureFixture[str]) ->
     assert "holds no dispatch" in capsys.readouterr().err
     made.dispatch(ago=HOUR)
     assert run(command) == 0
-    assert "nothing waits" in capsys.readouterr().out
+    assert "no backlog" in capsys.readouterr().out
     made.write(6)
     assert run(command) == 1
-    assert "a message waits since 1h 00m, nothing was dispatched since" in capsys.readouterr().out
+    assert (
+        "a message has been waiting for 1h 00m, nothing dispatched since" in capsys.readouterr().out
+    )

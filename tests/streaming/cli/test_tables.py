@@ -27,7 +27,7 @@ OFFSETS_JSON = '{"offsetTable": {"OrderTopic@reader": {0: 10, 1: 5}}}'
 
 @pytest.fixture(scope="module")
 def g1(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Unpack a store of a broker, and give it the config files that the archive leaves out."""
+    """Unpack a broker's store, and add the config files that the archive omits."""
     archive = next(path for path in ARCHIVES if archive_name(path) == "g1")
     parent = tmp_path_factory.mktemp("tables")
     subprocess.run(["tar", "-xJf", archive, "-C", parent], check=True)
@@ -42,7 +42,7 @@ def g1(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a log whose messages have all that is hard to show."""
+    """Write a log whose messages have everything that is hard to display."""
     root = tmp_path_factory.mktemp("odd")
     labels = [
         ("注文", "k1", "UNIQ1", "订单已付款 " * 12),
@@ -106,7 +106,7 @@ def test_tables_of_long_wide_and_hostile_names(odd: Path, tmp_path: Path, width:
 
 
 def check(name: str, shown: str, width: int) -> None:
-    """Compare with what is expected; no table is wider than its terminal."""
+    """Compare with the expected table; none is wider than its terminal."""
     assert max((cell_len(line) for line in shown.splitlines() if "──" in line), default=0) <= width
     path = EXPECTED / f"{name}.txt"
     if os.environ.get("REPUT_WRITE_TABLES"):
@@ -114,7 +114,7 @@ def check(name: str, shown: str, width: int) -> None:
     assert path.read_text("utf-8") == shown
 
 
-def test_the_least_important_columns_go_first_and_a_name_never() -> None:
+def test_the_least_important_columns_are_omitted_first_and_a_name_never() -> None:
     columns = [
         Column("topic", Fit.WHOLE),
         Column("first", rank=2),

@@ -1,4 +1,4 @@
-"""``reput topics``: queues as the broker saw them, lags by hand, and the broker's own files."""
+"""``reput topics``: queues as the broker saw them, lags computed by hand, the broker's files."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ class Made:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    """Write a store: topic T with a message a minute in queue 0, five in queue 1; two delayed."""
+    """Write topic T: a message per minute in queue 0, five in queue 1; two are delayed."""
     root = tmp_path / "store"
     messages = [
         Message(topic="T", queue_offset=n, store_timestamp=START + n * MINUTE) for n in range(10)
@@ -110,7 +110,7 @@ def test_queues_are_as_the_broker_answered(
     assert [row["problem"] for row in rows(found, "config_file")] == [None] * 3
 
 
-def test_lags_are_told_in_messages_and_time(made: Made, capfd: pytest.CaptureFixture[str]) -> None:
+def test_lags_are_shown_in_messages_and_time(made: Made, capfd: pytest.CaptureFixture[str]) -> None:
     code, found, err = topics(made, capfd)
     assert (code, err) == (0, "")
     lags = {
@@ -130,7 +130,7 @@ def test_lags_are_told_in_messages_and_time(made: Made, capfd: pytest.CaptureFix
     assert (level["level"], level["queue_id"], level["lag"], level["lag_ms"]) == (1, 0, 2, MINUTE)
 
 
-def test_topics_tell_what_the_broker_configured(
+def test_topics_show_what_the_broker_configured(
     made: Made, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, found, _ = topics(made, capfd)
@@ -171,7 +171,7 @@ def test_expired_messages_count_as_lag_and_are_named(
     assert "2 of these have expired" in capfd.readouterr().out
 
 
-def test_what_has_all_expired_has_no_lag_in_time(
+def test_a_queue_whose_messages_have_all_expired_has_no_lag_in_time(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     messages = [Message(topic="T", queue_offset=n, body=bytes(1250)) for n in range(3)]
@@ -222,7 +222,9 @@ def test_a_batch_topic_is_refused_also_by_the_backup(
     assert "topics.json.bak: topic 'T' has queue.type=BatchCQ" in err
 
 
-def test_tables_show_all_of_it(made: Made, capfd: pytest.CaptureFixture[str], berlin: None) -> None:
+def test_tables_show_everything(
+    made: Made, capfd: pytest.CaptureFixture[str], berlin: None
+) -> None:
     assert run(["topics", str(made.root), "--output", str(made.output)]) == 0
     out, err = capfd.readouterr()
     assert err == ""
@@ -241,7 +243,7 @@ def test_tables_show_all_of_it(made: Made, capfd: pytest.CaptureFixture[str], be
     assert ["1", "0", "1", "3", "2", "1m", "00s", "2023-11-14T23:14:20.000+01:00"] in lines
 
 
-def test_a_missing_or_torn_file_is_told(made: Made, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_or_torn_file_is_reported(made: Made, capfd: pytest.CaptureFixture[str]) -> None:
     config = made.root / "config"
     (config / "topics.json").unlink()
     (config / "consumerOffset.json").rename(config / "consumerOffset.json.bak")
@@ -267,7 +269,7 @@ def test_a_missing_or_torn_file_is_told(made: Made, capfd: pytest.CaptureFixture
     assert err_text.count("\n") == 1
 
 
-def test_a_damaged_queue_is_told_and_the_others_shown(
+def test_a_damaged_queue_is_reported_and_the_others_are_shown(
     made: Made, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = made.root / "commitlog" / ("0" * 20)
@@ -288,7 +290,7 @@ def test_a_damaged_queue_is_told_and_the_others_shown(
 
 
 @pytest.mark.parametrize("is_brokers", [False, True], ids=["ours", "a broker's"])
-def test_a_queue_file_of_a_wrong_size_costs_that_queue_alone(
+def test_a_queue_file_of_a_wrong_size_affects_only_that_queue(
     made: Made, capfd: pytest.CaptureFixture[str], is_brokers: bool
 ) -> None:
     file = made.output / "consumequeue/T/0" / ("0" * 20)
@@ -308,13 +310,13 @@ def test_a_queue_file_of_a_wrong_size_costs_that_queue_alone(
     assert err.count(f"reput: damaged: {file}") == 1
 
 
-def test_a_record_that_cannot_be_read_costs_one_lag(
+def test_a_record_that_cannot_be_read_affects_only_one_lag(
     made: Made, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = made.root / "commitlog" / ("0" * 20)
     data = bytearray(log.read_bytes())
     size = int.from_bytes(data[:4], "big")
-    data[4 * size + 4] ^= 0xFF  # of message 4, where the group goes on
+    data[4 * size + 4] ^= 0xFF  # of message 4, the next one of the group
     log.write_bytes(data)
     code, found, err = topics(made, capfd)
     assert code == 3

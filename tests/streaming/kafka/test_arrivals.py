@@ -1,4 +1,4 @@
-"""Arrivals without a Kafka: what is told, what is coalesced and dropped, and that nothing waits."""
+"""Arrivals without a Kafka: events sent, coalesced and dropped; nothing blocks."""
 
 import json
 import threading
@@ -36,7 +36,7 @@ def message(topic: str, queue_id: int, offset: int, flag: int = 0) -> Message:
     return Message(topic, queue_id, offset, store_timestamp=1000 + offset, sys_flag=flag)
 
 
-def test_one_event_a_queue_with_its_newest_message(tmp_path: Path) -> None:
+def test_one_event_per_queue_with_its_newest_message(tmp_path: Path) -> None:
     messages = [
         message("A", 0, 4),
         message("A", 1, 0),
@@ -60,13 +60,13 @@ def test_one_event_a_queue_with_its_newest_message(tmp_path: Path) -> None:
 
 
 class FakeProducer:
-    """Takes events, fails, or lets wait, as it is told to."""
+    """Accepts events, fails or blocks, as configured."""
 
     def __init__(self) -> None:
         self.values: list[dict[str, Any]] = []
         self.failing = False
-        self.goes_on = threading.Event()
-        self.goes_on.set()
+        self.released = threading.Event()
+        self.released.set()
         self.attempts = 0
 
     def __call__(self, **_options: Any) -> "FakeProducer":
@@ -83,21 +83,21 @@ class FakeProducer:
 
 
 class FakeFuture:
-    """One event on its way."""
+    """An event in flight."""
 
     def __init__(self, producer: FakeProducer, event: dict[str, Any]) -> None:
         self.producer, self.event = producer, event
 
     def get(self, timeout: float) -> None:
         self.producer.attempts += 1
-        self.producer.goes_on.wait(timeout)
+        self.producer.released.wait(timeout)
         if self.producer.failing:
             raise KafkaTimeoutError("not today")
         self.producer.values.append(self.event)
 
 
 def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + 20
     while not is_so():
         assert time.monotonic() < deadline
@@ -114,23 +114,23 @@ def test_events_are_sent_and_counted(tmp_path: Path) -> None:
     assert (counts.sent, counts.dropped, counts.failures) == (1, 0, 0)
 
 
-def test_newer_events_take_the_place_of_those_that_wait(tmp_path: Path) -> None:
+def test_newer_events_replace_waiting_ones(tmp_path: Path) -> None:
     producer = FakeProducer()
-    producer.goes_on.clear()
+    producer.released.clear()
     arrivals = KafkaArrivals(NOWHERE, "arrivals", make_producer=producer)
     arrivals(requests_of(tmp_path / "0", [message("A", 0, 0)]))
-    eventually(lambda: producer.attempts == 1)  # on its way
+    eventually(lambda: producer.attempts == 1)  # in flight
     for n in range(1, 6):
         arrivals(requests_of(tmp_path / str(n), [message("A", 0, n)]))
     assert arrivals.counts.waiting == 1
     assert arrivals.counts.coalesced == 4
-    producer.goes_on.set()
+    producer.released.set()
     eventually(lambda: len(producer.values) == 2)
     assert [v["max_offset"] for v in producer.values] == [1, 6]
     arrivals.close()
 
 
-def test_what_failed_goes_back_unless_a_newer_one_is_there(
+def test_a_failed_event_returns_unless_a_newer_one_is_waiting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = FakeProducer()
@@ -139,11 +139,11 @@ def test_what_failed_goes_back_unless_a_newer_one_is_there(
     arrivals(requests_of(tmp_path / "0", [message("A", 0, 0), message("B", 0, 0)]))
     eventually(lambda: producer.attempts >= 4)
     assert arrivals.counts.waiting == 2
-    producer.goes_on.clear()
+    producer.released.clear()
     now = producer.attempts
     eventually(lambda: producer.attempts > now)
-    arrivals(requests_of(tmp_path / "1", [message("A", 0, 1)]))  # while older ones are on the way
-    producer.goes_on.set()
+    arrivals(requests_of(tmp_path / "1", [message("A", 0, 1)]))  # while older ones are in flight
+    producer.released.set()
     now = producer.attempts
     eventually(lambda: producer.attempts > now + 1)
     producer.failing = False
@@ -151,13 +151,13 @@ def test_what_failed_goes_back_unless_a_newer_one_is_there(
     counts = arrivals.close()
     assert counts.dropped == 0
     assert counts.failures >= 2
-    io_errors = [r for r in caplog.records if "the dispatch goes on" in r.getMessage()]
-    assert len(io_errors) == 1  # not at each attempt
+    warnings = [r for r in caplog.records if "the dispatch continues" in r.getMessage()]
+    assert len(warnings) == 1  # not at each attempt
 
 
-def test_the_table_is_bounded_and_what_finds_no_room_is_counted(tmp_path: Path) -> None:
+def test_the_table_is_bounded_and_events_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     producer = FakeProducer()
-    producer.goes_on.clear()
+    producer.released.clear()
     producer.failing = True
     arrivals = KafkaArrivals(NOWHERE, "arrivals", queues_max=3, make_producer=producer)
     arrivals(requests_of(tmp_path / "0", [message("X", 0, 0)]))
@@ -165,17 +165,17 @@ def test_the_table_is_bounded_and_what_finds_no_room_is_counted(tmp_path: Path) 
     arrivals(requests_of(tmp_path / "1", [message("A", q, 0) for q in range(5)]))
     counts = arrivals.counts
     assert (counts.waiting, counts.dropped) == (3, 2)
-    producer.goes_on.set()
-    eventually(lambda: arrivals.counts.dropped == 3)  # X has no room to come back to
+    producer.released.set()
+    eventually(lambda: arrivals.counts.dropped == 3)  # there is no room for X to return to
     began = time.monotonic()
     counts = arrivals.close()
     assert time.monotonic() - began < 6
-    assert counts.dropped == 6  # those that waited at the end as well
+    assert counts.dropped == 6  # including those waiting at the end
     assert counts.sent == 0
 
 
 class Absent:
-    """Fails, as a producer does that reaches no broker, but not before the test says so."""
+    """Fails like a producer that cannot reach a broker, when the test releases it."""
 
     def __init__(self) -> None:
         self.fails = threading.Event()
@@ -185,7 +185,7 @@ class Absent:
         raise KafkaTimeoutError("Unable to bootstrap")
 
 
-def test_a_kafka_that_is_never_there_delays_nothing(
+def test_an_unreachable_kafka_delays_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     absent = Absent()
@@ -195,24 +195,24 @@ def test_a_kafka_that_is_never_there_delays_nothing(
     for _ in range(200):
         arrivals(requests)
     assert arrivals.counts.waiting == 4
-    counts = arrivals.close(seconds=0.1)  # nothing has been answered yet
+    counts = arrivals.close(seconds=0.1)  # nothing has been acknowledged yet
     assert (counts.sent, counts.dropped) == (0, 4)
     arrivals(requests)  # after the end
     assert arrivals.counts.dropped == 8
     absent.fails.set()
 
-    def io_errors() -> int:
-        return len([r for r in caplog.records if "the dispatch goes on" in r.getMessage()])
+    def warnings() -> int:
+        return len([r for r in caplog.records if "the dispatch continues" in r.getMessage()])
 
-    eventually(lambda: io_errors() == 1)
+    eventually(lambda: warnings() == 1)
 
 
-def test_a_listener_raises_nothing_and_goes_on(
+def test_a_listener_raises_nothing_and_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     arrivals = KafkaArrivals(NOWHERE, "arrivals", make_producer=FakeProducer())
     arrivals(None)  # type: ignore[arg-type]
-    assert "arrivals were not noted" in caplog.text
+    assert "arrivals were not enqueued" in caplog.text
     arrivals(requests_of(tmp_path, [message("A", 0, 0)]))
     assert arrivals.close().sent == 1
 

@@ -1,4 +1,4 @@
-"""Why a first contact with Kafka failed, from what kafka-python wrote to its log meanwhile."""
+"""Why a first connection to Kafka failed, from what kafka-python wrote to its log."""
 
 import logging
 
@@ -21,11 +21,11 @@ REFUSED = (
     [
         ("KafkaConnectionError: socket disconnected", ConfigError, "user name and password right"),
         (REFUSED, ConfigError, "user name and password right? (Authentication failed: Invalid "),
-        ("SSLError: wrong version number", ConfigError, "does not speak as it is spoken to"),
-        ("ECONNREFUSED", KafkaIOError, "no Kafka was reached at h:1: ECONNREFUSED"),
+        ("SSLError: wrong version number", ConfigError, "protocol mismatch with Kafka at h:1"),
+        ("ECONNREFUSED", KafkaIOError, "Kafka is unreachable at h:1: ECONNREFUSED"),
     ],
 )
-def test_the_cause_is_told_however_the_connection_ended(
+def test_the_cause_is_reported_however_the_connection_ended(
     line: str, kind: type[StoreError], words: str
 ) -> None:
     options = client_options("h:1", {"security.protocol": "SASL_PLAINTEXT"})

@@ -36,7 +36,7 @@ def encode(
     batch_bytes: int = 1 << 20,
     codec: str = "none",
 ) -> list[RecordBatch]:
-    """Write a log of one file and encode what a scan of it finds."""
+    """Write a log of one file, scan it, and encode the messages."""
     config = StoreConfig(mapped_file_size_commit_log=FILE_SIZE)
     files = build_log(messages, FILE_SIZE)
     write_log(files, directory)
@@ -69,7 +69,7 @@ def records(batch: RecordBatch, codec: str = "none") -> list[Any]:
     return list(read)
 
 
-def test_inside_of_kafka_python_is_as_the_producer_expects() -> None:
+def test_internals_of_kafka_python_are_as_the_producer_expects() -> None:
     check_inside()
 
 
@@ -145,7 +145,7 @@ def test_only_what_is_in_a_queue_and_has_a_route_is_mirrored(tmp_path: Path) -> 
     ("queue_id", "route", "properties", "partition"),
     [
         (3, Route("t", 4, 4), KEYS, 3),
-        (3, Route("t", 4), KEYS, 3),  # nobody knows how many queues there are
+        (3, Route("t", 4), KEYS, 3),  # the number of queues is unknown
         (3, Route("t", 8), KEYS, 3),
         (3, Route("t", 4, 8), KEYS, (murmur2(b"k1") & 0x7FFFFFFF) % 4),
         (9, Route("t", 4), KEYS, (murmur2(b"k1") & 0x7FFFFFFF) % 4),
@@ -163,7 +163,7 @@ def test_partitions(
 
 @given(st.binary(max_size=40), st.binary(max_size=5))
 @settings(deadline=None)
-def test_murmur2_is_that_of_kafkas_clients(data: bytes, before: bytes) -> None:
+def test_murmur2_equals_that_of_kafkas_clients(data: bytes, before: bytes) -> None:
     whole = np.frombuffer(before + data + b"x", np.uint8)
     assert rk.murmur2(whole, len(before), len(before) + len(data)) == murmur2(data) & 0xFFFFFFFF
 
@@ -224,7 +224,7 @@ texts = st.text(st.characters(exclude_characters="\x00\x01\x02", codec="utf-8"),
         st.tuples(
             st.binary(max_size=200),
             st.dictionaries(texts.filter(bool), texts.filter(bool), max_size=6),
-            st.integers(0, 2**58),  # more no queue can hold
+            st.integers(0, 2**58),  # a queue cannot hold more
             st.integers(-(2**50), 2**50),
         ),
         min_size=1,

@@ -29,7 +29,7 @@ def test_characters_that_kafka_refuses_are_replaced(topic: str, name: str) -> No
 
 
 def test_prefix_and_map() -> None:
-    rules = make_rules(((), None), "mq.", ["A=B", "%RETRY%g=retries"])
+    rules = make_rules(prefix="mq.", maps=["A=B", "%RETRY%g=retries"])
     assert [rules.kafka_name(t) for t in ("A", "%RETRY%g", "C")] == ["B", "retries", "mq.C"]
 
 
@@ -43,8 +43,8 @@ def test_two_topics_with_one_name_are_refused() -> None:
         names.name_of("a_b")
 
 
-def test_two_topics_may_be_made_one_on_purpose() -> None:
-    names = TopicNames(make_rules(((), None), "", ["A=X", "B=X"]))
+def test_two_topics_may_be_merged_explicitly() -> None:
+    names = TopicNames(make_rules(maps=["A=X", "B=X"]))
     assert [names.name_of("A"), names.name_of("B")] == ["X", "X"]
     with pytest.raises(ConfigError, match="would both be X"):
         names.name_of("X")
@@ -53,22 +53,22 @@ def test_two_topics_may_be_made_one_on_purpose() -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 250])
 def test_names_that_kafka_refuses(name: str) -> None:
     with pytest.raises(ConfigError):
-        make_rules(((), None), "", [f"A={name}"])
+        make_rules(maps=[f"A={name}"])
     with pytest.raises(ConfigError, match="cannot name a topic"):
         TopicRules().kafka_name("x" * 250)
 
 
 def test_malformed_choices_are_refused() -> None:
-    refused: list[tuple[Any, ...]] = [
-        ((("A",), "B.*"),),
-        (((), "("),),
-        (((), None), "a%"),
-        (((), None), "", ["A"]),
-        ((("SCHEDULE_TOPIC_XXXX",), None),),
+    refused: list[dict[str, Any]] = [
+        {"topics": ["A"], "pattern": "B.*"},
+        {"pattern": "("},
+        {"prefix": "a%"},
+        {"maps": ["A"]},
+        {"topics": ["SCHEDULE_TOPIC_XXXX"]},
     ]
     for arguments in refused:
         with pytest.raises(ConfigError):
-            make_rules(*arguments)
+            make_rules(**arguments)
 
 
 def test_selection() -> None:
@@ -77,11 +77,11 @@ def test_selection() -> None:
     def wanted(rules: TopicRules) -> list[str]:
         return [t for t in topics if rules.wants(t)]
 
-    assert wanted(make_rules(((), None))) == ["A", "AB", "%RETRY%g"]
-    assert wanted(make_rules((("AB",), None))) == ["AB"]
-    assert wanted(make_rules(((), "A.?"))) == ["A", "AB"]
-    assert wanted(make_rules(((), ".*"))) == ["A", "AB", "%RETRY%g"]
-    assert wanted(make_rules(((), None), include_system=True)) == topics
+    assert wanted(make_rules()) == ["A", "AB", "%RETRY%g"]
+    assert wanted(make_rules(["AB"])) == ["AB"]
+    assert wanted(make_rules(pattern="A.?")) == ["A", "AB"]
+    assert wanted(make_rules(pattern=".*")) == ["A", "AB", "%RETRY%g"]
+    assert wanted(make_rules(include_system=True)) == topics
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_routes_know_queues_and_partitions() -> None:
     assert found.route("TBW102", 0) is None
 
 
-def test_missing_topics_are_an_error_or_made() -> None:
+def test_missing_topics_are_an_error_or_created() -> None:
     cluster = FakeCluster({})
     with pytest.raises(ConfigError, match=r"Kafka has no topic A.*--create-topics"):
         router(cluster).route("A", 0)
@@ -154,6 +154,6 @@ def test_names_that_collide_are_refused_at_the_start() -> None:
 
 
 def test_topics_asked_for_by_name_must_be_in_kafka() -> None:
-    found = router(FakeCluster({"B": 1}), rules=make_rules((("A",), None)))
+    found = router(FakeCluster({"B": 1}), rules=make_rules(["A"]))
     with pytest.raises(ConfigError, match="no topic A"):
         found.prepare()

@@ -288,7 +288,7 @@ def test_the_command_says_equal(tmp_path: Path, capsys: pytest.CaptureFixture[st
     store, output = make(tmp_path)
     assert run(["verify", str(store), "--output", str(output)]) == 0
     assert capsys.readouterr().out == (
-        f"equal: {output} is what its log says (12 messages, offsets 0 to 2,666: "
+        f"equal: {output} matches its log (12 messages, offsets 0 to 2,666: "
         "12 queue units, 24 index entries)\n"
     )
 
