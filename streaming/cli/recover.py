@@ -17,7 +17,7 @@ from streaming.cli.lines import print_json, print_line, say
 from streaming.cli.options import BrokerConf, BrokerVersion, Json, Store, describe_settings
 
 if TYPE_CHECKING:
-    from checkpoints.recovery.adoption import Report
+    from checkpoints.recovery.adoption import RecoveryReporter
     from checkpoints.recovery.recovery import Recovered
 
 
@@ -96,7 +96,7 @@ def recovered_json(recovered: Recovered) -> dict[str, Any]:
 
 
 @contextmanager
-def recovery_progress(*, is_shown: bool) -> Iterator[Report | None]:
+def recovery_progress(*, is_shown: bool) -> Iterator[RecoveryReporter | None]:
     """Show a bar while something is recovered, if a person looks on."""
     if not is_shown:
         yield None

@@ -170,4 +170,4 @@ def test_a_batch_that_was_cut_off_is_not_followed_by_another(
     assert progress.reput_from_offset == 0
     assert (output / "abort").exists()
     with opened(output, store) as root:
-        assert [r.why for r in root.recovered] == ["a dispatch was cut off in a batch"]
+        assert [r.why for r in root.recovered] == ["a dispatch was interrupted in a batch"]
