@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from checkpoints.progress import REPUT_DIR, Progress, check_progress
+from checkpoints.progress import Progress, check_progress
+from checkpoints.state_paths import BATCH
 from store.consumequeue.ends import QueueEnd
 from store.index.ends import CheckedIndexEnd
 from store.io.checked_json import BY_POSITION, Count, decode_record, encode_values, read_state_file
 from store.io.disk import Disk
-
-BATCH = REPUT_DIR / "batch"
 
 
 @dataclass(frozen=True, slots=True)

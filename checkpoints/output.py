@@ -33,7 +33,7 @@ from checkpoints.entries import (
     list_entries,
 )
 from checkpoints.output_state import STATE_FILES, STATE_NAMES, find_foreign, list_state
-from checkpoints.progress import REPUT_DIR
+from checkpoints.state_paths import REPUT_DIR
 from store import layout
 from store.errors import ConfigError
 from store.io.mapped_file import is_mapped_file_name

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoints.entries import BUILT_DIRS, Built, EntryKind, list_built, list_entries
-from checkpoints.progress import REPUT_DIR
-from checkpoints.swap import (
-    NEW_DIR,
+from checkpoints.state_paths import (
+    BULK_DIR,
+    NEW_QUEUES_DIR,
     NEW_ROOT_DIR,
-    OLD_DIR,
+    OLD_QUEUES_DIR,
+    OLD_ROOT_DIR,
     PLAN,
     REBUILD_DIR,
-    REPLACED_DIR,
-    WHOLE_DIR,
+    REPUT_DIR,
+    SPARK_DIR,
 )
 from store.errors import StoreError
 from store.io.checked_json import is_sealed, read_state_file
@@ -35,15 +36,15 @@ _SPARK_CHECKPOINT_NAMES = frozenset(  # "reached": release 0.1.0
     {"metadata", "offsets", "commits", "sources", "state", "spool", "reached"}
 )
 _NAMES = {  # of the files in directories below reput/
-    WHOLE_DIR: re.compile("boot|plan"),
-    WHOLE_DIR / "parts": re.compile(r"[0-9]+\.(done|keys)"),  # of release 0.1.0, as is index/
-    WHOLE_DIR / "index": re.compile(r"[0-9]{17}-[0-9]+-[0-9]+\.done"),
+    BULK_DIR: re.compile("boot|plan"),
+    BULK_DIR / "parts": re.compile(r"[0-9]+\.(done|keys)"),  # of release 0.1.0, as is index/
+    BULK_DIR / "index": re.compile(r"[0-9]{17}-[0-9]+-[0-9]+\.done"),
     NEW_ROOT_DIR: re.compile("abort|checkpoint"),
     NEW_ROOT_DIR / REPUT_DIR: re.compile("progress|batch"),
 }
 _DIRECTORIES = {
     REBUILD_DIR: {"new", "old"},
-    WHOLE_DIR: {"new", "old", "parts", "index"},
+    BULK_DIR: {"new", "old", "parts", "index"},
 }
 
 
@@ -128,7 +129,7 @@ def _check_file(path: Path) -> tuple[bool, bool]:
 
 def _foreign_below(output: Path, directory: Path) -> Path | None:
     entries = list_entries(output / directory)
-    if directory not in (NEW_DIR, OLD_DIR, NEW_ROOT_DIR, REPLACED_DIR):
+    if directory not in (NEW_QUEUES_DIR, OLD_QUEUES_DIR, NEW_ROOT_DIR, OLD_ROOT_DIR):
         return _foreign_name(directory, entries, lambda _: False)
     state = {REPUT_DIR.name} & entries.keys() if directory == NEW_ROOT_DIR else set()
     foreign = _foreign_name(directory, entries, {*BUILT_DIRS, *state}.__contains__)
@@ -161,9 +162,8 @@ def _foreign_name(
 
 
 def _foreign_in_spark(output: Path, entries: Mapping[str, EntryKind]) -> Path | None:
-    spark = REPUT_DIR / "spark"
-    for name, kind in sorted(list_entries(output / spark, entries.get("spark")).items()):
+    for name, kind in sorted(list_entries(output / SPARK_DIR, entries.get("spark")).items()):
         is_epoch = kind is EntryKind.DIRECTORY and _EPOCH_NAME.fullmatch(name) is not None
-        if not is_epoch or not is_spark_checkpoint(output / spark / name):
-            return spark / name
+        if not is_epoch or not is_spark_checkpoint(output / SPARK_DIR / name):
+            return SPARK_DIR / name
     return None

@@ -31,7 +31,6 @@ from store.io.checked_json import (
 from store.io.disk import Disk
 from store.root.progress import PROGRESS, Fingerprint, check_index_fields, fields_of
 
-REPUT_DIR = PROGRESS.parent
 _QUEUE_ENDS_MAX = 20_000  # in all rollback points together
 
 TimeNs = Annotated[int, span(-1, (1 << 63) - 1)]

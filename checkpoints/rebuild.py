@@ -28,11 +28,8 @@ from checkpoints.output import check_queue_directory, check_replaced
 from checkpoints.progress import read_progress
 from checkpoints.queue_selection import QueueSelection
 from checkpoints.root import DispatchRoot
+from checkpoints.state_paths import BOOT, NEW_QUEUES_DIR, NEW_ROOT_DIR, REBUILD_DIR
 from checkpoints.swap import (
-    BOOT,
-    NEW_DIR,
-    NEW_ROOT_DIR,
-    REBUILD_DIR,
     SwapRecord,
     discard_rebuild,
     discard_resume_point,
@@ -157,7 +154,7 @@ class NewRoot:
         if keys:
             for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
                 if (self._path / kind).is_dir():
-                    root.disk.move(self._path / kind, root.path / NEW_DIR / kind)
+                    root.disk.move(self._path / kind, root.path / NEW_QUEUES_DIR / kind)
             root.disk.sync()
             progress = selection.merge(built.progress, keys)
             write_swap(root.path, SwapRecord(tuple(keys), progress), root.disk)

@@ -42,7 +42,6 @@ from checkpoints.foreign_writer import (
 from checkpoints.output import NEW_OUTPUT_HINT, check_output
 from checkpoints.output_state import is_spark_checkpoint, numbered_epochs
 from checkpoints.progress import (
-    REPUT_DIR,
     BatchEnd,
     OwnershipStamp,
     Progress,
@@ -53,6 +52,7 @@ from checkpoints.progress import (
 from checkpoints.recovery.adoption import RecoveryReporter
 from checkpoints.recovery.fingerprint import check_unchanged, read_fingerprint
 from checkpoints.recovery.recovery import Recovered, Recovery, finished_swap
+from checkpoints.state_paths import SPARK_DIR
 from checkpoints.swap import finish_swap
 from store import layout
 from store.commitlog.commit_log import CommitLog
@@ -64,7 +64,6 @@ from store.index.ends import IndexEnd
 from store.io.disk import Disk
 from store.root.progress import SWAP
 
-_EPOCHS_DIR = "spark"
 _CHANGED_HINT = "the next start rolls back to the last record that both have, and resumes there"
 
 
@@ -320,7 +319,7 @@ class DispatchRoot:
         Entries with other names, such as an NFS client's ``.nfs…``, are left untouched, as is a
         directory that holds anything but a Spark checkpoint.
         """
-        epochs = self.path / REPUT_DIR / _EPOCHS_DIR
+        epochs = self.path / SPARK_DIR
         old = numbered_epochs(epochs)
         number = max(old.values(), default=0) + 1
         epoch = epochs / f"epoch-{number:06d}"

@@ -24,11 +24,20 @@ from typing import Annotated
 from checkpoints.entries import BUILT_DIRS
 from checkpoints.foreign_writer import detect_foreign_writer
 from checkpoints.progress import (
-    REPUT_DIR,
     Progress,
     check_progress,
     read_progress,
     write_progress,
+)
+from checkpoints.state_paths import (
+    BOOT,
+    BULK_DIR,
+    NEW_QUEUES_DIR,
+    NEW_ROOT_DIR,
+    OLD_QUEUES_DIR,
+    OLD_ROOT_DIR,
+    PLAN,
+    REBUILD_DIR,
 )
 from store.consumequeue.names import QueueId, Topic
 from store.errors import DamageError
@@ -44,12 +53,6 @@ from store.io.disk import Disk
 from store.io.links import refuse_link
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
 from store.root.progress import SWAP, fields_of
-
-REBUILD_DIR = REPUT_DIR / "rebuild"
-NEW_DIR, OLD_DIR = REBUILD_DIR / "new", REBUILD_DIR / "old"
-WHOLE_DIR = REPUT_DIR / "bulk"
-NEW_ROOT_DIR, REPLACED_DIR, BOOT = WHOLE_DIR / "new", WHOLE_DIR / "old", WHOLE_DIR / "boot"
-PLAN = WHOLE_DIR / "plan"  # of a rebuild by release 0.1.0, which built by parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress |
             progress = _finish_queues(root, record, progress, disk)
         disk.remove(root / SWAP)
         disk.sync()
-    for directory, resumable in ((REBUILD_DIR, ()), (WHOLE_DIR, (BOOT, PLAN))):
+    for directory, resumable in ((REBUILD_DIR, ()), (BULK_DIR, (BOOT, PLAN))):
         if (root / directory).is_dir() and not any((root / path).exists() for path in resumable):
             disk.remove_tree(root / directory)
             disk.sync()
@@ -147,7 +150,7 @@ def _finish_whole(
     Progress is marked as recovering until all files are in place: it never names missing files.
     """
     names, target = whole
-    new, old = root / NEW_ROOT_DIR, root / REPLACED_DIR
+    new, old = root / NEW_ROOT_DIR, root / OLD_ROOT_DIR
     for parent in (root, new, old):
         disk.include_in_sync(parent)
     disk.sync()
@@ -190,15 +193,15 @@ def _check_matches_rebuild(root: Path, names: tuple[str, ...], target: Progress)
             reason = f"it does not name {name}, which the rebuild made"
             raise DamageError(root / SWAP, 0, reason)
         if not has_built and (root / name).is_dir():
-            reason = f"it would delete {name}, but {root / WHOLE_DIR} holds no rebuild"
+            reason = f"it would delete {name}, but {root / BULK_DIR} holds no rebuild"
             raise DamageError(root / SWAP, 0, reason)
 
 
 def discard_rebuild(root: Path, disk: Disk) -> None:
     """Delete the new root of a rebuild; first, durably, the files that make it resumable."""
     discard_resume_point(root, disk)
-    if (root / WHOLE_DIR).is_dir():
-        disk.remove_tree(root / WHOLE_DIR)
+    if (root / BULK_DIR).is_dir():
+        disk.remove_tree(root / BULK_DIR)
 
 
 def discard_resume_point(root: Path, disk: Disk) -> None:
@@ -212,24 +215,24 @@ def _sync_moves(root: Path, queues: Iterable[Path], disk: Disk) -> None:
     """Make durable the moves of a process that was interrupted before it synced them."""
     for queue in queues:
         for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
-            for parent in (root, root / NEW_DIR, root / OLD_DIR):
+            for parent in (root, root / NEW_QUEUES_DIR, root / OLD_QUEUES_DIR):
                 disk.include_in_sync((parent / kind / queue).parent)
     disk.sync()
 
 
 def _swap_queue(root: Path, queue: Path, disk: Disk) -> None:
     """Swap one queue and its ext files; steps that are already done are skipped."""
-    place, new = root / CONSUME_QUEUE_DIR / queue, root / NEW_DIR / CONSUME_QUEUE_DIR / queue
-    old = root / OLD_DIR / CONSUME_QUEUE_DIR / queue
+    place, new = root / CONSUME_QUEUE_DIR / queue, root / NEW_QUEUES_DIR / CONSUME_QUEUE_DIR / queue
+    old = root / OLD_QUEUES_DIR / CONSUME_QUEUE_DIR / queue
     if not new.is_dir():
         return
     for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
-        refuse_link(root / NEW_DIR / kind / queue)
+        refuse_link(root / NEW_QUEUES_DIR / kind / queue)
     _move_away(place, old, disk)
     ext = Path(CONSUME_QUEUE_EXT_DIR, queue)
-    if (root / NEW_DIR / ext).is_dir():
-        _move_away(root / ext, root / OLD_DIR / ext, disk)
-        disk.move(root / NEW_DIR / ext, root / ext)
+    if (root / NEW_QUEUES_DIR / ext).is_dir():
+        _move_away(root / ext, root / OLD_QUEUES_DIR / ext, disk)
+        disk.move(root / NEW_QUEUES_DIR / ext, root / ext)
         disk.sync()
     for directory in (root / ext, (root / ext).parent):
         disk.remove_directory(directory)  # if empty: the queue has no ext units any more

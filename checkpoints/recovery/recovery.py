@@ -27,7 +27,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints.batch_record import BATCH, BatchRecord, read_batch, write_batch
+from checkpoints.batch_record import BatchRecord, read_batch, write_batch
 from checkpoints.progress import Progress, RollbackPoint, progress_path, queue_key, write_progress
 from checkpoints.recovery.adoption import Adoption, RecoveryReporter
 from checkpoints.recovery.fingerprint import (
@@ -35,6 +35,7 @@ from checkpoints.recovery.fingerprint import (
     find_other_record,
     read_fingerprint,
 )
+from checkpoints.state_paths import BATCH
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.search import is_boundary

@@ -14,7 +14,8 @@ import checkpoints.rebuild
 import store.root.progress
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
-from checkpoints.swap import BOOT, REBUILD_DIR, WHOLE_DIR, SwapRecord, write_swap
+from checkpoints.state_paths import BOOT, BULK_DIR, REBUILD_DIR
+from checkpoints.swap import SwapRecord, write_swap
 from store import MessageStore
 from store.commitlog.planner import LogPlanner
 from store.config import StoreConfig
@@ -122,13 +123,13 @@ def test_killed_at_any_call_it_leaves_the_old_queue_or_the_new_one(
         assert now == new or not had_begun
         assert not (root / REBUILD_DIR).exists()
         assert not (root / SWAP).exists()
-        assert (root / BOOT).exists() or not (root / WHOLE_DIR).exists()
+        assert (root / BOOT).exists() or not (root / BULK_DIR).exists()
         if now != new:
             begins: list[int] = []
             rebuild_topic((store_root, root), config, TOPIC, before=begins.append)
             resumed += not begins or begins[0] > int(log_files(store_root)[0].name)
             assert_same_content(queues(root), new)
-            assert not (root / WHOLE_DIR).exists()
+            assert not (root / BULK_DIR).exists()
     assert min(found.values()) > 1
     assert resumed > 1
 
@@ -164,7 +165,7 @@ def test_an_interrupted_rebuild_is_resumed(
     assert begin in begins
     assert dispatched(output) == dispatched(tmp_path / "undisturbed")
     assert verify(store_root, output, config).differences == ()
-    assert not (output / WHOLE_DIR).exists()
+    assert not (output / BULK_DIR).exists()
 
 
 def test_a_resumed_rebuild_of_an_aged_queue_has_all_ends_of_queues_with_drops(
@@ -222,7 +223,7 @@ def test_what_a_rebuild_of_other_queues_left_is_discarded(
         rebuild_topic(roots, config, TOPIC, before=begins.append)
     assert begins[0] == 0
     assert_same_content(queues(roots[1]), right)
-    assert not (roots[1] / WHOLE_DIR).exists()
+    assert not (roots[1] / BULK_DIR).exists()
 
 
 def test_a_rebuild_of_a_root_that_was_dispatched_again_since_starts_over(tmp_path: Path) -> None:

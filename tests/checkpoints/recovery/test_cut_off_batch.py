@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.batch_record import BATCH, BatchRecord, read_batch
+from checkpoints.batch_record import BatchRecord, read_batch
 from checkpoints.root import DispatchRoot
+from checkpoints.state_paths import BATCH
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
