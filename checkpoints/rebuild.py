@@ -36,7 +36,7 @@ from checkpoints.swap import (
     finish_swap,
     write_swap,
 )
-from store.consumequeue.names import list_queues
+from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.writer import QueueKey
 from store.errors import ConfigError, StoreError
 from store.io.file_system import read_small_file
@@ -144,7 +144,7 @@ class NewRoot:
         root, keys = self._root, sorted(list_queues(self._path / CONSUME_QUEUE_DIR))
         for key in keys:
             self._check_queue(key)
-            ext = Path(CONSUME_QUEUE_EXT_DIR, key[0], str(key[1]))
+            ext = queue_directory(Path(CONSUME_QUEUE_EXT_DIR), *key)
             if built.log.config.enable_consume_queue_ext and (root.path / ext).is_dir():
                 root.disk.make_directory(
                     self._path / ext
@@ -167,7 +167,7 @@ class NewRoot:
 
     def _check_queue(self, key: QueueKey) -> None:
         """Refuse to swap a queue that cannot be renamed, or whose directory holds foreign files."""
-        root, queue = self._root.path, Path(key[0], str(key[1]))
+        root, queue = self._root.path, queue_directory(Path(), *key)
         for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
             new, place = self._path / kind / queue, root / kind / queue
             check_queue_directory(place)

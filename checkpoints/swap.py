@@ -39,7 +39,7 @@ from checkpoints.state_paths import (
     PLAN,
     REBUILD_DIR,
 )
-from store.consumequeue.names import QueueId, Topic
+from store.consumequeue.names import QueueId, Topic, queue_directory
 from store.errors import DamageError
 from store.io.checked_json import (
     ADDED_LATER,
@@ -128,7 +128,7 @@ def _finish_queues(
     root: Path, record: SwapRecord, progress: Progress | None, disk: Disk
 ) -> Progress | None:
     is_ours = progress is not None and not detect_foreign_writer(root, progress.signs)
-    queues = [Path(topic, str(queue_id)) for topic, queue_id in record.queues]
+    queues = [queue_directory(Path(), *key) for key in record.queues]
     _sync_moves(root, queues, disk)
     for queue in queues:
         if is_ours or not (root / CONSUME_QUEUE_DIR / queue).is_dir():

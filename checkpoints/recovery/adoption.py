@@ -25,7 +25,7 @@ from store.commitlog.replay import LogReplay
 from store.compare.store import ComparisonPolicy
 from store.config import StoreConfig
 from store.consumequeue.files import ConsumeQueue, Unit, written_units
-from store.consumequeue.names import list_queues
+from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.reader import QueueReader
 from store.errors import ConfigError, DamageError
 from store.index.ends import IndexEnd
@@ -128,7 +128,7 @@ class Adoption:
         """Refuse a root none of whose files has the configured size."""
         config, root = self._log.config, self._root
         queues = root / CONSUME_QUEUE_DIR
-        files = [p for t, q in list_queues(queues) for p in (queues / t / str(q)).iterdir()]
+        files = [p for t, q in list_queues(queues) for p in queue_directory(queues, t, q).iterdir()]
         files = [p for p in files if is_mapped_file_name(p.name)]
         size = index_file_size(config.max_hash_slot_num, config.max_index_num)
         _check_sizes(files, config.mapped_file_size_consume_queue, "mappedFileSizeConsumeQueue")

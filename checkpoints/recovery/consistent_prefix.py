@@ -17,7 +17,7 @@ from store.compare.store import ComparisonPolicy, StoreComparison
 from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.files import ConsumeQueue
-from store.consumequeue.names import list_queues
+from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.writer import QueueEnds, QueueKey
 from store.index.ends import IndexEnd
 from store.kernels.consume_queue import NO_QUEUE_YET
@@ -159,7 +159,7 @@ def _queue_ends(
         ext_count = 0
         if config.enable_consume_queue_ext and end != NO_QUEUE_YET:
             queue = ConsumeQueue(
-                root / CONSUME_QUEUE_DIR / key[0] / str(key[1]),
+                queue_directory(root / CONSUME_QUEUE_DIR, *key),
                 config.mapped_file_size_consume_queue,
             )
             ext_count = count_ext_units(queue, config, end)
