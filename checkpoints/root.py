@@ -171,7 +171,7 @@ class DispatchRoot:
         from_offset: int | None,
         report: RecoveryReporter | None,
     ) -> None:
-        """Perform the steps after a crash in the order of ``checkpoints.recovery.recovery``."""
+        """Perform the steps that ``checkpoints.recovery.recovery`` numbers, and take ownership."""
         self._checkpoint = read_checkpoint(self.path)
         progress, has_abort = read_progress(self.path), (self.path / layout.ABORT_FILE).exists()
         if progress is not None:
@@ -179,7 +179,7 @@ class DispatchRoot:
                 progress = replace(progress, shape=config.shape())  # no file depends on it yet
             _check_origin(progress, store_root, config, self.path)
         started, is_in_swap = time.monotonic(), self.is_in_swap()
-        progress = finish_swap(self.path, progress, self.disk)
+        progress = finish_swap(self.path, progress, self.disk)  # step 1
         if is_in_swap and progress is not None:
             seconds = time.monotonic() - started
             self.recovered = (finished_swap(progress.reput_from_offset, seconds),)
@@ -193,10 +193,12 @@ class DispatchRoot:
             new = self._new_progress(store_root, config, progress, begin)
             is_same = _is_same_directory(self.path, store_root)
             new = replace(new, log_was_clean=not has_abort if is_same else None)
-            progress = new if not why else recovery.adopt(new, self._planner(new, store_root), why)
+            if why:
+                new = recovery.adopt(new, self._planner(new, store_root), why)  # step 2
+            progress = new
         else:
-            progress = recovery.roll_back_batch(progress)
-            progress = recovery.follow_log(progress, self._planner(progress, store_root))
+            progress = recovery.roll_back_batch(progress)  # step 3
+            progress = recovery.follow_log(progress, self._planner(progress, store_root))  # step 4
         self.recovered += tuple(recovery.done)
         if from_offset is not None and from_offset > progress.reput_from_offset:
             raise ConfigError(
