@@ -25,7 +25,7 @@ from store.root.expiry import expired_index_files, expired_queue_files
 
 
 class Retention:
-    """Deletes the expired files of one root, which this process owns, unless told to keep them."""
+    """Deletes the expired files of one root, which this process owns, unless they are kept."""
 
     def __init__(self, root: DispatchRoot, config: StoreConfig, *, keep_expired: bool) -> None:
         self.files = 0  # deleted so far
