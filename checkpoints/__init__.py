@@ -1,1 +1,1 @@
-"""What survives a restart: the root's state files, the progress record, where to go on."""
+"""The durable state of an OUTPUT root: its state files, recovery, expiry and rebuild."""

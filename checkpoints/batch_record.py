@@ -1,8 +1,8 @@
-"""The batch record ``OUTPUT/reput/batch``: what a root must be cut back to if a batch is cut off.
+"""The batch record ``OUTPUT/reput/batch``: the undo record of the batch in flight.
 
-It is durable before the first byte of the batch is written, and names each queue the batch touches
-and the index file in work, as they were. A root whose progress does not yet count the batch may
-hold any part of it.
+It is durable before the first byte of the batch is written. It holds the end of each queue that the
+batch touches, and of the newest index file, before the batch. A root whose progress does not count
+the batch yet may hold any part of it.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from checkpoints.progress import REPUT_DIR, Progress, check_progress
+from checkpoints.progress import Progress, check_progress
+from checkpoints.state_paths import BATCH
 from store.consumequeue.ends import QueueEnd
 from store.index.ends import CheckedIndexEnd
 from store.io.checked_json import BY_POSITION, Count, decode_record, encode_values, read_state_file
 from store.io.disk import Disk
 
-BATCH = REPUT_DIR / "batch"
-
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """Where a root is cut back to, until progress counts batch ``number``.
+    """The ends to truncate a root to, while progress does not count batch ``number``.
 
-    ``progress`` is what progress is then; None: as it is, which is the case for every batch.
+    ``progress`` is the progress after the truncation, as a recovery records it; None, in the record
+    of every batch, leaves the progress unchanged.
     """
 
     number: Count
     queues: tuple[Annotated[QueueEnd, BY_POSITION], ...]
-    index: CheckedIndexEnd | None  # None: there is no index, or the batch does not touch it
+    index: CheckedIndexEnd | None  # None: no index, or the batch does not touch it
     progress: Progress | None = None
 
 
 def write_batch(root: Path, record: BatchRecord, disk: Disk) -> None:
-    """Write, durably, what the root is cut back to from now on."""
+    """Write, durably, the ends that a recovery truncates the root to from now on."""
     values = {
         "number": record.number,
         "queues": [[*dataclasses.astuple(end)] for end in record.queues],
@@ -46,7 +46,7 @@ def write_batch(root: Path, record: BatchRecord, disk: Disk) -> None:
 
 
 def read_batch(root: Path) -> BatchRecord | None:
-    """Return the last batch's record, None if no batch has begun.
+    """Return the record of the last batch, None if there has been none.
 
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """

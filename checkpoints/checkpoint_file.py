@@ -1,4 +1,4 @@
-"""The broker's ``checkpoint`` file: up to which store time things are safe (format notes §9)."""
+"""The broker's ``checkpoint`` file: store times up to which data is safe (format notes §9)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StoreCheckpoint:
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
-    logics_physical_offset: int = 0  # where the last record dispatched begins, since 5.5.0
+    logics_physical_offset: int = 0  # of the last dispatched record, since 5.5.0
 
 
 def decode_checkpoint(data: bytes) -> StoreCheckpoint:
@@ -32,7 +32,7 @@ def decode_checkpoint(data: bytes) -> StoreCheckpoint:
 
 
 def encode_checkpoint(checkpoint: StoreCheckpoint) -> bytes:
-    """Encode as the 4096 bytes a broker keeps, zero beyond the fields."""
+    """Encode as the 4096 bytes that a broker writes, with zeros after the fields."""
     raw = np.array(
         (
             checkpoint.physic_msg_timestamp,
@@ -55,7 +55,7 @@ def read_checkpoint(root: Path) -> StoreCheckpoint | None:
         return None
     if len(data) < CHECKPOINT.itemsize:
         reason = f"a checkpoint has {CHECKPOINT_SIZE} bytes, this {len(data)}"
-        raise DamageError(path, 0, reason, "remove it, it can be done without")
+        raise DamageError(path, 0, reason, "delete it, it is not required")
     return decode_checkpoint(data)
 
 

@@ -1,4 +1,4 @@
-"""Entries of directories in a root, by name and kind, and which of them are RocketMQ's."""
+"""The entries of directories in a root, by name and kind, and which of them are RocketMQ's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUILT_DIRS = (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.IND
 
 
 class EntryKind(Enum):
-    """What a name in a directory leads to; a link is not followed."""
+    """The kind of a directory entry; links are not followed."""
 
     DIRECTORY = "directory"
     FILE = "file"
@@ -26,7 +26,7 @@ class EntryKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Files below the directories that a dispatch builds: how many, and the first foreign one."""
+    """The number of files below the directories that a dispatch builds; the first foreign one."""
 
     files: int = 0
     foreign: Path | None = None
@@ -36,7 +36,7 @@ NOTHING_BUILT = Built()
 
 
 def list_built(output: Path) -> Built:
-    """Look through the directories that a dispatch builds. Raises StoreIOError."""
+    """List the directories that a dispatch builds, recursively. Raises StoreIOError."""
     files, pending = 0, [Path(name) for name in BUILT_DIRS]
     while pending:
         directory = pending.pop()
@@ -55,7 +55,7 @@ def list_built(output: Path) -> Built:
 def list_entries(
     directory: Path, kind: EntryKind | None = EntryKind.DIRECTORY
 ) -> dict[str, EntryKind]:
-    """Return the entries of a directory; none if ``kind``, what it is, is not a directory.
+    """Return the entries of a directory; none if ``kind``, its own kind, is not DIRECTORY.
 
     Raises StoreIOError.
     """

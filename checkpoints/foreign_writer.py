@@ -1,7 +1,7 @@
-"""Signs of a broker: whether one ran on a root since a dispatch of ours left it.
+"""Detection of a foreign writer: whether a broker has run on a root since its last dispatch.
 
-A broker that starts writes ``abort`` and ``lock``, and one that stops, or runs for a while, writes
-``checkpoint``. A PID in ``abort`` proves nothing across containers, so times are compared.
+A broker writes ``abort`` and ``lock`` when it starts, and ``checkpoint`` while it runs and when it
+stops. A PID in ``abort`` proves nothing across containers, so modification times are compared.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ ANY_ABORT = -1  # ``abort`` is about to be written
 
 
 def checksum(data: bytes | None) -> str:
-    """Return what stands for a file's content, "" for no file."""
+    """Return the checksum of a file's content, "" for no file."""
     return "" if data is None else f"{zlib.crc32(data):08x}"
 
 
 def read_ownership_stamp(root: Path, checkpoint_before: str = "") -> OwnershipStamp:
-    """Return the signs as they are now."""
+    """Return the stamp of the files as they are now."""
     return OwnershipStamp(
         checkpoint=checksum(read_state_file(root / CHECKPOINT_FILE)),
         checkpoint_before=checkpoint_before,
@@ -33,21 +33,21 @@ def read_ownership_stamp(root: Path, checkpoint_before: str = "") -> OwnershipSt
 
 
 def detect_foreign_writer(root: Path, known: OwnershipStamp) -> str:
-    """Say how it is seen that a broker ran on a root since, "" if nothing tells that."""
+    """Return the evidence that a broker has run on a root since ``known``; "" if there is none."""
     now = read_ownership_stamp(root)
     if now.checkpoint not in (known.checkpoint, known.checkpoint_before):
-        return f"{root / CHECKPOINT_FILE} is not as a dispatch left it"
+        return f"{root / CHECKPOINT_FILE} is not the one that a dispatch wrote"
     if not now.abort_ns or known.abort_ns == ANY_ABORT:
         return ""
     if now.abort_ns != known.abort_ns:
-        return f"{root / ABORT_FILE} was written by something else than a dispatch"
+        return f"{root / ABORT_FILE} was written by another program than a dispatch"
     if now.lock_ns != known.lock_ns:
-        return f"{root / LOCK_FILE} was written by something else than a dispatch"
+        return f"{root / LOCK_FILE} was written by another program than a dispatch"
     return ""
 
 
 def _written_ns(path: Path) -> int:
-    """Return when a file was last written, 0 if it is not there. Raises StoreIOError."""
+    """Return a file's modification time, 0 if the file is missing. Raises StoreIOError."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:

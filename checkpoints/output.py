@@ -1,19 +1,19 @@
-"""Which directory may be OUTPUT: decided from a listing, before anything is written.
+"""The check whether a directory may be OUTPUT, from a listing, before anything is written.
 
 ===========  =======================================================================================
 kind         the directory holds
 ===========  =======================================================================================
-``EMPTY``    nothing but ``lost+found``, and perhaps the ``lock`` of a start that was refused
-``OURS``     a state file in ``reput/`` whose checksum holds, and whatever an operator put there;
-             or, without one, nothing but names of ours and RocketMQ's: a start that was killed
-             before its first progress, or a progress file that is damaged
+``EMPTY``    at most ``lost+found`` and the ``lock`` of a start that was refused
+``OURS``     a state file in ``reput/`` with a valid checksum, and any files of an operator; or,
+             without one, only names of reput and RocketMQ: a start that was interrupted before
+             its first progress, or a damaged progress file
 ``BROKERS``  a queue or an index file, a broker's ``checkpoint``, or nothing but a broker's names
-``FOREIGN``  anything else: it is refused
+``FOREIGN``  anything else; refused
 ===========  =======================================================================================
 
-A commit log, a directory inside one or around one is refused too, unless OUTPUT is STORE. A rebuild
-replaces directories as a whole, so it refuses files in them that are not RocketMQ's. What is
-deleted below ``reput/`` may hold names of ours only (``checkpoints.output_state``).
+A commit log, and a directory inside or around one, is refused too, unless OUTPUT is STORE. A
+rebuild replaces whole directories, so it refuses foreign files in them. Directories that are
+deleted below ``reput/`` may hold names of reput only (``checkpoints.output_state``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from checkpoints.entries import (
     list_entries,
 )
 from checkpoints.output_state import STATE_FILES, STATE_NAMES, find_foreign, list_state
-from checkpoints.progress import REPUT_DIR
+from checkpoints.state_paths import REPUT_DIR
 from store import layout
 from store.errors import ConfigError
 from store.io.mapped_file import is_mapped_file_name
@@ -47,7 +47,7 @@ _BROKERS_NAMES = frozenset({*BUILT_DIRS, *_FILES, REPUT_DIR.name, "config", "bro
 
 
 class RootKind(Enum):
-    """What a directory is, as OUTPUT."""
+    """The kind of a directory that is to be OUTPUT."""
 
     EMPTY = "empty"
     OURS = "ours"
@@ -57,23 +57,23 @@ class RootKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a directory holds, as far as that decides."""
+    """The content of a directory, as far as it decides the kind."""
 
     entries: Mapping[str, EntryKind]
     state: frozenset[str] = frozenset()  # the names below ``reput/``, and ``bulk/plan``
-    has_checkpoint: bool = False  # of the size of a broker's
+    has_checkpoint: bool = False  # of the size that a broker writes
     built: Built = NOTHING_BUILT
-    unproven: frozenset[str] = frozenset()  # of state files, those whose checksum does not hold
-    foreign_state: Path | None = None  # below ``reput/``, where no state file is proven
+    unproven: frozenset[str] = frozenset()  # state files without a valid checksum
+    foreign_state: Path | None = None  # below ``reput/``, if no state file is proven
 
     @property
     def is_proven(self) -> bool:
-        """Whether a state file shows that a dispatch or a rebuild made the root."""
+        """Whether a state file proves that a dispatch or a rebuild wrote the root."""
         return bool(self.state & STATE_FILES - self.unproven)
 
 
 def kind_of(listing: Listing) -> RootKind:
-    """Return what a directory is; the names that decide are those of the module's table."""
+    """Return the kind of a directory, by the table in the module's docstring."""
     names = listing.entries.keys() - _IGNORED
     if not names:
         return RootKind.EMPTY
@@ -91,9 +91,9 @@ def kind_of(listing: Listing) -> RootKind:
 def check_output(
     output: Path, store_root: Path, logs: Sequence[Path], *, is_replaced: bool = False
 ) -> None:
-    """Refuse a directory that may not be OUTPUT; ``logs``: the directories of STORE's commit log.
+    """Refuse a directory that may not be OUTPUT; ``logs`` are STORE's commit log directories.
 
-    ``is_replaced``: its queues and index are about to be replaced. Writes nothing. Raises
+    With ``is_replaced``, its queues and index are about to be replaced. Writes nothing. Raises
     ConfigError, StoreIOError.
     """
     check_output_path(output)
@@ -115,14 +115,14 @@ def check_output(
     if foreign is not None:
         raise ConfigError(
             f"{output / foreign} is not a file of a rebuild, and {foreign.parent}/ is deleted with "
-            f"what a rebuild left there: move it away, or {NEW_OUTPUT_HINT}"
+            f"the remains of a rebuild: move it away, or {NEW_OUTPUT_HINT}"
         )
     if is_replaced:
         check_replaced(output)
 
 
 def check_replaced(output: Path) -> None:
-    """Refuse to replace directories that hold files which are not RocketMQ's.
+    """Refuse to replace directories that hold foreign files.
 
     Raises ConfigError, StoreIOError.
     """
@@ -148,12 +148,12 @@ def check_queue_directory(directory: Path) -> None:
 
 
 def is_empty(output: Path) -> bool:
-    """Return whether a directory holds nothing that could be recovered. Raises StoreIOError."""
+    """Return whether a directory holds nothing to recover. Raises StoreIOError."""
     return kind_of(list_output(output)) is RootKind.EMPTY
 
 
 def list_output(output: Path) -> Listing:
-    """List a directory; of one that does not exist the listing is empty. Raises StoreIOError."""
+    """List a directory; a missing one has an empty listing. Raises StoreIOError."""
     entries = list_entries(output)
     known = Listing(entries, has_checkpoint=_has_checkpoint(output, entries))
     if entries.get(REPUT_DIR.name) is EntryKind.DIRECTORY:
@@ -166,7 +166,7 @@ def list_output(output: Path) -> Listing:
 
 
 def _check_place(output: Path, store_root: Path, logs: Sequence[Path]) -> None:
-    """Refuse a commit log, what is inside one, and what contains that of another directory."""
+    """Refuse a commit log, a directory inside one, and one that contains another store's log."""
     place, store = _real(output), _real(store_root)
     for log in map(_real, logs):
         if place == log or log in place.parents:
@@ -212,5 +212,5 @@ def _holds_mapped_files(directory: Path) -> bool:
     try:
         with os.scandir(directory) as entries:
             return any(is_mapped_file_name(entry.name) and entry.is_file() for entry in entries)
-    except OSError:  # not ours to look into
+    except OSError:  # no permission to list it
         return False

@@ -1,6 +1,6 @@
-"""What ``OUTPUT/reput`` holds: state files of ours, or entries that no release of ours makes.
+"""The content of ``OUTPUT/reput``: state files, and foreign entries that no release writes.
 
-A start deletes ``reput/rebuild``, and a rebuild ``reput/bulk``, so only known names may be there.
+A start deletes ``reput/rebuild``, and a rebuild ``reput/bulk``, so these may hold known names only.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoints.entries import BUILT_DIRS, Built, EntryKind, list_built, list_entries
-from checkpoints.progress import REPUT_DIR
-from checkpoints.swap import (
-    NEW_DIR,
+from checkpoints.state_paths import (
+    BULK_DIR,
+    NEW_QUEUES_DIR,
     NEW_ROOT_DIR,
-    OLD_DIR,
+    OLD_QUEUES_DIR,
+    OLD_ROOT_DIR,
     PLAN,
     REBUILD_DIR,
-    REPLACED_DIR,
-    WHOLE_DIR,
+    REPUT_DIR,
+    SPARK_DIR,
 )
 from store.errors import StoreError
 from store.io.checked_json import is_sealed, read_state_file
@@ -31,27 +32,27 @@ STATE_NAMES = STATE_FILES | {"rebuild", "bulk", "spark"}
 _TEMPORARIES = frozenset({"progress.tmp", "batch.tmp", "swap.tmp"})
 _TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp$")
 _EPOCH_NAME = re.compile("epoch-([0-9]{1,18})")
-_SPARKS_NAMES = frozenset(  # "reached" is of release 0.1.0
+_SPARK_CHECKPOINT_NAMES = frozenset(  # "reached": release 0.1.0
     {"metadata", "offsets", "commits", "sources", "state", "spool", "reached"}
 )
 _NAMES = {  # of the files in directories below reput/
-    WHOLE_DIR: re.compile("boot|plan"),
-    WHOLE_DIR / "parts": re.compile(r"[0-9]+\.(done|keys)"),  # of release 0.1.0, as is index/
-    WHOLE_DIR / "index": re.compile(r"[0-9]{17}-[0-9]+-[0-9]+\.done"),
+    BULK_DIR: re.compile("boot|plan"),
+    BULK_DIR / "parts": re.compile(r"[0-9]+\.(done|keys)"),  # of release 0.1.0, as is index/
+    BULK_DIR / "index": re.compile(r"[0-9]{17}-[0-9]+-[0-9]+\.done"),
     NEW_ROOT_DIR: re.compile("abort|checkpoint"),
     NEW_ROOT_DIR / REPUT_DIR: re.compile("progress|batch"),
 }
 _DIRECTORIES = {
     REBUILD_DIR: {"new", "old"},
-    WHOLE_DIR: {"new", "old", "parts", "index"},
+    BULK_DIR: {"new", "old", "parts", "index"},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What ``reput/`` holds: ``proven`` are the state files whose checksum holds, by name.
+    """The content of ``reput/``: ``proven`` names the state files with a valid checksum.
 
-    ``foreign``: the first entry that no release of ours makes; not looked for where one is proven.
+    ``foreign`` is the first entry that no release writes; None if a state file is proven.
     """
 
     names: frozenset[str] = frozenset()
@@ -60,24 +61,24 @@ class State:
 
 
 def list_state(output: Path) -> State:
-    """List what is below ``reput/``, a directory. Raises StoreIOError."""
+    """List ``reput/``, which must be a directory. Raises StoreIOError."""
     entries = list_entries(output / REPUT_DIR)
     names = set(entries)
     names.update(name for name in _REBUILDS if _has_file(output / REPUT_DIR, name))
-    looks = {n: _look(output / REPUT_DIR / n) for n in (STATE_FILES | _TEMPORARIES) & names}
-    proven = frozenset(name for name in STATE_FILES & names if looks[name][0])
+    checks = {n: _check_file(output / REPUT_DIR / n) for n in (STATE_FILES | _TEMPORARIES) & names}
+    proven = frozenset(name for name in STATE_FILES & names if checks[name][0])
     if proven:
         return State(frozenset(names), proven)
-    unlike = [REPUT_DIR / name for name, (_, is_like) in sorted(looks.items()) if not is_like]
-    foreign = unlike[0] if unlike else find_foreign(output) or _foreign_in_spark(output, entries)
+    others = [REPUT_DIR / name for name, (_, is_state) in sorted(checks.items()) if not is_state]
+    foreign = others[0] if others else find_foreign(output) or _foreign_in_spark(output, entries)
     return State(frozenset(names), proven, foreign)
 
 
 def find_foreign(output: Path) -> Path | None:
-    """Return the first entry of ``reput/rebuild`` and ``reput/bulk`` that we do not make.
+    """Return the first foreign entry of ``reput/rebuild`` and ``reput/bulk``.
 
-    Links count as foreign; so does all that is not RocketMQ's below ``new`` and ``old``. Raises
-    StoreIOError.
+    Links are foreign, and so are all files below ``new`` and ``old`` that are not RocketMQ's.
+    Raises StoreIOError.
     """
     reput = list_entries(output / REPUT_DIR)
     for directory, subdirectories in _DIRECTORIES.items():
@@ -93,7 +94,7 @@ def find_foreign(output: Path) -> Path | None:
 
 
 def numbered_epochs(directory: Path) -> dict[Path, int]:
-    """Return the Spark checkpoint directories of a root, and links of their names, by number."""
+    """Return the Spark checkpoint directories of a root, and links with such names, by number."""
     if not directory.is_dir():
         return {}
     found = [(path, _EPOCH_NAME.fullmatch(path.name)) for path in sorted(directory.iterdir())]
@@ -105,28 +106,30 @@ def numbered_epochs(directory: Path) -> dict[Path, int]:
 
 
 def is_spark_checkpoint(epoch: Path) -> bool:
-    """Return whether a directory holds a Spark checkpoint's names only, or is a link.
+    """Return whether a directory holds only names of a Spark checkpoint, or is a link.
 
     Raises StoreIOError.
     """
     if epoch.is_symlink():
         return True
-    return all(name in _SPARKS_NAMES or name.startswith(".") for name in list_entries(epoch))
+    return all(
+        name in _SPARK_CHECKPOINT_NAMES or name.startswith(".") for name in list_entries(epoch)
+    )
 
 
-def _look(path: Path) -> tuple[bool, bool]:
-    """Return whether a state file's checksum holds, and whether it can be a damaged one."""
+def _check_file(path: Path) -> tuple[bool, bool]:
+    """Return whether a file is a valid state file, and whether it may be a damaged one."""
     try:
         data = read_state_file(path)
-    except StoreError:  # no regular file, or a huge one: whoever reads it says so
+    except StoreError:  # not a regular file, or a huge one: reading it raises
         return False, not path.is_dir()
-    head = (data or b"").lstrip(b"\0")  # what a power loss leaves
+    head = (data or b"").lstrip(b"\0")  # zeros, as a power loss leaves
     return data is not None and is_sealed(data), not head or head.startswith(b'{"')
 
 
 def _foreign_below(output: Path, directory: Path) -> Path | None:
     entries = list_entries(output / directory)
-    if directory not in (NEW_DIR, OLD_DIR, NEW_ROOT_DIR, REPLACED_DIR):
+    if directory not in (NEW_QUEUES_DIR, OLD_QUEUES_DIR, NEW_ROOT_DIR, OLD_ROOT_DIR):
         return _foreign_name(directory, entries, lambda _: False)
     state = {REPUT_DIR.name} & entries.keys() if directory == NEW_ROOT_DIR else set()
     foreign = _foreign_name(directory, entries, {*BUILT_DIRS, *state}.__contains__)
@@ -137,7 +140,7 @@ def _foreign_below(output: Path, directory: Path) -> Path | None:
 
 
 def _has_file(directory: Path, name: str) -> bool:
-    """Return whether a file is there, and no link leads to it."""
+    """Return whether a file exists at a path without links."""
     kind: EntryKind | None = EntryKind.DIRECTORY
     for part in Path(name).parts:
         kind = list_entries(directory, kind).get(part)
@@ -159,9 +162,8 @@ def _foreign_name(
 
 
 def _foreign_in_spark(output: Path, entries: Mapping[str, EntryKind]) -> Path | None:
-    spark = REPUT_DIR / "spark"
-    for name, kind in sorted(list_entries(output / spark, entries.get("spark")).items()):
+    for name, kind in sorted(list_entries(output / SPARK_DIR, entries.get("spark")).items()):
         is_epoch = kind is EntryKind.DIRECTORY and _EPOCH_NAME.fullmatch(name) is not None
-        if not is_epoch or not is_spark_checkpoint(output / spark / name):
-            return spark / name
+        if not is_epoch or not is_spark_checkpoint(output / SPARK_DIR / name):
+            return SPARK_DIR / name
     return None

@@ -1,7 +1,7 @@
-"""The progress record ``OUTPUT/reput/progress``: what has been dispatched and is durable.
+"""The progress record ``OUTPUT/reput/progress``: the part of the log that is durably dispatched.
 
-It is written after the data it names has been synced, never before, and replaced atomically. Its
-encoding: ``store.io.checked_json``.
+It is replaced atomically, and only after the data that it names has been synced. For its encoding
+see ``store.io.checked_json``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,14 @@ from store.io.checked_json import (
 from store.io.disk import Disk
 from store.root.progress import PROGRESS, Fingerprint, check_index_fields, fields_of
 
-REPUT_DIR = PROGRESS.parent
-_QUEUE_ENDS_MAX = 20_000  # in all milestones together
+_QUEUE_ENDS_MAX = 20_000  # in all rollback points together
 
 TimeNs = Annotated[int, span(-1, (1 << 63) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """``[begin, end)`` of the log was skipped (failOnDataLoss=false), and why."""
+    """A range ``[begin, end)`` of the log that was skipped (failOnDataLoss=false), and why."""
 
     begin: Offset
     end: Offset
@@ -49,13 +48,13 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPoint:
-    """An end that an earlier batch had: where the root can be rolled back to if the log changed.
+    """The end of an earlier batch, to which the root can be rolled back if the log has changed.
 
-    ``marks`` are those of the queues whose own units cannot tell them: some of their messages were
-    dropped by a broker's rules.
+    ``marks`` are the ends of those queues whose units do not show them, because the broker's rules
+    dropped some of their messages.
     """
 
-    number: Count  # counted from the root's begin, without those that were rolled back
+    number: Count  # of the batch, not counting batches that were rolled back
     reput_from_offset: Offset
     last_record: Fingerprint
     messages: Count
@@ -66,10 +65,10 @@ class RollbackPoint:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipStamp:
-    """What a broker changes that runs on a root: by these it is seen that one did.
+    """The properties of a root that a broker changes when it runs there.
 
-    Checksums of ``checkpoint`` as it is and as it was before, "" for none; of ``abort`` and
-    ``lock`` when they were last written, in ns.
+    The checksums of ``checkpoint`` and of the version before it, "" for none; the modification
+    times of ``abort`` and ``lock`` in ns.
     """
 
     checkpoint: Checksum = ""
@@ -80,16 +79,16 @@ class OwnershipStamp:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a root is, and what it was made of. Offsets are physical offsets of the log."""
+    """The progress of a root, and its origin. Offsets are physical offsets of the log."""
 
     reput_from_offset: Offset
     begin_offset: Offset  # where the dispatch of this root began
     store: PathText
-    commit_log: PathText  # where the log lay, as storePathCommitLog; "" for STORE/commitlog
+    commit_log: PathText  # as storePathCommitLog; "" for STORE/commitlog
     shape: Shape
-    batch: Count = 0  # batches applied or rolled back, all told
+    batch: Count = 0  # number of batches applied or rolled back
     messages: Count = 0  # dispatched
-    is_recovering: bool = False  # what lies behind is being cut off
+    is_recovering: bool = False  # files are being truncated to this progress, or swapped
     last_record: Fingerprint | None = None
     index_file: IndexFileOrNone = ""
     index_count: Count = 0  # entries in that file
@@ -99,79 +98,78 @@ class Progress:
     log_was_clean: bool | None = None  # STORE had no abort, where OUTPUT = STORE
     lost: tuple[LostRange, ...] = ()
     drops: Drops = field(default_factory=dict)
-    milestones: tuple[
-        RollbackPoint, ...
-    ] = ()  # oldest first; the last one is this record's own end
+    # Oldest first; the last one is the end of this record itself.
+    milestones: tuple[RollbackPoint, ...] = ()
     signs: OwnershipStamp = OwnershipStamp()
 
     @property
     def is_untouched(self) -> bool:
-        """Tell whether nothing has been dispatched or skipped yet."""
+        """Whether nothing has been dispatched or skipped yet."""
         return self.reput_from_offset == self.begin_offset
 
     @property
     def dispatched_to(self) -> int:
-        """Where the last record dispatched leads to: the reput offset, or a range skipped since."""
+        """The reput offset, or the begin of the first range skipped after the last record."""
         last = self.last_record.offset if self.last_record is not None else -1
         return min([r.begin for r in self.lost if r.begin > last] + [self.reput_from_offset])
 
 
 @dataclass(frozen=True, slots=True)
 class BatchEnd:
-    """What a dispatched batch leaves for the progress record."""
+    """The results of a dispatched batch for the progress record."""
 
     reput_from_offset: int
     first_offset: int  # of the first record dispatched, -1 if the batch had none
     last_offset: int
     messages: int
     index: IndexState
-    drops: Mapping[tuple[str, int], tuple[int, int]]  # repeated, gaps by queue, so far
-    marks: Iterable[QueueEnd] = ()  # of the queues that have drops
+    drops: Mapping[tuple[str, int], tuple[int, int]]  # (repeated, gaps) by queue
+    queue_ends: Iterable[QueueEnd] = ()  # of the queues that have drops
     lost: tuple[LostRange, ...] = ()
-    kept: frozenset[int] = frozenset()  # offsets of milestones that are not thinned out
+    kept: frozenset[int] = frozenset()  # offsets of rollback points that are never thinned out
 
 
 def queue_name(topic: str, queue_id: int) -> str:
-    """Return a queue's name in a record."""
+    """Return a queue's name, as records hold it."""
     return f"{topic}/{queue_id}"
 
 
 def queue_key(name: str) -> tuple[str, int]:
-    """Return topic and queue id of a name in a record."""
+    """Return the topic and queue id of a queue's name in a record."""
     topic, _, queue_id = name.rpartition("/")
     return topic, int(queue_id)
 
 
 def thin(
-    milestones: tuple[RollbackPoint, ...], always: frozenset[int] = frozenset()
+    points: tuple[RollbackPoint, ...], always: frozenset[int] = frozenset()
 ) -> tuple[RollbackPoint, ...]:
-    """Keep few milestones: the farther back, the farther apart (about two for each doubling).
+    """Thin rollback points: the older, the farther apart (about two for each doubling).
 
-    Those at the offsets ``always`` are kept.
+    Points at the offsets ``always`` are kept.
     """
     kept: list[RollbackPoint] = []
     end_count = 0
-    for milestone in reversed(milestones):
-        distance = milestones[-1].number - milestone.number
+    for point in reversed(points):
+        distance = points[-1].number - point.number
         step = 1 << max(distance.bit_length() - 2, 0)
-        end_count += len(milestone.marks)
-        is_kept = milestone.number % step == 0 and (end_count <= _QUEUE_ENDS_MAX or len(kept) <= 1)
-        if is_kept or milestone.reput_from_offset in always:
-            kept.append(milestone)
+        end_count += len(point.marks)
+        is_kept = point.number % step == 0 and (end_count <= _QUEUE_ENDS_MAX or len(kept) <= 1)
+        if is_kept or point.reput_from_offset in always:
+            kept.append(point)
     return tuple(reversed(kept))
 
 
 def add_rollback_point(
     progress: Progress, ends: Iterable[QueueEnd], kept: frozenset[int] = frozenset()
 ) -> tuple[RollbackPoint, ...]:
-    """Add the end of a batch to the milestones, and thin them."""
+    """Add the end of a batch to the rollback points, and thin them."""
     last = progress.last_record
     if last is None:
         return progress.milestones
     before = progress.milestones[-1].marks if progress.milestones else ()
     known = {end.key: end for end in before} | {end.key: end for end in ends}
     dropped = {queue_key(name) for name, drops in progress.drops.items() if drops["repeated"]}
-    milestone = RollbackPoint(
+    point = RollbackPoint(
         number=progress.milestones[-1].number + 1 if progress.milestones else 0,
         reput_from_offset=progress.reput_from_offset,
         last_record=last,
@@ -180,17 +178,17 @@ def add_rollback_point(
         marks=tuple(end for key, end in known.items() if key in dropped),
         index_msg_timestamp=progress.index_msg_timestamp,
     )
-    return thin((*progress.milestones, milestone), kept)
+    return thin((*progress.milestones, point), kept)
 
 
 def advance(
     progress: Progress, end: BatchEnd, first: Fingerprint | None, last: Fingerprint | None
 ) -> Progress:
-    """Return the progress after a batch, of whose first and last record these are fingerprints."""
+    """Return the progress after a batch, given the fingerprints of its first and last record."""
     milestones = progress.milestones
     has_dropped = any(repeated for repeated, _ in end.drops.values())
     if not milestones and not has_dropped:
-        milestones = _first_milestone(first)
+        milestones = _first_rollback_point(first)
     progress = replace(
         progress,
         batch=progress.batch + 1,
@@ -206,7 +204,7 @@ def advance(
         drops=_add_drops(progress.drops, end.drops),
         milestones=milestones,
     )
-    return replace(progress, milestones=add_rollback_point(progress, end.marks, end.kept))
+    return replace(progress, milestones=add_rollback_point(progress, end.queue_ends, end.kept))
 
 
 def _add_drops(known: Drops, new: Mapping[tuple[str, int], tuple[int, int]]) -> Drops:
@@ -218,32 +216,32 @@ def _add_drops(known: Drops, new: Mapping[tuple[str, int], tuple[int, int]]) -> 
     return total
 
 
-def _first_milestone(first: Fingerprint | None) -> tuple[RollbackPoint, ...]:
-    """Return the end that a batch of the first record alone would have had."""
+def _first_rollback_point(first: Fingerprint | None) -> tuple[RollbackPoint, ...]:
+    """Return the rollback point of a batch that held the first record only."""
     if first is None:
         return ()
     return (RollbackPoint(0, first.offset + first.size, first, 1, {}, (), 0),)
 
 
 def progress_path(root: Path) -> Path:
-    """Return where a root keeps its progress."""
+    """Return the path of a root's progress record."""
     return root / PROGRESS
 
 
 def encode_progress(progress: Progress) -> bytes:
-    """Encode as two lines."""
+    """Encode a progress record as two lines."""
     return encode_values(dataclasses.asdict(progress))
 
 
 def decode_progress(data: bytes, path: Path) -> Progress:
-    """Decode; raises DamageError (naming ``path``), UnsupportedFormatError."""
+    """Decode a record. Raises DamageError (naming ``path``), UnsupportedFormatError."""
     return decode_record(data, path, Progress)
 
 
 def read_progress(root: Path) -> Progress | None:
-    """Read a root's progress, None if no dispatch of ours has run on it.
+    """Read a root's progress, None if reput has never dispatched into the root.
 
-    Raises as ``decode_progress``; DamageError, too, where fields contradict one another.
+    Raises as ``decode_progress``, and DamageError if fields contradict one another.
     """
     path = progress_path(root)
     data = read_state_file(path)
@@ -253,7 +251,7 @@ def read_progress(root: Path) -> Progress | None:
 
 
 def check_progress(progress: Progress | None, path: Path) -> None:
-    """Raise DamageError, naming the file it was read from, if fields contradict one another."""
+    """Raise DamageError, naming the file at ``path``, if fields contradict one another."""
     if progress is None:
         return
     end = progress.reput_from_offset
@@ -261,32 +259,32 @@ def check_progress(progress: Progress | None, path: Path) -> None:
         check_index_fields(progress)
         if progress.begin_offset > end:
             raise MismatchError(f"{progress.begin_offset} is beyond {end}", "begin_offset")
-        _check_last(progress.last_record, end, "last_record")
-        _check_milestones(progress)
+        _check_record_end(progress.last_record, end, "last_record")
+        _check_rollback_points(progress)
         for number, lost in enumerate(progress.lost):
             if not lost.begin < lost.end <= end:
                 raise MismatchError(f"{lost.begin} to {lost.end} of {end}", f"lost[{number}]")
 
 
-def _check_milestones(progress: Progress) -> None:
+def _check_rollback_points(progress: Progress) -> None:
     number, offset = -1, progress.begin_offset
-    for at, milestone in enumerate(progress.milestones):
+    for at, point in enumerate(progress.milestones):
         place = f"milestones[{at}]"
-        if milestone.number <= number or milestone.reput_from_offset < offset:
+        if point.number <= number or point.reput_from_offset < offset:
             raise MismatchError("it does not follow the one before", place)
-        number, offset = milestone.number, milestone.reput_from_offset
-        _check_last(milestone.last_record, offset, f"{place}.last_record")
+        number, offset = point.number, point.reput_from_offset
+        _check_record_end(point.last_record, offset, f"{place}.last_record")
     if offset > progress.reput_from_offset:
         raise MismatchError(f"the last one ends at {offset}, beyond the progress", "milestones")
     if number > progress.batch:
         raise MismatchError(f"{progress.batch} is less than milestone {number}", "batch")
 
 
-def _check_last(record: Fingerprint | None, end: int, place: str) -> None:
+def _check_record_end(record: Fingerprint | None, end: int, place: str) -> None:
     if record is not None and record.offset + record.size > end:
         raise MismatchError(f"it ends at {record.offset + record.size}, beyond {end}", place)
 
 
 def write_progress(root: Path, progress: Progress, disk: Disk) -> None:
-    """Replace a root's progress, durably. What it names must be synced already."""
+    """Replace a root's progress, durably. The data that it names must already be synced."""
     disk.replace(progress_path(root), encode_progress(progress))

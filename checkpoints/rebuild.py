@@ -1,18 +1,18 @@
-"""The new root of a rebuild: it is dispatched below the old root, and then swapped in.
+"""The new root of a rebuild: dispatched in a directory of the old root, then swapped in.
 
-All of it replaces the queues and the index of the old root, or, where some queues are rebuilt, it
-holds only these, without an index, and they replace theirs.
+A full rebuild replaces all queues and the index of the old root. In a rebuild of some queues, the
+new root holds only these, without an index, and they replace the old ones.
 
 =====================  =============================================================
-``reput/bulk/new``     the new root: what a dispatch makes, without a lock of its own
-``reput/bulk/boot``    the boot of this machine that the new root belongs to, and the
-                       queues that are rebuilt if not all are
+``reput/bulk/new``     the new root: the files of a dispatch, without a lock of its own
+``reput/bulk/boot``    the id of the boot during which the new root was created, and the
+                       selected queues if not all are rebuilt
 ``reput/bulk/old``     the old queues and index, during the swap of a whole root
 =====================  =============================================================
 
-Nobody reads the new root before it is swapped in, so nothing of it is synced until then. What a
-killed rebuild leaves is complete until the machine is booted again: until then the next rebuild of
-the same queues resumes it. Any other rebuild deletes it and starts over.
+The new root has no readers before it is swapped in, so it is not synced until then. After a process
+crash its files are complete until the machine reboots: until then, the next rebuild of the same
+queues resumes it. Any other rebuild deletes it and starts over.
 """
 
 from __future__ import annotations
@@ -28,18 +28,15 @@ from checkpoints.output import check_queue_directory, check_replaced
 from checkpoints.progress import read_progress
 from checkpoints.queue_selection import QueueSelection
 from checkpoints.root import DispatchRoot
+from checkpoints.state_paths import BOOT, NEW_QUEUES_DIR, NEW_ROOT_DIR, REBUILD_DIR
 from checkpoints.swap import (
-    BOOT,
-    NEW_DIR,
-    NEW_ROOT_DIR,
-    REBUILD_DIR,
     SwapRecord,
+    discard_rebuild,
+    discard_resume_point,
     finish_swap,
-    forget,
-    forget_beginning,
     write_swap,
 )
-from store.consumequeue.names import list_queues
+from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.writer import QueueKey
 from store.errors import ConfigError, StoreError
 from store.io.file_system import read_small_file
@@ -51,9 +48,9 @@ _log = logging.getLogger(__name__)
 
 
 class NewRoot:
-    """The new root of a root that ``DispatchRoot.replacing`` took.
+    """The new root of a root that ``DispatchRoot.replacing`` locked.
 
-    With a selection, of one that ``DispatchRoot.open`` took and recovered.
+    With a selection, of a root that ``DispatchRoot.open`` locked and recovered.
     """
 
     def __init__(self, root: DispatchRoot, selection: QueueSelection | None = None) -> None:
@@ -65,7 +62,7 @@ class NewRoot:
             self._config = replace(self._config, message_index_enable=False)
 
     def open(self) -> DispatchRoot:
-        """Return the new root that a killed rebuild left; begin one if that cannot be resumed.
+        """Resume the new root of an interrupted rebuild; if that is impossible, begin one.
 
         Raises StoreIOError.
         """
@@ -73,57 +70,61 @@ class NewRoot:
             try:
                 found = self._resume()
             except StoreError as e:
-                _log.info("the rebuild that was interrupted cannot be resumed: %s", e)
+                _log.info("cannot resume the interrupted rebuild: %s", e)
             else:
                 if found is not None:
                     return found
         return self.begin()
 
     def begin(self) -> DispatchRoot:
-        """Return a new root that begins at the log's minimum, without what was left of another."""
+        """Return a new root that begins at the log's minimum; delete the remains of another."""
         root = self._root
-        forget(root.path, root.disk)
-        root.disk.put(root.path / BOOT, [self._mark()])
+        discard_rebuild(root.path, root.disk)
+        root.disk.put(root.path / BOOT, [self._boot_record()])
         return self._open()
 
-    def _mark(self) -> bytes:
-        """Return what the boot file holds while this rebuild can be resumed."""
+    def _boot_record(self) -> bytes:
+        """Return the content of the boot file with which this rebuild can be resumed."""
         queues = f"\n{self._selection.name}" if self._selection is not None else ""
         return boot_id() + os.fsencode(queues)
 
     def _is_of_this_boot(self) -> bool:
         try:
-            return boot_id() != b"" and self._mark() == read_small_file(self._root.path / BOOT)
+            return boot_id() != b"" and self._boot_record() == read_small_file(
+                self._root.path / BOOT
+            )
         except OSError:
             return False
 
     def _resume(self) -> DispatchRoot | None:
         progress = read_progress(self._path)
-        if progress is None or progress.begin_offset != self._begin():
+        if progress is None or progress.begin_offset != self._begin_offset():
             return None
-        if self._selection is not None and not self._selection.is_begun_by(progress):
+        if self._selection is not None and not self._selection.can_resume(progress):
             return None
         return self._open()
 
-    def _begin(self) -> int:
-        """Return the log's minimum; later where the old root began later."""
+    def _begin_offset(self) -> int:
+        """Return the log's minimum offset, or the begin of the old root if that is higher."""
         self._root.log.refresh()
         return max(self._root.log.min_offset(), self._root.progress.begin_offset)
 
     def _open(self) -> DispatchRoot:
         self._root.disk.defer_sync(self._path)
-        return DispatchRoot.unread(self._root, self._path, self._begin(), self._config)
+        return DispatchRoot.open_new_root(
+            self._root, self._path, self._begin_offset(), self._config
+        )
 
     def swap_in(self, built: DispatchRoot) -> None:
-        """Make the new root durable, and put its queues and index in the places of the old ones.
+        """Make the new root durable, and swap its queues and index for the old ones.
 
-        Raises ConfigError where they cannot be renamed, StoreIOError; then the root is as it was,
-        or the next start finishes the swap.
+        Raises ConfigError if they cannot be renamed, StoreIOError. Then the root is unchanged, or
+        the next start finishes the swap.
         """
         root, progress = self._root, built.progress
-        self._check_places()
+        self._check_can_be_renamed()
         self._sync()
-        # A new generation: the difference is larger than that of the old root was.
+        # A new generation: its number (see ``store.root.progress``) exceeds that of the old root.
         number = progress.milestones[-1].number if progress.milestones else 0
         progress = replace(
             progress,
@@ -133,25 +134,27 @@ class NewRoot:
         )
         names = tuple(name for name in BUILT_DIRS if (self._path / name).is_dir())
         write_swap(root.path, SwapRecord((), progress, names), root.disk)
-        root.replaced(finish_swap(root.path, None, root.disk) or progress)
+        root.own_replacement(finish_swap(root.path, None, root.disk) or progress)
 
     def swap_queues_in(self, built: DispatchRoot, selection: QueueSelection) -> list[QueueKey]:
-        """Make the queues of the new root durable, and put them in the places of the old ones.
+        """Make the queues of the new root durable, and swap them for the old ones.
 
-        Return which they are. Raises as ``swap_in``.
+        Return the queues. Raises as ``swap_in``.
         """
         root, keys = self._root, sorted(list_queues(self._path / CONSUME_QUEUE_DIR))
         for key in keys:
             self._check_queue(key)
-            ext = Path(CONSUME_QUEUE_EXT_DIR, key[0], str(key[1]))
+            ext = queue_directory(Path(CONSUME_QUEUE_EXT_DIR), *key)
             if built.log.config.enable_consume_queue_ext and (root.path / ext).is_dir():
-                root.disk.make_directory(self._path / ext)  # the old one goes, if it has no more
+                root.disk.make_directory(
+                    self._path / ext
+                )  # so that the old one is replaced even if no ext units remain
         self._sync()
-        forget_beginning(root.path, root.disk)
+        discard_resume_point(root.path, root.disk)
         if keys:
             for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
                 if (self._path / kind).is_dir():
-                    root.disk.move(self._path / kind, root.path / NEW_DIR / kind)
+                    root.disk.move(self._path / kind, root.path / NEW_QUEUES_DIR / kind)
             root.disk.sync()
             progress = selection.merge(built.progress, keys)
             write_swap(root.path, SwapRecord(tuple(keys), progress), root.disk)
@@ -163,8 +166,8 @@ class NewRoot:
         self._root.disk.defer_sync(None)
 
     def _check_queue(self, key: QueueKey) -> None:
-        """Refuse to swap a queue that cannot be renamed or whose place holds foreign files."""
-        root, queue = self._root.path, Path(key[0], str(key[1]))
+        """Refuse to swap a queue that cannot be renamed, or whose directory holds foreign files."""
+        root, queue = self._root.path, queue_directory(Path(), *key)
         for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
             new, place = self._path / kind / queue, root / kind / queue
             check_queue_directory(place)
@@ -176,15 +179,15 @@ class NewRoot:
                     "the log into a new OUTPUT"
                 )
 
-    def _check_places(self) -> None:
-        """Refuse to swap what cannot be renamed, before anything is."""
+    def _check_can_be_renamed(self) -> None:
+        """Refuse to swap directories that cannot be renamed, before the first one is."""
         check_replaced(self._root.path)
         device = self._root.path.stat().st_dev
         for name in (*BUILT_DIRS, NEW_ROOT_DIR):
             place = self._root.path / name
             if place.is_symlink() or (place.is_dir() and place.stat().st_dev != device):
                 raise ConfigError(
-                    f"{place} is a link or lies on another file system, and cannot be swapped: "
+                    f"{place} is a link or on another file system, and cannot be swapped: "
                     "rebuild into a new OUTPUT"
                 )
 

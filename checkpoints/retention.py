@@ -1,12 +1,12 @@
-"""Retention: OUTPUT follows the log; files whose messages have all expired go, as a broker's do.
+"""Retention: files of OUTPUT whose messages have all expired are deleted, as by a broker.
 
-Which files: ``store.root.expiry``. A root may be cut off anywhere in this, on a disk that keeps any of
-what was not synced:
+``store.root.expiry`` determines the files. A crash can happen at any point, on a disk that keeps
+any part of the writes that were not synced, so:
 
-* of a queue's files the oldest is deleted and synced before the next one, so that what is left
-  always follows on from one another;
-* progress no longer counts an index file before that is deleted. What a crash leaves of older ones
-  nobody reads, and the next start deletes it.
+* a queue's files are deleted oldest first, each deletion synced before the next one, so that the
+  remaining files are always contiguous;
+* progress stops counting an index file before the file is deleted. Older index files that a crash
+  leaves are not read, and the next start deletes them.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from store.root.expiry import expired_index_files, expired_queue_files
 
 
 class Retention:
-    """Deletes what has expired of one root, which this process owns, unless told to keep it."""
+    """Deletes the expired files of one root, which this process owns, unless they are kept."""
 
     def __init__(self, root: DispatchRoot, config: StoreConfig, *, keep_expired: bool) -> None:
         self.files = 0  # deleted so far
         self._root = root
         self._config = config
-        self._keeps = keep_expired
+        self._keeps_expired = keep_expired
         self._min_offset = root.progress.begin_offset  # nothing below was dispatched
 
     def follow_log(self, index: IndexService | None = None) -> None:
-        """Delete what has expired since the last call; nothing may be written and not synced.
+        """Delete the files that have expired since the last call. All writes must be synced.
 
-        ``index`` is told which of its files are gone.
+        ``index`` drops its deleted files.
         """
         min_offset = self._root.log.min_offset()
-        if self._keeps or min_offset <= self._min_offset:
+        if self._keeps_expired or min_offset <= self._min_offset:
             return
         self._expire_index(min_offset, index)
         self._expire_queues(min_offset)
@@ -50,9 +50,8 @@ class Retention:
         root = self._root
         queues = list(expired_queue_files(root.path, self._config, min_offset))
         for files in queues:
-            root.disk.include_in_sync(
-                files[0].parent
-            )  # a process killed before may have deleted some
+            # An interrupted process may have deleted files there without a sync.
+            root.disk.include_in_sync(files[0].parent)
         root.disk.sync()
         for oldest in zip_longest(*queues):
             self._remove([path for path in oldest if path is not None])
@@ -69,7 +68,7 @@ class Retention:
         if not kept:
             reason = f"it names {progress.index_file}, but {expired[-1].name} is the newest"
             raise DamageError(progress_path(root.path), 0, reason)
-        root.count_index_from(kept[0], len(kept))
+        root.set_first_index_file(kept[0], len(kept))
         if index is not None:
             index.forget_before(kept[0])
         self._remove(expired)

@@ -1,7 +1,20 @@
-"""An OUTPUT root: one owner, its state files, and where its dispatch goes on.
+"""The life cycle of an OUTPUT root: lock, recover, own, commit batches, close.
 
-``DispatchRoot.open`` takes the broker's lock, refuses what does not fit and recovers what was left
-by a crash; ``commit`` makes a batch durable in the order data, progress, checkpoint (promise I4).
+``DispatchRoot.open`` takes the broker's lock, refuses a directory that may not be OUTPUT, and
+recovers the root. ``checkpoints.recovery.recovery`` defines the order of the steps after a crash.
+The root is then owned: ``_take_ownership`` writes ``abort`` and ``checkpoint``, and records a stamp
+of them that shows later whether a broker has run on the root.
+
+A batch is written in this order. Steps 1, 3, 4 and 5 each end with a sync (promise I4):
+
+1. ``begin_batch`` writes ``reput/batch``: the ends of the files before the batch;
+2. the sinks write queues, ext files and the index;
+3. ``commit`` syncs them;
+4. ``commit`` replaces ``reput/progress``, which counts the batch from then on;
+5. ``commit`` replaces the broker's ``checkpoint`` if a field of it has changed.
+
+Listeners are notified after ``commit``. A crash before step 4 rolls the batch back at the next
+start. A crash after step 4 loses nothing: if step 5 is missing, the next start performs it.
 """
 
 from __future__ import annotations
@@ -29,7 +42,6 @@ from checkpoints.foreign_writer import (
 from checkpoints.output import NEW_OUTPUT_HINT, check_output
 from checkpoints.output_state import is_spark_checkpoint, numbered_epochs
 from checkpoints.progress import (
-    REPUT_DIR,
     BatchEnd,
     OwnershipStamp,
     Progress,
@@ -37,9 +49,10 @@ from checkpoints.progress import (
     read_progress,
     write_progress,
 )
-from checkpoints.recovery.adoption import Report
+from checkpoints.recovery.adoption import RecoveryReporter
 from checkpoints.recovery.fingerprint import check_unchanged, read_fingerprint
 from checkpoints.recovery.recovery import Recovered, Recovery, finished_swap
+from checkpoints.state_paths import SPARK_DIR
 from checkpoints.swap import finish_swap
 from store import layout
 from store.commitlog.commit_log import CommitLog
@@ -51,8 +64,7 @@ from store.index.ends import IndexEnd
 from store.io.disk import Disk
 from store.root.progress import SWAP
 
-_EPOCHS_DIR = "spark"
-_CHANGED_HINT = "the next start goes back to the last record that both have, and on from there"
+_CHANGED_HINT = "the next start rolls back to the last record that both have, and resumes there"
 
 
 class DispatchRoot:
@@ -61,7 +73,7 @@ class DispatchRoot:
     def __init__(self, path: Path, disk: Disk, lock: IO[bytes] | None) -> None:
         self.path = path
         self.disk = disk
-        self.is_unread = lock is None  # nobody reads it, and it lies in a root that is locked
+        self.is_unread = lock is None  # it has no readers, and is inside a root that is locked
         self.log: CommitLog
         self.progress: Progress
         self.recovered: tuple[Recovered, ...] = ()
@@ -69,7 +81,7 @@ class DispatchRoot:
         self._lock = lock
 
     @classmethod
-    def open(  # noqa: PLR0913 - how a root is opened
+    def open(  # noqa: PLR0913 - the options of opening a root
         cls,
         output: Path,
         store_root: Path,
@@ -77,22 +89,23 @@ class DispatchRoot:
         *,
         from_offset: int | None = None,
         disk: Disk | None = None,
-        report: Report | None = None,
+        report: RecoveryReporter | None = None,
     ) -> DispatchRoot:
-        """Take a root, recover it if need be, and find where its dispatch goes on.
+        """Lock a root, recover it if necessary, and take ownership of it.
 
-        ``from_offset``, a record boundary, is where a new root begins; on one that has progress
-        it must not lie beyond it, which would leave a hole. ``recovered`` tells what was done.
+        ``from_offset``, a record boundary, is where the dispatch of a new root begins. If the root
+        has progress, it must not be beyond that progress, which would leave a hole. ``recovered``
+        lists the recoveries that were performed.
 
-        Raises RootInUseError if another process owns it, ConfigError if it may not be OUTPUT
-        (``checkpoints.output``) or was made with other settings or from another log, DamageError
-        if the log is another one.
+        Raises RootInUseError if another process owns it; ConfigError if it may not be OUTPUT
+        (``checkpoints.output``), or was created with other settings or from another log;
+        DamageError if the log holds nothing that is known to have been dispatched.
         """
         check_output(output, store_root, config.commit_log_paths(store_root))
         disk = disk if disk is not None else Disk()
         root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
         try:
-            root._begin(store_root, config, from_offset, report)
+            root._recover(store_root, config, from_offset, report)
         except BaseException:
             root._release()
             raise
@@ -102,100 +115,104 @@ class DispatchRoot:
     def replacing(
         cls, output: Path, store_root: Path, config: StoreConfig, *, disk: Disk | None = None
     ) -> DispatchRoot:
-        """Take a root whose queues and index are about to be replaced: nothing of it is recovered.
+        """Lock a root whose queues and index are about to be replaced, without recovering them.
 
-        ``progress`` is that of a root that begins at the log's minimum. Raises RootInUseError,
-        ConfigError if it may not be OUTPUT, holds foreign files where it is replaced, or was made
-        from another log or with other settings.
+        ``progress`` is that of a new root that begins at the log's minimum offset. Raises
+        RootInUseError; ConfigError if the root may not be OUTPUT, holds foreign files in a
+        directory that is replaced, or was created from another log or with other settings.
         """
         check_output(output, store_root, config.commit_log_paths(store_root), is_replaced=True)
         disk = disk if disk is not None else Disk()
         root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
         try:
-            root._begin_anew(store_root, config)
+            root._prepare_replacement(store_root, config)
         except BaseException:
             root._release()
             raise
         return root
 
     @classmethod
-    def unread(
+    def open_new_root(
         cls, root: DispatchRoot, path: Path, begin: int, config: StoreConfig
     ) -> DispatchRoot:
-        """Open a root below one that is owned: of the same log, dispatched from ``begin`` on.
+        """Open the new root of a rebuild, inside an owned root, to be dispatched from ``begin``.
 
-        It is recovered if need be, as by ``open``; its ``close`` gives nothing back.
+        It is of the same log, and is recovered if necessary, as by ``open``. It has no lock, so
+        ``close`` releases none.
         """
         built = cls(path, root.disk, None)
-        built._begin(Path(root.progress.store), config, begin, None)
+        built._recover(Path(root.progress.store), config, begin, None)
         built.progress = replace(built.progress, log_was_clean=root.progress.log_was_clean)
         return built
 
-    def _begin_anew(self, store_root: Path, config: StoreConfig) -> None:
+    def _prepare_replacement(self, store_root: Path, config: StoreConfig) -> None:
         self._checkpoint = read_checkpoint(self.path)
         before, has_abort = read_progress(self.path), (self.path / layout.ABORT_FILE).exists()
         if before is not None:
-            _check_same(before, store_root, config, self.path)
+            _check_origin(before, store_root, config, self.path)
         before = finish_swap(self.path, before, self.disk)
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         new = self._new_progress(store_root, config, before, max(self.log.min_offset(), 0))
         log_was_clean = None
-        if _same_directory(self.path, store_root):
-            is_ours = before is not None and not self._find_other(before)
+        if _is_same_directory(self.path, store_root):
+            is_ours = before is not None and not self._detect_foreign_writer(before)
             log_was_clean = before.log_was_clean if before and is_ours else not has_abort
         self.progress = replace(new, log_was_clean=log_was_clean)
 
-    def replaced(self, progress: Progress) -> None:
-        """Own the root that has been put in the place of the one that was taken."""
+    def own_replacement(self, progress: Progress) -> None:
+        """Take ownership of the rebuilt root that has replaced the locked one."""
         self.progress = progress
-        self._own(self.log.config)
+        self._take_ownership(self.log.config)
 
-    def _begin(
+    def _recover(
         self,
         store_root: Path,
         config: StoreConfig,
         from_offset: int | None,
-        report: Report | None,
+        report: RecoveryReporter | None,
     ) -> None:
+        """Perform the steps that ``checkpoints.recovery.recovery`` numbers, and take ownership."""
         self._checkpoint = read_checkpoint(self.path)
         progress, has_abort = read_progress(self.path), (self.path / layout.ABORT_FILE).exists()
         if progress is not None:
             if progress.batch == 0 and progress.is_untouched and read_batch(self.path) is None:
-                progress = replace(progress, shape=config.shape())  # nothing depends on it yet
-            _check_same(progress, store_root, config, self.path)
-        began, is_in_swap = time.monotonic(), self.is_in_swap()
-        progress = finish_swap(self.path, progress, self.disk)
+                progress = replace(progress, shape=config.shape())  # no file depends on it yet
+            _check_origin(progress, store_root, config, self.path)
+        started, is_in_swap = time.monotonic(), self.is_in_swap()
+        progress = finish_swap(self.path, progress, self.disk)  # step 1
         if is_in_swap and progress is not None:
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - started
             self.recovered = (finished_swap(progress.reput_from_offset, seconds),)
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         recovery = Recovery(self.path, self.log, self.disk, report)
-        why = self._find_other(progress)
+        why = self._detect_foreign_writer(progress)
         if progress is None or why:
             begin = max(self.log.min_offset(), 0) if from_offset is None else from_offset
-            if why:  # it may have units of messages that have expired since
+            if why:  # the root may hold units of messages that have expired since
                 begin = progress.begin_offset if progress is not None else 0
             new = self._new_progress(store_root, config, progress, begin)
-            is_same = _same_directory(self.path, store_root)
+            is_same = _is_same_directory(self.path, store_root)
             new = replace(new, log_was_clean=not has_abort if is_same else None)
-            progress = new if not why else recovery.adopt(new, self._planner(new, store_root), why)
+            if why:
+                new = recovery.adopt(new, self._planner(new, store_root), why)  # step 2
+            progress = new
         else:
-            progress = recovery.roll_back_batch(progress)
-            progress = recovery.follow_log(progress, self._planner(progress, store_root))
+            progress = recovery.roll_back_batch(progress)  # step 3
+            progress = recovery.follow_log(progress, self._planner(progress, store_root))  # step 4
         self.recovered += tuple(recovery.done)
         if from_offset is not None and from_offset > progress.reput_from_offset:
             raise ConfigError(
-                f"offset {from_offset} lies beyond the progress of {self.path} (offset "
+                f"offset {from_offset} is beyond the progress of {self.path} (offset "
                 f"{progress.reput_from_offset}): that would leave a hole"
             )
         self.progress = replace(progress, is_recovering=False)
-        self._own(config)
+        self._take_ownership(config)
 
-    def _find_other(self, progress: Progress | None) -> str:
-        """Say how it is seen that something else wrote to the root, "" if it is not."""
+    def _detect_foreign_writer(self, progress: Progress | None) -> str:
+        """Return the evidence that another program wrote to the root; "" if there is none."""
         if progress is not None:
-            broker = detect_foreign_writer(self.path, progress.signs)
-            return f"a broker ran on it since: {broker}" if broker else ""
+            evidence = detect_foreign_writer(self.path, progress.signs)
+            return f"a broker ran on it since: {evidence}" if evidence else ""
         for name in (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR):
             if _has_entries(self.path / name):
                 return "a broker made it"
@@ -205,12 +222,12 @@ class DispatchRoot:
         is_clean = _is_log_clean(progress, store_root)
         return LogPlanner(self.log, lambda: is_clean)
 
-    def _own(self, config: StoreConfig) -> None:
-        """Write ``abort`` and ``checkpoint``, and note what a broker that ran here would change."""
+    def _take_ownership(self, config: StoreConfig) -> None:
+        """Write ``abort`` and ``checkpoint``, and record the stamp that a broker would change."""
         checkpoint = self._checkpoint_of(self.progress)
         before = checksum(encode_checkpoint(self._checkpoint)) if self._checkpoint else ""
-        signs = OwnershipStamp(checksum(encode_checkpoint(checkpoint)), before, ANY_ABORT)
-        write_progress(self.path, replace(self.progress, signs=signs), self.disk)
+        stamp = OwnershipStamp(checksum(encode_checkpoint(checkpoint)), before, ANY_ABORT)
+        write_progress(self.path, replace(self.progress, signs=stamp), self.disk)
         content = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
         self.disk.replace(self.path / layout.ABORT_FILE, content)
         self._write_checkpoint(checkpoint)
@@ -221,58 +238,58 @@ class DispatchRoot:
     def _new_progress(
         self, store_root: Path, config: StoreConfig, before: Progress | None, begin: int
     ) -> Progress:
-        """Return the progress of a root that begins now, or anew where it began before."""
+        """Return the progress of a new root, or of one that restarts from ``begin``."""
         return Progress(
             reput_from_offset=begin,
             begin_offset=begin,
             store=str(store_root.resolve()),
             commit_log=",".join(map(str, config.commit_log_paths(store_root.resolve()))),
             shape=config.shape(),
-            # One that leaves no milestone: the files of a root that begins anew are another
+            # A batch without a rollback point: the files of a root that restarts are a new
             # generation (``store.root.progress``).
             batch=before.batch + 1 if before is not None else 0,
         )
 
     def is_log_clean(self, store_root: Path) -> bool:
-        """Tell whether the broker closed the log cleanly (its own ``abort`` is gone)."""
+        """Return whether the broker closed the log cleanly (it deleted its own ``abort``)."""
         return _is_log_clean(self.progress, store_root)
 
     def check_log(self) -> None:
-        """Raise DamageError if the log no longer holds the record dispatched last."""
+        """Raise DamageError if the log no longer holds the last dispatched record."""
         self.log.refresh()
         progress = self.progress
         check_unchanged(self.log, progress.last_record, progress.dispatched_to, hint=_CHANGED_HINT)
 
     def may_skip(self, offset: int) -> bool:
-        """Tell whether damage at ``offset`` may be skipped: never in a live log's last file."""
+        """Return whether damage at ``offset`` may be skipped: never in a live log's last file."""
         last = self.log.last_file()
         is_last = last is not None and offset >= last.base
         return not is_last or self.is_log_clean(Path(self.progress.store))
 
     def begin_batch(self, queues: Iterable[QueueEnd], index: IndexEnd | None) -> None:
-        """Write down, durably, where the files end that a batch is about to write."""
+        """Record, durably, the ends of the files that a batch is about to write."""
         record = BatchRecord(self.progress.batch + 1, tuple(queues), index)
         write_batch(self.path, record, self.disk)
 
     def commit(self, end: BatchEnd) -> None:
-        """Make a batch durable: data, then progress, then checkpoint (promise I4)."""
+        """Make a batch durable: sync data, then write progress, then checkpoint (promise I4)."""
         self.disk.sync()
-        progress = self.advanced(end)
+        progress = self._progress_after(end)
         checkpoint = self._checkpoint_of(progress)
-        signs = progress.signs
+        stamp = progress.signs
         if checkpoint != self._checkpoint:
-            signs = replace(
-                signs,
+            stamp = replace(
+                stamp,
                 checkpoint=checksum(encode_checkpoint(checkpoint)),
-                checkpoint_before=signs.checkpoint,
+                checkpoint_before=stamp.checkpoint,
             )
-        progress = replace(progress, signs=signs)
+        progress = replace(progress, signs=stamp)
         write_progress(self.path, progress, self.disk)
         self.progress = progress
         self._write_checkpoint(checkpoint)
 
-    def advanced(self, end: BatchEnd) -> Progress:
-        """Return the progress that there is after a batch."""
+    def _progress_after(self, end: BatchEnd) -> Progress:
+        """Return the progress once a batch is applied."""
         first = last = None
         if end.last_offset >= 0:
             last = read_fingerprint(self.log, end.last_offset)
@@ -280,17 +297,17 @@ class DispatchRoot:
             first = read_fingerprint(self.log, end.first_offset)
         return advance(self.progress, end, first, last)
 
-    def count_index_from(self, first: str, files: int) -> None:
-        """Let, durably, only the index files from the one named ``first`` on count."""
+    def set_first_index_file(self, first: str, files: int) -> None:
+        """Record, durably, that the oldest of the ``files`` index files that count is ``first``."""
         self.progress = replace(self.progress, index_first=first, index_files=files)
         write_progress(self.path, self.progress, self.disk)
 
     def is_in_swap(self) -> bool:
-        """Tell whether rebuilt queues are on the way to their places: the next start goes on."""
+        """Return whether a swap of rebuilt files is incomplete; the next start finishes it."""
         return (self.path / SWAP).exists()
 
     def close(self, *, clean: bool) -> None:
-        """Give the root back; ``clean`` removes ``abort``."""
+        """Release the root; ``clean`` deletes ``abort``."""
         try:
             if clean:
                 self.disk.remove(self.path / layout.ABORT_FILE)
@@ -299,12 +316,12 @@ class DispatchRoot:
             self._release()
 
     def new_epoch(self) -> Path:
-        """Begin a new Spark checkpoint directory and remove the old ones (promise I7).
+        """Create the Spark checkpoint directory of a new epoch; delete the old ones (promise I7).
 
-        Entries of other names, such as an NFS client's ``.nfs…``, are left as they are, and so is a
+        Entries with other names, such as an NFS client's ``.nfs…``, are left untouched, as is a
         directory that holds anything but a Spark checkpoint.
         """
-        epochs = self.path / REPUT_DIR / _EPOCHS_DIR
+        epochs = self.path / SPARK_DIR
         old = numbered_epochs(epochs)
         number = max(old.values(), default=0) + 1
         epoch = epochs / f"epoch-{number:06d}"
@@ -319,7 +336,7 @@ class DispatchRoot:
             self.disk.unlock(self._lock)
 
     def _checkpoint_of(self, progress: Progress) -> StoreCheckpoint:
-        """Return the checkpoint that goes with a progress; what a broker put there is kept."""
+        """Return the checkpoint for a progress; fields that only a broker sets are kept."""
         known, last = self._checkpoint or StoreCheckpoint(), progress.last_record
         stamp = last.store_timestamp if last is not None else known.physic_msg_timestamp
         checkpoint = replace(
@@ -344,8 +361,8 @@ def _is_log_clean(progress: Progress, store_root: Path) -> bool:
     return not (store_root / layout.ABORT_FILE).exists()
 
 
-def _check_same(progress: Progress, store_root: Path, config: StoreConfig, path: Path) -> None:
-    """Raise ConfigError if a root was made from another log or with other settings."""
+def _check_origin(progress: Progress, store_root: Path, config: StoreConfig, path: Path) -> None:
+    """Raise ConfigError if a root was created from another log or with other settings."""
     if progress.store != str(store_root.resolve()):
         raise ConfigError(
             f"{path} was made from {progress.store}, not from {store_root}; {NEW_OUTPUT_HINT}"
@@ -358,5 +375,5 @@ def _has_entries(directory: Path) -> bool:
     return directory.is_dir() and any(directory.iterdir())
 
 
-def _same_directory(a: Path, b: Path) -> bool:
+def _is_same_directory(a: Path, b: Path) -> bool:
     return a.resolve() == b.resolve()

@@ -1,4 +1,4 @@
-"""Which settings a root is worked on with: those given, else those it was made with."""
+"""The settings for a root: those given, else those recorded when it was created."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def open_store_config(
     *,
     needs_log: bool,
 ) -> StoreConfig:
-    """Return the settings for STORE, checked to be a directory of a kind that is read here.
+    """Return the settings for STORE, after checking that its format is supported.
 
-    They are those of ``resolve_config`` if there is an OUTPUT. ``needs_log``: refuse a commit log
-    without a file. Raises ConfigError, StoreIOError, UnsupportedFormatError.
+    If there is an OUTPUT, they are those of ``resolve_config``. ``needs_log`` refuses a commit log
+    without files. Raises ConfigError, StoreIOError, UnsupportedFormatError.
     """
     if not store_root.is_dir():
         raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
@@ -38,10 +38,10 @@ def open_store_config(
 def resolve_config(
     store_root: Path, output: Path, broker_conf: Path | None, broker_version: str | None
 ) -> StoreConfig:
-    """Return the settings for ``output``: those given, else those it was made with.
+    """Return the settings for ``output``: those given, else those it was created with.
 
-    A ``broker.conf`` given, or lying in ``store_root``, wins over what the progress record holds;
-    whether they fit the root is checked where it is opened. Raises ConfigError, StoreIOError,
+    A ``broker.conf``, given or found in ``store_root``, takes precedence over the progress record.
+    ``DispatchRoot`` checks that they match the root. Raises ConfigError, StoreIOError,
     UnsupportedFormatError.
     """
     progress = read_progress(output)

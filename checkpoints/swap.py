@@ -1,16 +1,16 @@
-"""The swap of rebuilt queues for the old ones, whole or not at all wherever it is cut off.
+"""The swap of rebuilt queues and index for the old ones: atomic, even if it is interrupted.
 
-A rebuild (``checkpoints.rebuild``) makes a new root, ``OUTPUT/reput/bulk/new``. Of a whole root all
-that a dispatch makes is swapped, and its progress. Where some queues were rebuilt, they are first
-moved to ``reput/rebuild/new``, and swapped from there one by one.
+A rebuild (``checkpoints.rebuild``) writes a new root, ``OUTPUT/reput/bulk/new``. A full rebuild
+swaps all directories that a dispatch builds, and the progress. A rebuild of some queues first moves
+these to ``reput/rebuild/new``, and swaps them from there one at a time.
 
-The record ``reput/swap`` is durable before the first old file is moved, and there until all new
-ones are in their places: whoever opens the root finishes what it names. The old files go to
-``reput/bulk/old`` or ``reput/rebuild/old`` and are deleted last.
+The record ``reput/swap`` is durable before the first old file is moved, and is deleted once all new
+files are in place. If a swap is interrupted, the next start finishes it from the record. Old files
+are moved to ``reput/bulk/old`` or ``reput/rebuild/old``, and deleted last.
 
-A swap begins a new generation of the root's files (``store.root.progress``): the progress that says so
-is written when all are in their places, before the record is removed. So a reader that finds
-neither the record nor a new generation after its read has seen the files of one generation.
+A swap begins a new generation of the root's files (``store.root.progress``). The progress of the
+new generation is written once all files are in place, and before the record is deleted. So a reader
+that finds neither the record nor a new generation after its read has read files of one generation.
 """
 
 from __future__ import annotations
@@ -24,13 +24,22 @@ from typing import Annotated
 from checkpoints.entries import BUILT_DIRS
 from checkpoints.foreign_writer import detect_foreign_writer
 from checkpoints.progress import (
-    REPUT_DIR,
     Progress,
     check_progress,
     read_progress,
     write_progress,
 )
-from store.consumequeue.names import QueueId, Topic
+from checkpoints.state_paths import (
+    BOOT,
+    BULK_DIR,
+    NEW_QUEUES_DIR,
+    NEW_ROOT_DIR,
+    OLD_QUEUES_DIR,
+    OLD_ROOT_DIR,
+    PLAN,
+    REBUILD_DIR,
+)
+from store.consumequeue.names import QueueId, Topic, queue_directory
 from store.errors import DamageError
 from store.io.checked_json import (
     ADDED_LATER,
@@ -45,19 +54,13 @@ from store.io.links import refuse_link
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
 from store.root.progress import SWAP, fields_of
 
-REBUILD_DIR = REPUT_DIR / "rebuild"
-NEW_DIR, OLD_DIR = REBUILD_DIR / "new", REBUILD_DIR / "old"
-WHOLE_DIR = REPUT_DIR / "bulk"
-NEW_ROOT_DIR, REPLACED_DIR, BOOT = WHOLE_DIR / "new", WHOLE_DIR / "old", WHOLE_DIR / "boot"
-PLAN = WHOLE_DIR / "plan"  # of a rebuild by release 0.1.0, which built by parts
-
 
 @dataclass(frozen=True, slots=True)
 class SwapRecord:
-    """Which queues are swapped; ``progress`` holds milestones and drops that hold then.
+    """The queues to swap; ``progress`` holds the root's rollback points and drops afterwards.
 
-    None: they stay as they are. ``whole`` names, where a whole root is swapped, the directories
-    that there are of the new one; all others of the old one go, and all of progress is new.
+    If it is None, they are unchanged. ``whole``, in the swap of a whole root, names the directories
+    of the new root; those that it does not name are deleted, and all of ``progress`` is new.
     """
 
     queues: tuple[tuple[Topic, QueueId], ...]
@@ -66,7 +69,7 @@ class SwapRecord:
 
 
 def write_swap(root: Path, record: SwapRecord, disk: Disk) -> None:
-    """Write, durably, what is swapped from now on."""
+    """Write, durably, the record of a swap, which the next start finishes if it is interrupted."""
     values = {
         "queues": [list(key) for key in record.queues],
         "progress": dataclasses.asdict(record.progress) if record.progress is not None else None,
@@ -76,7 +79,7 @@ def write_swap(root: Path, record: SwapRecord, disk: Disk) -> None:
 
 
 def read_swap(root: Path) -> SwapRecord | None:
-    """Return the swap under way, None if there is none.
+    """Return the record of the swap in progress, None if there is none.
 
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
@@ -94,29 +97,29 @@ def read_swap(root: Path) -> SwapRecord | None:
 
 def _check_whole(names: tuple[str, ...], progress: Progress | None) -> None:
     if progress is None:
-        raise MismatchError("a swap of a whole root has none", "progress")
+        raise MismatchError("a swap of a whole root needs one", "progress")
     if progress.index_files and INDEX_DIR not in names:
         reason = f"it lacks {INDEX_DIR}, and progress counts {progress.index_files} index files"
         raise MismatchError(reason, "whole")
 
 
 def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress | None:
-    """Finish the swap under way, if any, and delete what is left of a rebuild.
+    """Finish the swap in progress, if any, and delete the remains of a rebuild.
 
-    Return progress then. Where a broker ran on the root since, the queues it found or made stay.
+    Return the resulting progress. If a broker has run on the root since, its queues are kept.
     """
     record = read_swap(root)
     if record is not None:
         if record.whole is not None and record.progress is not None:
             progress = _finish_whole(root, (record.whole, record.progress), progress, disk)
-            forget_beginning(root, disk)  # durably, before the swap is over
+            discard_resume_point(root, disk)  # durably, before the swap is over
         else:
             progress = _finish_queues(root, record, progress, disk)
         disk.remove(root / SWAP)
         disk.sync()
-    for left, names in ((REBUILD_DIR, ()), (WHOLE_DIR, (BOOT, PLAN))):
-        if (root / left).is_dir() and not any((root / name).exists() for name in names):
-            disk.remove_tree(root / left)
+    for directory, resumable in ((REBUILD_DIR, ()), (BULK_DIR, (BOOT, PLAN))):
+        if (root / directory).is_dir() and not any((root / path).exists() for path in resumable):
+            disk.remove_tree(root / directory)
             disk.sync()
     return progress
 
@@ -125,11 +128,11 @@ def _finish_queues(
     root: Path, record: SwapRecord, progress: Progress | None, disk: Disk
 ) -> Progress | None:
     is_ours = progress is not None and not detect_foreign_writer(root, progress.signs)
-    queues = [Path(topic, str(queue_id)) for topic, queue_id in record.queues]
-    _settle(root, queues, disk)
+    queues = [queue_directory(Path(), *key) for key in record.queues]
+    _sync_moves(root, queues, disk)
     for queue in queues:
         if is_ours or not (root / CONSUME_QUEUE_DIR / queue).is_dir():
-            _swap(root, queue, disk)
+            _swap_queue(root, queue, disk)
     target = record.progress
     if is_ours and progress is not None:
         progress = replace(progress, batch=progress.batch + 1)  # a new generation
@@ -142,25 +145,25 @@ def _finish_queues(
 def _finish_whole(
     root: Path, whole: tuple[tuple[str, ...], Progress], progress: Progress | None, disk: Disk
 ) -> Progress | None:
-    """Put all of a rebuilt root in its places: the old away, then progress, then the new.
+    """Swap a whole root: move the old files away, write progress, move the new files in.
 
-    Progress says that this is not done until it is: it never names files that are not there.
+    Progress is marked as recovering until all files are in place: it never names missing files.
     """
     names, target = whole
-    new, old = root / NEW_ROOT_DIR, root / REPLACED_DIR
+    new, old = root / NEW_ROOT_DIR, root / OLD_ROOT_DIR
     for parent in (root, new, old):
         disk.include_in_sync(parent)
     disk.sync()
     if detect_foreign_writer(root, target.signs):
         return progress
-    _check_unnamed(root, names, target)
+    _check_matches_rebuild(root, names, target)
     for name in names:
         refuse_link(new / name)
         if not (new / name).is_dir() and not (root / name).is_dir():
-            reason = f"{name} is neither in {new} nor in its place"
+            reason = f"{name} is neither in {new} nor in {root}"
             raise DamageError(root / SWAP, 0, reason)
     for name in BUILT_DIRS:
-        if name not in names or (new / name).is_dir():  # else it has been put in its place
+        if name not in names or (new / name).is_dir():  # else it is in place already
             _move_away(root / name, old / name, disk)
     write_progress(root, replace(target, is_recovering=True), disk)
     for name in reversed(names):
@@ -171,11 +174,11 @@ def _finish_whole(
     return target
 
 
-def _check_unnamed(root: Path, names: tuple[str, ...], target: Progress) -> None:
-    """Refuse a record that does not go with what a rebuild left in ``reput/bulk``.
+def _check_matches_rebuild(root: Path, names: tuple[str, ...], target: Progress) -> None:
+    """Refuse a record that does not match the rebuild in ``reput/bulk``. Raises DamageError.
 
-    The new root's own progress stays until all is in its place, when the directories that the
-    record does not name are gone. Raises DamageError.
+    The new root's own progress is kept until all files are in place. By then the directories that
+    the record does not name have been moved away.
     """
     built = read_progress(root / NEW_ROOT_DIR)
     if built is not None and built.reput_from_offset != target.reput_from_offset:
@@ -190,49 +193,49 @@ def _check_unnamed(root: Path, names: tuple[str, ...], target: Progress) -> None
             reason = f"it does not name {name}, which the rebuild made"
             raise DamageError(root / SWAP, 0, reason)
         if not has_built and (root / name).is_dir():
-            reason = f"it would delete {name}, but {root / WHOLE_DIR} holds no rebuild"
+            reason = f"it would delete {name}, but {root / BULK_DIR} holds no rebuild"
             raise DamageError(root / SWAP, 0, reason)
 
 
-def forget(root: Path, disk: Disk) -> None:
-    """Delete what a rebuild of the whole root has built, durably nothing that one resumes from."""
-    forget_beginning(root, disk)
-    if (root / WHOLE_DIR).is_dir():
-        disk.remove_tree(root / WHOLE_DIR)
+def discard_rebuild(root: Path, disk: Disk) -> None:
+    """Delete the new root of a rebuild; first, durably, the files that make it resumable."""
+    discard_resume_point(root, disk)
+    if (root / BULK_DIR).is_dir():
+        disk.remove_tree(root / BULK_DIR)
 
 
-def forget_beginning(root: Path, disk: Disk) -> None:
-    """Delete, durably, what says that a rebuild can be resumed."""
+def discard_resume_point(root: Path, disk: Disk) -> None:
+    """Delete, durably, the files that make an interrupted rebuild resumable."""
     disk.remove(root / BOOT)
     disk.remove(root / PLAN)
     disk.sync()
 
 
-def _settle(root: Path, queues: Iterable[Path], disk: Disk) -> None:
-    """Make durable what a process moved that was killed before it came to sync."""
+def _sync_moves(root: Path, queues: Iterable[Path], disk: Disk) -> None:
+    """Make durable the moves of a process that was interrupted before it synced them."""
     for queue in queues:
         for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
-            for parent in (root, root / NEW_DIR, root / OLD_DIR):
+            for parent in (root, root / NEW_QUEUES_DIR, root / OLD_QUEUES_DIR):
                 disk.include_in_sync((parent / kind / queue).parent)
     disk.sync()
 
 
-def _swap(root: Path, queue: Path, disk: Disk) -> None:
-    """Put one queue and its ext files in their places; what is done is not done again."""
-    place, new = root / CONSUME_QUEUE_DIR / queue, root / NEW_DIR / CONSUME_QUEUE_DIR / queue
-    old = root / OLD_DIR / CONSUME_QUEUE_DIR / queue
+def _swap_queue(root: Path, queue: Path, disk: Disk) -> None:
+    """Swap one queue and its ext files; steps that are already done are skipped."""
+    place, new = root / CONSUME_QUEUE_DIR / queue, root / NEW_QUEUES_DIR / CONSUME_QUEUE_DIR / queue
+    old = root / OLD_QUEUES_DIR / CONSUME_QUEUE_DIR / queue
     if not new.is_dir():
         return
     for kind in (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR):
-        refuse_link(root / NEW_DIR / kind / queue)
+        refuse_link(root / NEW_QUEUES_DIR / kind / queue)
     _move_away(place, old, disk)
     ext = Path(CONSUME_QUEUE_EXT_DIR, queue)
-    if (root / NEW_DIR / ext).is_dir():
-        _move_away(root / ext, root / OLD_DIR / ext, disk)
-        disk.move(root / NEW_DIR / ext, root / ext)
+    if (root / NEW_QUEUES_DIR / ext).is_dir():
+        _move_away(root / ext, root / OLD_QUEUES_DIR / ext, disk)
+        disk.move(root / NEW_QUEUES_DIR / ext, root / ext)
         disk.sync()
     for directory in (root / ext, (root / ext).parent):
-        disk.remove_directory(directory)  # if it is empty: the queue has no ext units any more
+        disk.remove_directory(directory)  # if empty: the queue has no ext units any more
     disk.move(new, place)
     disk.sync()
 

@@ -1,1 +1,1 @@
-"""What happens first after a crash: a root is brought back to what its log says."""
+"""The recovery of a root after a crash: swap, adoption, rollback of a batch, following the log."""

@@ -1,8 +1,9 @@
-"""Adoption: a root that a broker wrote becomes ours, with what in it is as its log says.
+"""Adoption of a broker's root: keep what matches its log, truncate the rest.
 
-The whole log is derived and compared, from its minimum on. What lies behind the first stretch that
-differs is cut off and dispatched again: units that outlived a truncation of the log, index entries
-that a restart doubled, queues that lag. On a log whose beginning has expired older units stay.
+The files are compared with what a dispatch of the whole log, from its minimum offset, would have
+written. From the first stretch that differs, the root is truncated and dispatched again: units that
+survived a truncation of the log, index entries that a restart duplicated, queues that lag. If the
+log's oldest messages have expired, their units are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from store.commitlog.replay import LogReplay
 from store.compare.store import ComparisonPolicy
 from store.config import StoreConfig
 from store.consumequeue.files import ConsumeQueue, Unit, written_units
-from store.consumequeue.names import list_queues
+from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.reader import QueueReader
 from store.errors import ConfigError, DamageError
 from store.index.ends import IndexEnd
@@ -33,38 +34,39 @@ from store.io.mapped_file import is_mapped_file_name
 from store.kernels.index import INDEX_COUNT
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, PRE_BLANK_SIZE, index_file_size
 
-Report = Callable[[str, int, int], None]  # what is being done, how much of how much
+RecoveryReporter = Callable[[str, int, int], None]  # activity, amount done, total amount
 
 _log = logging.getLogger(__name__)
-_HINT = "pass the broker.conf that it was made with (--broker-conf), or give a new OUTPUT"
+_HINT = "pass the broker.conf that it was created with (--broker-conf), or give a new OUTPUT"
 
 
 class Adoption:
-    """Finds how far one root is as its log says."""
+    """Determines up to which offset one root matches its log."""
 
-    def __init__(self, root: Path, log: CommitLog, planner: LogPlanner, report: Report) -> None:
+    def __init__(
+        self, root: Path, log: CommitLog, planner: LogPlanner, report: RecoveryReporter
+    ) -> None:
         self._root = root
         self._log = log
         self._planner = planner
         self._report = report
 
     def adopt(self, progress: Progress, end: int) -> tuple[Progress, ConsistentPrefix]:
-        """Compare the root with its log up to ``end``; return the progress it is cut back to.
+        """Compare the root with its log up to ``end``; return the progress to truncate it to.
 
-        Raises ConfigError if its files have other sizes than configured, or it is the root of
+        Raises ConfigError if its files do not have the configured sizes, or it is the root of
         another log.
         """
         self._check_file_sizes()
         self._check_log()
         begin = max(self._log.min_offset(), progress.begin_offset)
-        terms = ComparisonPolicy(begin, is_aged=begin > progress.begin_offset, may_be_ahead=True)
-        agreement = find_consistent_prefix(
-            self._root, self._log.config, terms, self._requests(begin, end)
-        )
-        return self._adopted(progress, agreement), agreement
+        policy = ComparisonPolicy(begin, is_aged=begin > progress.begin_offset, may_be_ahead=True)
+        requests = self._requests(begin, end)
+        prefix = find_consistent_prefix(self._root, self._log.config, policy, requests)
+        return self._adopted(progress, prefix), prefix
 
     def _requests(self, begin: int, end: int) -> Iterator[DispatchRequests]:
-        """Yield the log's requests up to damage, which a dispatch will meet again."""
+        """Yield the log's requests up to damage, which the dispatch will report."""
         replay = LogReplay(self._log, self._planner, (begin, end))
         try:
             for batch in replay.batches():
@@ -73,38 +75,38 @@ class Adoption:
         except DamageError as e:
             _log.warning("%s", e)
 
-    def _adopted(self, progress: Progress, agreement: ConsistentPrefix) -> Progress:
-        index = agreement.index or IndexEnd()
+    def _adopted(self, progress: Progress, prefix: ConsistentPrefix) -> Progress:
+        index = prefix.index or IndexEnd()
         names = [path.name for path in list_index_files(self._root / INDEX_DIR)]
         names = [name for name in names if name <= index.file]
         record = read_batch(self._root)
         adopted = replace(
             progress,
             batch=max(progress.batch, record.number if record is not None else 0) + 1,
-            reput_from_offset=agreement.offset,
-            messages=agreement.messages,
+            reput_from_offset=prefix.offset,
+            messages=prefix.messages,
             index_file=names[-1] if names else "",
             index_count=index.header[INDEX_COUNT] - 1 if names else 0,
             index_first=names[0] if names else "",
             index_files=len(names),
-            index_msg_timestamp=agreement.index_full_timestamp,
+            index_msg_timestamp=prefix.index_full_timestamp,
             drops={
                 queue_name(*key): {"repeated": repeated, "gaps": gaps}
-                for key, (repeated, gaps) in agreement.drops.items()
+                for key, (repeated, gaps) in prefix.drops.items()
             },
             signs=replace(read_ownership_stamp(self._root), abort_ns=ANY_ABORT),
         )
         last = None
-        if agreement.last_offset >= 0:
-            last = read_fingerprint(self._log, agreement.last_offset)
+        if prefix.last_offset >= 0:
+            last = read_fingerprint(self._log, prefix.last_offset)
         if last is None:
             return adopted
         adopted = replace(adopted, last_record=last)
-        return replace(adopted, milestones=add_rollback_point(adopted, agreement.queues))
+        return replace(adopted, milestones=add_rollback_point(adopted, prefix.queues))
 
     def _check_log(self) -> None:
-        """Refuse a root of whose queues no unit that is looked at is one of this log."""
-        seen = ""
+        """Refuse a root none of whose sampled units belongs to this log."""
+        evidence = ""
         log = self._log
         log.refresh()
         for key in list_queues(self._root / CONSUME_QUEUE_DIR):
@@ -112,21 +114,21 @@ class Adoption:
                 queue = QueueReader(self._root, key, log)
             except DamageError:
                 continue  # files are missing
-            for unit in some_units(queue.directory, self._log.config):
+            for unit in sample_units(queue.directory, self._log.config):
                 if unit.commit_log_offset < log.min_offset() or _is_of_log(queue, unit):
-                    return  # or it has expired, and nothing can be said
-                seen = f"{queue.directory} names a record at offset {unit.commit_log_offset}"
-        if seen:
+                    return  # an expired unit proves nothing
+                evidence = f"{queue.directory} names a record at offset {unit.commit_log_offset}"
+        if evidence:
             raise ConfigError(
-                f"{self._root} is the root of another log: {seen}, which is not in this one; give "
-                "a new OUTPUT, or remove its queues and its index"
+                f"{self._root} is the root of another log: {evidence}, which is not in this one; "
+                "give a new OUTPUT, or remove its queues and its index"
             )
 
     def _check_file_sizes(self) -> None:
-        """Refuse a root none of whose files have the sizes that are configured."""
+        """Refuse a root none of whose files has the configured size."""
         config, root = self._log.config, self._root
         queues = root / CONSUME_QUEUE_DIR
-        files = [p for t, q in list_queues(queues) for p in (queues / t / str(q)).iterdir()]
+        files = [p for t, q in list_queues(queues) for p in queue_directory(queues, t, q).iterdir()]
         files = [p for p in files if is_mapped_file_name(p.name)]
         size = index_file_size(config.max_hash_slot_num, config.max_index_num)
         _check_sizes(files, config.mapped_file_size_consume_queue, "mappedFileSizeConsumeQueue")
@@ -134,8 +136,8 @@ class Adoption:
             _check_sizes(list_index_files(root / INDEX_DIR), size, "maxHashSlotNum or maxIndexNum")
 
 
-def some_units(directory: Path, config: StoreConfig) -> Iterator[Unit]:
-    """Yield a few units of a queue, from each file; no pre-fill."""
+def sample_units(directory: Path, config: StoreConfig) -> Iterator[Unit]:
+    """Yield a few units of each file of a queue, without pre-fill units."""
     for file in ConsumeQueue(directory, config.mapped_file_size_consume_queue).files:
         units = written_units(file)
         for number in sorted({0, len(units) // 2, len(units) - 1}):
@@ -147,13 +149,13 @@ def _is_of_log(queue: QueueReader, unit: Unit) -> bool:
     try:
         return queue.has_record(unit)
     except DamageError:
-        return False  # others will tell
+        return False  # the other samples decide
 
 
 def _check_sizes(files: list[Path], size: int, setting: str) -> None:
-    there = {path: path.stat().st_size for path in files}
+    sizes = {path: path.stat().st_size for path in files}
     sizes = {
-        path: found for path, found in there.items() if found
+        path: found for path, found in sizes.items() if found
     }  # a power loss leaves empty ones
     if sizes and size not in sizes.values():
         path, found = next(iter(sizes.items()))

@@ -1,8 +1,8 @@
-"""How far a root agrees with its log: up to where its files are what a dispatch would have made.
+"""The consistent prefix of a root: up to which offset its files equal a dispatch of the log.
 
-The log is derived again and compared with the root, a few records at a time in the beginning, then
-more and more. The first stretch that differs ends the agreement; where all files ended before it
-is known from the derivation, so the root can be cut back to there and dispatched on.
+The log is replayed and compared with the root, at first record by record, then in ever larger
+stretches. The first stretch that differs ends the prefix. The replay knows where all files ended
+before that stretch, so the root can be truncated there and the dispatch can resume.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from store.compare.store import ComparisonPolicy, StoreComparison
 from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.files import ConsumeQueue
-from store.consumequeue.names import list_queues
+from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.writer import QueueEnds, QueueKey
 from store.index.ends import IndexEnd
 from store.kernels.consume_queue import NO_QUEUE_YET
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
 from store.root.end_search import count_ext_units
 
-_ONE_BY_ONE = 64  # so many records are compared one by one
-_FINISHED_PARTS = ("header", "slot")  # compared when an index file is finished
+_ONE_BY_ONE = 64  # this many records are compared one at a time
+_FULL_FILE_PARTS = ("header", "slot")  # compared once an index file is full
 
 
 @dataclass(frozen=True, slots=True)
 class ConsistentPrefix:
-    """Root and log agree up to ``offset``; ``last_offset`` is the last record's before it, or -1.
+    """Root and log match up to ``offset``; ``last_offset`` is that of the last record, or -1.
 
-    ``difference`` is what ended it, None if nothing did. ``queues`` are the marks of all queues
-    that the root has.
+    ``difference`` is the one that ended the prefix, None if the whole log matches. ``queues`` are
+    the ends of all queues of the root.
     """
 
     offset: int
@@ -47,8 +47,8 @@ class ConsistentPrefix:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """The derivation before some record."""
+class _ReplayState:
+    """The state of the replay before some record."""
 
     offset: int
     last_offset: int
@@ -61,44 +61,46 @@ class _Moment:
 
 
 def find_consistent_prefix(
-    root: Path, config: StoreConfig, terms: ComparisonPolicy, batches: Iterable[DispatchRequests]
+    root: Path, config: StoreConfig, policy: ComparisonPolicy, batches: Iterable[DispatchRequests]
 ) -> ConsistentPrefix:
-    """Compare a root with its log's requests from ``terms.begin`` on.
+    """Compare a root with its log's requests from ``policy.begin`` on.
 
     Raises DamageError, as the batches do, StoreIOError.
     """
-    comparison = StoreComparison(root, config, terms)
-    moment = before = _moment(comparison, (terms.begin, -1, 0), {})
-    begun = {moment.index_number: moment}  # the moments before the newest index files began
-    for batch in _graded(batches):
-        before = moment
+    comparison = StoreComparison(root, config, policy)
+    state = before = _replay_state(comparison, (policy.begin, -1, 0), {})
+    # By index file, the state before the file was created; only the newest two are kept.
+    at_creation = {state.index_number: state}
+    for batch in _in_growing_slices(batches):
+        before = state
         comparison.put(batch)
         if comparison.differs():
             break
         last = int(batch.commit_log_offset[-1]) if len(batch) else before.last_offset
         done = batch.end, last, before.messages + len(batch)
-        moment = _moment(comparison, done, before.drops)
-        begun.setdefault(moment.index_number, before)
-        for number in sorted(begun)[:-2]:
-            del begun[number]
+        state = _replay_state(comparison, done, before.drops)
+        at_creation.setdefault(state.index_number, before)
+        for number in sorted(at_creation)[:-2]:
+            del at_creation[number]
     difference = None
     if comparison.differs():
         difference = comparison.differences()[0]
-        moment = min((before, *_begun_before(comparison, begun)), key=lambda m: m.offset)
+        earlier = _states_before_index_files(comparison, at_creation)
+        state = min((before, *earlier), key=lambda s: s.offset)
     return ConsistentPrefix(
-        offset=moment.offset,
-        last_offset=moment.last_offset,
-        messages=moment.messages,
-        queues=tuple(_queue_ends(root, config, comparison, moment.ends)),
-        index=moment.index,
-        index_full_timestamp=moment.index_full_timestamp,
-        drops=moment.drops,
+        offset=state.offset,
+        last_offset=state.last_offset,
+        messages=state.messages,
+        queues=tuple(_queue_ends(root, config, comparison, state.ends)),
+        index=state.index,
+        index_full_timestamp=state.index_full_timestamp,
+        drops=state.drops,
         difference=difference,
     )
 
 
-def _graded(batches: Iterable[DispatchRequests]) -> Iterator[DispatchRequests]:
-    """Yield the same requests, the first ones one by one, then twice as many each time."""
+def _in_growing_slices(batches: Iterable[DispatchRequests]) -> Iterator[DispatchRequests]:
+    """Yield the same requests: the first ones singly, then twice as many in each slice."""
     done = 0
     for batch in batches:
         at = 0
@@ -108,40 +110,42 @@ def _graded(batches: Iterable[DispatchRequests]) -> Iterator[DispatchRequests]:
             at, done = at + count, done + count
 
 
-def _moment(
+def _replay_state(
     comparison: StoreComparison,
     done: tuple[int, int, int],
     drops: dict[QueueKey, tuple[int, int]],
-) -> _Moment:
-    """Return the derivation as it is; ``done`` = (offset, last record's offset, messages)."""
+) -> _ReplayState:
+    """Return the current state; ``done`` = (offset, last record's offset, messages)."""
     drops = dict(drops)
     for key, new in comparison.take_drops().items():
         repeated, gaps = drops.get(key, (0, 0))
         drops[key] = repeated + new.repeated, gaps + new.gaps
     number, index, full_timestamp = comparison.index_end()
     ends = comparison.queue_ends()
-    return _Moment(*done, ends, number, index, full_timestamp, drops)
+    return _ReplayState(*done, ends, number, index, full_timestamp, drops)
 
 
-def _begun_before(comparison: StoreComparison, begun: dict[int, _Moment]) -> list[_Moment]:
-    """Return the moments before index files began that differ where finished files are compared."""
+def _states_before_index_files(
+    comparison: StoreComparison, at_creation: dict[int, _ReplayState]
+) -> list[_ReplayState]:
+    """Return the states before index files that differ in what is compared once a file is full."""
     names = [path.name for path in comparison.index_files]
     found = []
     for difference in comparison.differences():
-        is_of_end = difference.part in _FINISHED_PARTS or difference.expected == NOTHING
-        if is_of_end and difference.path.name in names:
+        is_of_full_file = difference.part in _FULL_FILE_PARTS or difference.expected == NOTHING
+        if is_of_full_file and difference.path.name in names:
             number = names.index(difference.path.name)
-            found.append(begun.get(number, begun[min(begun)]))
+            found.append(at_creation.get(number, at_creation[min(at_creation)]))
     return found
 
 
 def _queue_ends(
     root: Path, config: StoreConfig, comparison: StoreComparison, ends: QueueEnds
 ) -> Iterator[QueueEnd]:
-    """Yield the mark of each queue on disk."""
+    """Yield the end of each queue on disk."""
     numbers = {key: n for n, key in enumerate(ends.keys)}
-    there = (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR)
-    for key in dict.fromkeys(key for kind in there for key in list_queues(root / kind)):
+    kinds = (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR)
+    for key in dict.fromkeys(key for kind in kinds for key in list_queues(root / kind)):
         number = numbers.get(key)
         shift = comparison.shift_of(key) if number is not None else None
         if number is None or shift is None:
@@ -155,7 +159,7 @@ def _queue_ends(
         ext_count = 0
         if config.enable_consume_queue_ext and end != NO_QUEUE_YET:
             queue = ConsumeQueue(
-                root / CONSUME_QUEUE_DIR / key[0] / str(key[1]),
+                queue_directory(root / CONSUME_QUEUE_DIR, *key),
                 config.mapped_file_size_consume_queue,
             )
             ext_count = count_ext_units(queue, config, end)

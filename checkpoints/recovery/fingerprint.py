@@ -1,4 +1,4 @@
-"""Reading a record's fingerprint from the log, and seeing that the log is still the same."""
+"""Fingerprints of log records, and the detection of a log that has changed since."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER_LOG_HINT = "it was truncated or is another log; dispatch it into a new OUT
 
 
 def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:
-    """Return the fingerprint of the record at ``offset``, None if no record lies there now."""
+    """Return the fingerprint of the record at ``offset``, None if no record begins there."""
     file = log.find(offset)
     if file is None or file.length != log.file_size:
         return None
@@ -28,7 +28,7 @@ def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:
 
 
 def fingerprint_at(view: NDArray[np.uint8], at: int, offset: int) -> Fingerprint | None:
-    """Return the fingerprint of a record at a position of its file, None if none lies there."""
+    """Return the fingerprint of the record at a position of its file, None if there is none."""
     parts = find_parts(view, at, len(view))
     if parts.reason != OK or read_i64(view, at + layout.PHYSICAL_OFFSET_AT) != offset:
         return None
@@ -75,12 +75,12 @@ def find_other_record(
     begin: int,
     was_dispatched: Callable[[int], bool],
 ) -> int:
-    """Return where the chain of the log's last file leaves records that were dispatched, else -1.
+    """Return the offset at which the log's last file departs from dispatched records, else -1.
 
-    A broker that starts after a crash writes over the end of its log. Records behind what it wrote
-    may still parse, that dispatched last among them. ``dispatched`` are some of those dispatched,
-    in log order. The chain is followed from ``begin``, a record boundary, or the file's begin.
-    Where it breaks at a record that ``was_dispatched``, that is damage.
+    A broker that starts after a crash overwrites the end of its log. Records after the new ones may
+    still parse, including the last dispatched one. ``dispatched`` are fingerprints of some
+    dispatched records, in log order. The chain is followed from ``begin``, a record boundary, or
+    the start of the file. A break in it at a record that ``was_dispatched`` is damage, no change.
     """
     file, rules = log.last_file(), scan_rules(log.config)
     if file is None or file.length != log.file_size:
@@ -93,8 +93,8 @@ def find_other_record(
             continue
         end = walk(view, (file.base, at, to), fast, False, NO_CUTS)
         if end.reason not in (OK, BLANK):
-            where = file.base + int(end.at)
-            return -1 if was_dispatched(where) else where
+            broken_at = file.base + int(end.at)
+            return -1 if was_dispatched(broken_at) else broken_at
         if end.reason == BLANK or end.at != to:
             return file.base + max(int(end.last), 0)
         is_sound = check_record(view, to, file.base, rules).reason == OK

@@ -1,14 +1,24 @@
-"""Recovery: a root brought back to a record boundary after whatever happened (promises I3, I4).
+"""Recovery: the steps that return a root to a record boundary after a crash (promises I3, I4).
 
-Three things can have happened, looked for in this order:
+``DispatchRoot`` performs them at every start, in this order, while it holds the lock:
 
-* something else wrote the root, or a broker ran on it: it is adopted (``checkpoints.recovery.adoption``);
-* a batch was cut off: the root is cut back to its progress, by the batch record;
-* the log changed (it came back shorter, or other messages were written over its end): the root is
-  cut back to the newest milestone that the log still holds.
+1. **Finish a swap.** If ``reput/swap`` exists, the rebuilt files are moved into place. The remains
+   of a rebuild that cannot be resumed are deleted (``checkpoints.swap.finish_swap``).
+2. **Adopt** a root that another program wrote, or on which a broker has run since
+   (``Recovery.adopt``): keep what matches the log, truncate the rest. Steps 3 and 4 are skipped,
+   because adoption compares the files themselves with the log.
+3. **Roll back the batch in flight** (``Recovery.roll_back_batch``): if ``reput/batch`` is newer
+   than progress, the files are truncated to the ends that it records.
+4. **Follow the log** (``Recovery.follow_log``): delete index files that had expired. If the log
+   changed (it came back shorter, or a broker wrote other messages over its end), roll the root back
+   to the newest rollback point that the log still holds.
 
-To cut, a batch record with the end to reach is made durable first; then progress is lowered, so
-that no reader looks beyond it; then files are cut. Killed anywhere, it is done again.
+The root then resumes at ``reput_from_offset``. ``checkpoints.root`` describes the order of the
+syncs of a batch, on which step 3 relies.
+
+Steps 2 to 4 truncate in the same order: a batch record with the target is durable first; then
+progress is lowered, so that no reader reads beyond it; then the files are truncated and synced;
+then the target's progress is written. After a crash in between, step 3 truncates again.
 """
 
 from __future__ import annotations
@@ -17,14 +27,15 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints.batch_record import BATCH, BatchRecord, read_batch, write_batch
+from checkpoints.batch_record import BatchRecord, read_batch, write_batch
 from checkpoints.progress import Progress, RollbackPoint, progress_path, queue_key, write_progress
-from checkpoints.recovery.adoption import Adoption, Report
+from checkpoints.recovery.adoption import Adoption, RecoveryReporter
 from checkpoints.recovery.fingerprint import (
     find_log_change,
     find_other_record,
     read_fingerprint,
 )
+from checkpoints.state_paths import BATCH
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.search import is_boundary
@@ -50,7 +61,7 @@ from store.root.truncation import Truncation, TruncationCounts
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a recovery found and did. Offsets are physical offsets of the log."""
+    """The reason for a recovery and its result. Offsets are physical offsets of the log."""
 
     why: str
     from_offset: int
@@ -60,16 +71,16 @@ class Recovered:
 
 
 def finished_swap(offset: int, seconds: float) -> Recovered:
-    """Return what the end of an interrupted swap came to, on a root that is at ``offset``."""
+    """Return the recovery that finished an interrupted swap, on a root at ``offset``."""
     why = "a swap of rebuilt files was interrupted, and is complete now"
     return Recovered(why, offset, offset, TruncationCounts(), seconds)
 
 
 class Recovery:
-    """Brings one root, which this process owns, back to a record boundary."""
+    """Returns one root, which this process owns, to a record boundary."""
 
     def __init__(
-        self, root: Path, log: CommitLog, disk: Disk, report: Report | None = None
+        self, root: Path, log: CommitLog, disk: Disk, report: RecoveryReporter | None = None
     ) -> None:
         self.done: list[Recovered] = []
         self._root = root
@@ -79,26 +90,26 @@ class Recovery:
         self._report = report or (lambda _what, _done, _total: None)
 
     def roll_back_batch(self, progress: Progress) -> Progress:
-        """Cut off what a batch left that progress does not count; return progress then."""
+        """Truncate the remains of a batch that progress does not count; return the progress."""
         record = read_batch(self._root)
         if record is None or record.number <= progress.batch:
             return progress
         if record.progress is None and record.index is not None:
             self._check_index_end(record.index, progress)
         target = record.progress or replace(progress, batch=record.number, is_recovering=False)
-        why = "a dispatch was cut off in a batch"
+        why = "a dispatch was interrupted in a batch"
         if record.progress is not None:
-            why = "a recovery was cut off"
-        return self._cut(why, progress.reput_from_offset, record, target)
+            why = "a recovery was interrupted"
+        return self._truncate(why, progress.reput_from_offset, record, target)
 
     def _check_index_end(self, end: IndexEnd, progress: Progress) -> None:
-        """Refuse to cut the index back to another file than progress names."""
+        """Refuse to truncate the index to another file than progress names."""
         if end.file != progress.index_file:
             reason = f"it names index file {end.file!r}, progress {progress.index_file!r}"
             raise DamageError(self._root / BATCH, 0, reason)
 
     def follow_log(self, progress: Progress, planner: LogPlanner) -> Progress:
-        """Cut off what is not in the log any more; return progress then.
+        """Truncate what the log no longer holds; return the progress.
 
         Raises DamageError if the log holds nothing that is known to have been dispatched.
         """
@@ -107,39 +118,38 @@ class Recovery:
         why = self._find_change(progress, end)
         if not why:
             return progress
-        milestone = self._last_common(progress, end)
-        if milestone is None:
-            raise self._other_log(progress, why)
-        index = self._index_end(milestone.reput_from_offset)
+        point = self._find_rollback_point(progress, end)
+        if point is None:
+            raise self._other_log_error(progress, why)
+        index = self._find_index_end(point.reput_from_offset)
         files = list_index_files(self._root / INDEX_DIR)
-        target = _progress_at(progress, milestone, index, files)
-        ends = self._queue_ends(progress, milestone)
+        target = _progress_at(progress, point, index, files)
+        ends = self._find_queue_ends(progress, point)
         record = BatchRecord(target.batch, ends, index, target)
         write_batch(self._root, record, self._disk)
-        return self._cut(why, progress.reput_from_offset, record, target)
+        return self._truncate(why, progress.reput_from_offset, record, target)
 
     def _find_change(self, progress: Progress, end: int) -> str:
-        """Say how the log is seen to be another one than was dispatched, "" if it is not.
-
-        The log ends at ``end`` now.
-        """
+        """Return the evidence that the log, which ends at ``end``, has changed; "" if none."""
         why = find_log_change(self._log, progress.last_record, progress.dispatched_to)
         if why:
             return why
         if progress.reput_from_offset > max(end, self._log.min_offset()):
             return f"the log ends at offset {end}"
-        begin = max((lost.end for lost in progress.lost), default=0)  # nothing leads through it
-        ends = [m.last_record for m in progress.milestones]
-        at = find_other_record(self._log, ends, begin, self._was_dispatched)
+        begin = max(
+            (lost.end for lost in progress.lost), default=0
+        )  # the chain does not lead through a lost range
+        dispatched = [point.last_record for point in progress.milestones]
+        at = find_other_record(self._log, dispatched, begin, self._was_dispatched)
         return f"the log changed: at offset {at} it has other messages" if at >= 0 else ""
 
     def _was_dispatched(self, offset: int) -> bool:
         return was_dispatched(self._root, self._config, offset)
 
     def _remove_uncounted_index(self, progress: Progress) -> None:
-        """Delete the index files that had expired when a crash came between.
+        """Delete the expired index files that an interrupted expiry did not delete.
 
-        Raises DamageError if the files that progress counts are not all there.
+        Raises DamageError if a file that progress counts is missing.
         """
         files = list_index_files(self._root / INDEX_DIR)
         expired = [path for path in files if path.name < progress.index_first]
@@ -156,35 +166,35 @@ class Recovery:
         for path in expired:
             self._disk.remove(path)
 
-    def _last_common(self, progress: Progress, end: int) -> RollbackPoint | None:
-        """Return the newest milestone whose last record the log still has, in its chain."""
-        for milestone in reversed(progress.milestones):
-            at, last = milestone.reput_from_offset, milestone.last_record
-            if at >= progress.reput_from_offset or at > end or last.offset < self._min():
+    def _find_rollback_point(self, progress: Progress, end: int) -> RollbackPoint | None:
+        """Return the newest one whose last record is still in the log, in its chain."""
+        for point in reversed(progress.milestones):
+            at, last = point.reput_from_offset, point.last_record
+            if at >= progress.reput_from_offset or at > end or last.offset < self._min_offset():
                 continue
             if not find_log_change(self._log, last, at) and is_boundary(self._log, at):
-                return milestone
+                return point
         return None
 
-    def _min(self) -> int:
+    def _min_offset(self) -> int:
         return max(self._log.min_offset(), 0)
 
-    def _other_log(self, progress: Progress, why: str) -> DamageError:
+    def _other_log_error(self, progress: Progress, why: str) -> DamageError:
         return DamageError(
             self._log.path_of(progress.reput_from_offset),
             progress.reput_from_offset,
             f"{why}, nor any record that an earlier batch ended with",
-            "it is another log, or was cut off too far back; dispatch it into a new OUTPUT",
+            "it is another log, or was truncated too far; dispatch it into a new OUTPUT",
         )
 
-    def _queue_ends(self, progress: Progress, milestone: RollbackPoint) -> tuple[QueueEnd, ...]:
-        noted = [trim_to_remaining_files(self._root, self._config, end) for end in milestone.marks]
-        known = {end.key: end for end in noted}
+    def _find_queue_ends(self, progress: Progress, point: RollbackPoint) -> tuple[QueueEnd, ...]:
+        recorded = [trim_to_remaining_files(self._root, self._config, end) for end in point.marks]
+        known = {end.key: end for end in recorded}
         dropped = [queue_key(name) for name, d in progress.drops.items() if d["repeated"]]
-        found = find_queue_ends(self._root, self._config, milestone.reput_from_offset, dropped)
+        found = find_queue_ends(self._root, self._config, point.reput_from_offset, dropped)
         return tuple(({end.key: end for end in found} | known).values())
 
-    def _index_end(self, offset: int) -> IndexEnd | None:
+    def _find_index_end(self, offset: int) -> IndexEnd | None:
         if not self._config.message_index_enable:
             return None
 
@@ -194,25 +204,27 @@ class Recovery:
         return find_index_end(self._root, self._config, offset, self._log, record_at)
 
     def adopt(self, progress: Progress, planner: LogPlanner, why: str) -> Progress:
-        """Make a root that something else wrote ours, cut back to where it agrees with its log.
+        """Adopt a root that another program wrote: truncate it to where it matches its log.
 
-        ``progress`` is that of a new root. Raises ConfigError if it is the root of another log or
-        of other settings.
+        ``progress`` is that of a new root. Raises ConfigError if the root belongs to another log or
+        has other settings.
         """
-        began = time.monotonic()
-        end = max(planner.end(), self._min(), progress.begin_offset)
+        started = time.monotonic()
+        end = max(planner.end(), self._min_offset(), progress.begin_offset)
         adoption = Adoption(self._root, self._log, planner, self._report)
-        target, agreement = adoption.adopt(progress, end)
-        record = BatchRecord(target.batch, agreement.queues, agreement.index, target)
+        target, prefix = adoption.adopt(progress, end)
+        record = BatchRecord(target.batch, prefix.queues, prefix.index, target)
         write_batch(self._root, record, self._disk)
-        if agreement.difference is not None:
-            why = f"{why}; {agreement.difference}"
-        target = self._cut(why, end, record, target)
-        self.done[-1] = replace(self.done[-1], seconds=time.monotonic() - began)
+        if prefix.difference is not None:
+            why = f"{why}; {prefix.difference}"
+        target = self._truncate(why, end, record, target)
+        self.done[-1] = replace(self.done[-1], seconds=time.monotonic() - started)
         return target
 
-    def _cut(self, why: str, from_offset: int, record: BatchRecord, target: Progress) -> Progress:
-        began = time.monotonic()
+    def _truncate(
+        self, why: str, from_offset: int, record: BatchRecord, target: Progress
+    ) -> Progress:
+        started = time.monotonic()
         lowered = replace(target, batch=record.number - 1, is_recovering=True)
         write_progress(self._root, lowered, self._disk)
         truncation = Truncation(self._root, self._config, self._disk)
@@ -227,34 +239,34 @@ class Recovery:
         write_progress(self._root, target, self._disk)
         self._report(why, len(record.queues), len(record.queues))
         at = target.reput_from_offset
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
         self.done.append(Recovered(why, max(from_offset, at), at, truncation.counts, seconds))
         return target
 
 
 def _progress_at(
-    progress: Progress, milestone: RollbackPoint, index: IndexEnd | None, files: list[Path]
+    progress: Progress, point: RollbackPoint, index: IndexEnd | None, files: list[Path]
 ) -> Progress:
-    """Return progress as it was at a milestone, but for the count of batches."""
-    at = milestone.reput_from_offset
+    """Return the progress as it was at a rollback point, except for the count of batches."""
+    at = point.reput_from_offset
     names = [path.name for path in files if index is not None and path.name <= index.file]
     return replace(
         progress,
         batch=progress.batch + 1,
         reput_from_offset=at,
-        last_record=milestone.last_record,
-        messages=milestone.messages,
+        last_record=point.last_record,
+        messages=point.messages,
         index_file=names[-1] if names else "",
         index_count=index.header[INDEX_COUNT] - 1 if index is not None and names else 0,
         index_first=names[0] if names else "",
         index_files=len(names),
-        index_msg_timestamp=_last_full(files, len(names)) or milestone.index_msg_timestamp,
+        index_msg_timestamp=_last_full_timestamp(files, len(names)) or point.index_msg_timestamp,
         lost=tuple(lost for lost in progress.lost if lost.end <= at),
-        drops=milestone.drops,
+        drops=point.drops,
         milestones=tuple(m for m in progress.milestones if m.reput_from_offset <= at),
     )
 
 
-def _last_full(files: list[Path], count: int) -> int:
-    """Return when the newest but one of the first ``count`` index files ends, 0 without one."""
+def _last_full_timestamp(files: list[Path], count: int) -> int:
+    """Return the end time of the last full one of ``count`` index files, 0 if there is none."""
     return int(read_header(map_file(files[count - 2]))[END_TIMESTAMP]) if count > 1 else 0

@@ -19,6 +19,7 @@ from store.compare.index import IndexComparison
 from store.compare.index_alignment import IndexAligner
 from store.compare.queues import QueueComparison
 from store.config import StoreConfig
+from store.consumequeue.names import queue_directory
 from store.consumequeue.writer import ConsumeQueueStore, QueueDrops, QueueEnds, QueueKey
 from store.errors import ConfigError
 from store.index.ends import IndexEnd
@@ -130,7 +131,7 @@ class StoreComparison:
         return self._queue_files.end_of_older(self._directory(key))
 
     def _directory(self, key: QueueKey) -> Path:
-        return self._root / CONSUME_QUEUE_DIR / key[0] / str(key[1])
+        return queue_directory(self._root / CONSUME_QUEUE_DIR, *key)
 
     def _begin(self) -> None:
         """Put the index entries older than the log first."""

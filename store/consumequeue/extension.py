@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.config import StoreConfig
+from store.consumequeue.names import queue_directory
 from store.io.disk import Disk
 from store.io.mapped_file import MappedFileQueue, file_name, written_prefix
 from store.kernels.consume_queue import NewUnits
@@ -100,7 +101,7 @@ class ConsumeQueueExtWriter:
             self._write(self._queue_directory(keys[q]), int(number[order[start]]), data[start:end])
 
     def _queue_directory(self, key: tuple[str, int]) -> Path:
-        return self._directory / key[0] / str(key[1])
+        return queue_directory(self._directory, *key)
 
     def _write(self, directory: Path, number: int, data: NDArray[np.void]) -> None:
         """Write consecutive units of one queue, file by file."""

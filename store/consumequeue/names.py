@@ -86,6 +86,11 @@ def list_queues(directory: Path) -> Iterator[tuple[str, int]]:
                 pending.append((path, f"{prefix}/{path.name}" if prefix else path.name))
 
 
+def queue_directory(parent: Path, topic: str, queue_id: int) -> Path:
+    """Return the directory of a queue; ``parent`` is ``consumequeue`` or ``consumequeue_ext``."""
+    return parent / topic / str(queue_id)
+
+
 def _is_queue(directory: Path) -> bool:
     names = [p.name for p in directory.iterdir()]
     return not names or any(is_mapped_file_name(name) for name in names)

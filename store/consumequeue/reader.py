@@ -15,6 +15,7 @@ from store.commitlog.owned_record import Owner, RecordRef
 from store.commitlog.record import Message
 from store.consumequeue.bounds import DispatchLimit, QueueBounds, QueueSpan
 from store.consumequeue.files import ConsumeQueue, Unit, UnitColumns
+from store.consumequeue.names import queue_directory
 from store.errors import DamageError
 from store.io.file_system import link_below
 from store.io.mapped_file import MappedFileQueue
@@ -140,8 +141,3 @@ class QueueReader:
 
     def _damage(self, ref: RecordRef, reason: str) -> DamageError:
         return self._queue.damage(ref.queue_offset, reason)
-
-
-def queue_directory(root: Path, topic: str, queue_id: int) -> Path:
-    """Return the directory of a queue below ``consumequeue/`` or ``consumequeue_ext/``."""
-    return root / topic / str(queue_id)

@@ -19,7 +19,7 @@ from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ConsumeQueueExtWriter
 from store.consumequeue.files import QueueTail, queue_tail
-from store.consumequeue.names import check_topic
+from store.consumequeue.names import check_topic, queue_directory
 from store.errors import DamageError
 from store.io.disk import Disk
 from store.io.mapped_file import file_name
@@ -187,7 +187,7 @@ class ConsumeQueueStore:
             )
 
     def _queue_directory(self, key: QueueKey) -> Path:
-        return self.directory / key[0] / str(key[1])
+        return queue_directory(self.directory, *key)
 
     def _create_files(self, key: QueueKey, begin: int, end: int, *, first: int) -> None:
         """Create the queue's files for bytes ``begin`` to ``end``; ``first`` is its first unit.

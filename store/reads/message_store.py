@@ -17,8 +17,8 @@ from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.record import Message, limit_bodies, limited
 from store.config import StoreConfig, load_config
 from store.consumequeue.bounds import DispatchLimit
-from store.consumequeue.names import can_name_directory, list_topics
-from store.consumequeue.reader import QueueReader, queue_directory
+from store.consumequeue.names import can_name_directory, list_topics, queue_directory
+from store.consumequeue.reader import QueueReader
 from store.consumequeue.time_search import Boundary, find_offset
 from store.errors import ConfigError, DamageError, StoreIOError
 from store.index.file import IndexFiles

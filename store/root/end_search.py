@@ -19,7 +19,7 @@ from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ExtFiles
 from store.consumequeue.files import ConsumeQueue, units_in, written_units
-from store.consumequeue.names import list_queues
+from store.consumequeue.names import list_queues, queue_directory
 from store.index.ends import INDEX_HEADER_FIELDS, IndexEnd
 from store.index.file import list_index_files
 from store.index.writer import entries_of, map_index_file, read_header
@@ -59,7 +59,7 @@ def find_queue_ends(
     ``also`` are queues that may go beyond it by more than units.
     """
     for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
-        directory = root / CONSUME_QUEUE_DIR / topic / str(queue_id)
+        directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
         queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
         if (topic, queue_id) in also or _goes_beyond(queue, offset):
             yield _queue_end_at((topic, queue_id), queue, config, offset)
@@ -122,7 +122,7 @@ def trim_to_remaining_files(root: Path, config: StoreConfig, end: QueueEnd) -> Q
 
     Of a queue, or of its ext units, of which no file is left that the mark speaks of, nothing is.
     """
-    queue = Path(end.topic, str(end.queue_id))
+    queue = queue_directory(Path(), end.topic, end.queue_id)
     begin = _first_base(root / CONSUME_QUEUE_DIR / queue, config.mapped_file_size_consume_queue)
     if begin >= end.allocated > 0:
         end = replace(end, end=NO_QUEUE_YET, allocated=NO_QUEUE_YET)
@@ -211,7 +211,7 @@ def _header(
 def was_dispatched(root: Path, config: StoreConfig, offset: int) -> bool:
     """Tell whether a queue or the index of a root has a record that begins at ``offset``."""
     for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
-        directory = root / CONSUME_QUEUE_DIR / topic / str(queue_id)
+        directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
         queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
         for file in reversed(queue.files):
             units = written_units(file)

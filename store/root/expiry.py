@@ -17,7 +17,7 @@ import numpy as np
 
 from store.config import StoreConfig
 from store.consumequeue.files import ConsumeQueue, units_in, written_units
-from store.consumequeue.names import list_queues
+from store.consumequeue.names import list_queues, queue_directory
 from store.errors import DamageError
 from store.index.file import list_index_files
 from store.index.writer import entries_of, map_index_file, read_header
@@ -40,8 +40,8 @@ def expired_queue_files(root: Path, config: StoreConfig, min_offset: int) -> Ite
     ``min_offset`` is the log's minimum. A damaged queue is left as it is. Raises StoreIOError.
     """
     for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
-        directory = root / CONSUME_QUEUE_DIR / topic / str(queue_id)
-        ext_directory = root / CONSUME_QUEUE_EXT_DIR / topic / str(queue_id)
+        directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
+        ext_directory = queue_directory(root / CONSUME_QUEUE_EXT_DIR, topic, queue_id)
         try:
             queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
             expired = _expired(queue, min_offset)

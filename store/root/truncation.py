@@ -19,6 +19,7 @@ from store import layout
 from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ExtFiles
+from store.consumequeue.names import queue_directory
 from store.errors import DamageError
 from store.index.ends import IndexEnd
 from store.index.file import list_index_files
@@ -54,7 +55,7 @@ class Truncation:
 
     def truncate_queue(self, end: QueueEnd) -> None:
         """Cut one queue and its ext files. Raises DamageError for a file that must be there."""
-        queue = Path(end.topic, str(end.queue_id))
+        queue = queue_directory(Path(), end.topic, end.queue_id)
         counts, size = self.counts, self._config.mapped_file_size_consume_queue
         counts.queues += 1
         counts.units += self._truncate(
@@ -107,7 +108,8 @@ class Truncation:
         if not self._config.enable_consume_queue_ext:
             return
         ext = ExtFiles(self._config)
-        directory = self._root / layout.CONSUME_QUEUE_EXT_DIR / end.topic / str(end.queue_id)
+        ext_root = self._root / layout.CONSUME_QUEUE_EXT_DIR
+        directory = queue_directory(ext_root, end.topic, end.queue_id)
         for path in _mapped_files(directory):
             if int(path.name) + ext.file_size < ext.span(end.ext_count)[1]:
                 _check_size(path, ext.file_size, _REBUILD_HINT)

@@ -18,7 +18,7 @@ from streaming.cli.option_groups import add_command
 from streaming.cli.options import BrokerOptions, Json, Store, describe_settings
 
 if TYPE_CHECKING:
-    from checkpoints.recovery.adoption import Report
+    from checkpoints.recovery.adoption import RecoveryReporter
     from checkpoints.recovery.recovery import Recovered
 
 
@@ -96,7 +96,7 @@ def recovered_json(recovered: Recovered) -> dict[str, Any]:
 
 
 @contextmanager
-def recovery_progress(*, is_shown: bool) -> Iterator[Report | None]:
+def recovery_progress(*, is_shown: bool) -> Iterator[RecoveryReporter | None]:
     """Show the progress of a recovery, if ``is_shown``."""
     if not is_shown:
         yield None

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from checkpoints.recovery.adoption import Report
+from checkpoints.recovery.adoption import RecoveryReporter
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import open_store_config
 from store.commitlog.commit_log import CommitLog
@@ -43,7 +43,7 @@ class DispatchOptions:
     keep_expired: bool = False  # queue and index files that the log's minimum has passed
     listeners: Sequence[ArrivalListener] = ()
     on_progress: Callable[[DispatchProgress], None] | None = None
-    on_recovery: Report | None = None
+    on_recovery: RecoveryReporter | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from store.commitlog.planner import LogPlanner
 from store.commitlog.replay import cannot_derive, log_too_short
 from store.commitlog.scanner import Damage
 from store.consumequeue.files import ConsumeQueue
-from store.consumequeue.names import list_queues
+from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import StoreError
 from store.layout import CONSUME_QUEUE_DIR
@@ -134,7 +134,7 @@ def rebuild_queues(
         progress, directory = built.progress, root.path / CONSUME_QUEUE_DIR
         queues = []
         for topic, queue_id in keys:
-            path = directory / topic / str(queue_id)
+            path = queue_directory(directory, topic, queue_id)
             queue = ConsumeQueue(path, root.log.config.mapped_file_size_consume_queue)
             drops = progress.drops.get(queue_name(topic, queue_id), {"repeated": 0, "gaps": 0})
             end = queue.max_offset()

@@ -232,9 +232,11 @@ class DispatchSink(BatchSink):
                 messages=sum(len(r) for r in requests),
                 index=self._index.state() if self._index is not None else IndexState(),
                 drops=drops,
-                marks=self._queues.ends_of({*known, *drops}),
+                queue_ends=self._queues.ends_of({*known, *drops}),
                 lost=tuple(LostRange(d.begin, d.end, d.path, d.reason) for d in lost),
-                kept=self._selection.milestones if self._selection is not None else frozenset(),
+                kept=self._selection.rollback_offsets
+                if self._selection is not None
+                else frozenset(),
             )
         )
 

@@ -1,4 +1,4 @@
-"""A store and a root for the tests of roots."""
+"""Fixtures: a store, and a root that is dispatched from it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,13 +41,13 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """Return where results go; nothing is there."""
+    """Return the path of an OUTPUT that does not exist yet."""
     return tmp_path / "output"
 
 
 @contextmanager
 def opened(output: Path, store: Path, config: StoreConfig = CONFIG) -> Iterator[DispatchRoot]:
-    """Own a root for a while."""
+    """Open a root, and close it at the end."""
     root = DispatchRoot.open(output, store, config, disk=HastyDisk())
     try:
         yield root

@@ -28,7 +28,7 @@ def test_a_checkpoint_is_read_back(checkpoint: StoreCheckpoint) -> None:
     assert checkpoint == decode_checkpoint(data)
 
 
-def test_fields_lie_where_a_broker_has_them(tmp_path: Path) -> None:
+def test_fields_are_where_a_broker_has_them(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, StoreCheckpoint(1, 2, 3, 4, -5, 6), Disk())
     fields = [1, 2, 3, 4, -5, 6]
     assert struct.pack(">6q", *fields).ljust(4096, b"\0") == (tmp_path / "checkpoint").read_bytes()

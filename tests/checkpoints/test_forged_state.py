@@ -1,4 +1,4 @@
-"""State files with a right checksum and any content: only store errors, and only inside OUTPUT."""
+"""State files with a valid checksum and any content raise StoreErrors, and never reach outside."""
 
 import json
 import os
@@ -57,12 +57,12 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 def sealed(line: bytes) -> bytes:
-    """Return a line with the checksum that makes it a state file."""
+    """Return a state file: a line with a valid checksum."""
     return line + b"\n%08x\n" % zlib.crc32(line)
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where in a value of JSON there are values."""
+    """Yield the path of every value inside a JSON value."""
     yield at
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
@@ -73,7 +73,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any, at: tuple[Any, ...], to: Any) -> Any:
-    """Return a value with another one at some place."""
+    """Return a JSON value with the value at a path replaced."""
     if not at:
         return to
     copy = dict(value) if isinstance(value, dict) else list(value)
@@ -110,13 +110,13 @@ def state_of(path: Path) -> dict[str, Any]:
 
 
 def outside(directory: Path) -> dict[str, tuple[int, bytes]]:
-    """Return all files below a directory but those of OUTPUT."""
+    """Return all files below a directory except those of OUTPUT."""
     files = (p for p in directory.rglob("*") if p.is_file() and "output" not in p.parts)
     return {str(p.relative_to(directory)): (p.stat().st_mtime_ns, p.read_bytes()) for p in files}
 
 
 def uses(store: Path, output: Path) -> list[Callable[[], object]]:
-    """Return what people do with a root: reads first, then what changes it."""
+    """Return the operations on a root: reads first, then those that change it."""
 
     def read() -> None:
         with MessageStore.open(store, output) as reads:
@@ -138,7 +138,7 @@ def uses(store: Path, output: Path) -> list[Callable[[], object]]:
 
 
 def check_uses(directory: Path) -> None:
-    """Do all of it: store errors may come, others not, and what is outside stays as it is."""
+    """Perform all operations: only StoreErrors are raised, and files outside are unchanged."""
     before = outside(directory)
     for use in uses(directory / "store", directory / "output"):
         with suppress(StoreError):
@@ -169,7 +169,7 @@ def test_any_value_in_any_field(made: Path, name: str, data: st.DataObject) -> N
 
 
 def relocate(made: Path, copy: Path) -> None:
-    """Let a copied root be one made from the copied store."""
+    """Make a copied root name the copied store as its origin."""
     for name in STATE_FILES:
         path = copy / "output" / "reput" / name
         line = path.read_bytes().split(b"\n")[0]

@@ -1,4 +1,4 @@
-"""A read answers from files of one generation: it waits for the next, or says why there is none."""
+"""A read answers from files of one generation: it waits for the next one, or raises the reason."""
 
 import errno
 import os
@@ -48,7 +48,7 @@ def roots(tmp_path: Path) -> tuple[Path, Path]:
     return made
 
 
-# --- what begins a generation -------------------------------------------------------------------
+# --- the start of a generation -------------------------------------------------------------------
 
 
 def generation(output: Path) -> int:
@@ -94,7 +94,7 @@ def test_batches_and_starts_leave_the_generation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("before", "change"),
-    # An adopted root has one milestone, its end: it cannot be rolled back.
+    # An adopted root has one rollback point, its end: it cannot be rolled back.
     [pair for pair in product(CHANGES, CHANGES) if pair != (run_broker, shorten_log)],
 )
 def test_whatever_replaces_files_begins_a_generation(
@@ -106,7 +106,7 @@ def test_whatever_replaces_files_begins_a_generation(
         each(store_root, output)
         seen.append(generation(output))
         shutil.rmtree(store_root)
-        write_store(store_root.parent, sent(60))  # the log is whole again
+        write_store(store_root.parent, sent(60))  # the log is complete again
         dispatch_all(store_root, output, CONFIG, max_bytes=2000)
         assert generation(output) == seen[-1]
     assert seen == sorted(set(seen))
@@ -127,7 +127,7 @@ def answers(s: MessageStore) -> dict[str, Any]:
 def change_inside(
     monkeypatch: pytest.MonkeyPatch, place: str, change: Callable[[], None]
 ) -> list[str]:
-    """Have the root changed where a read first comes to a function; return how often it came."""
+    """Change the root at a read's first call of a function; return the number of calls."""
     original, calls = getattr(message_store, place), []
 
     def changing(*args: Any, **kwargs: Any) -> Any:
@@ -191,7 +191,7 @@ def test_a_batch_under_a_read_leaves_its_answer(
         calls = change_inside(monkeypatch, "get_message", dispatch)
         result = s.get_message("T", 0, 5)
         assert len(result.messages) > 0
-        assert len(calls) == 2  # once more, with the progress made meanwhile
+        assert len(calls) == 2  # a second time, with the progress of the meantime
         assert result.max_offset == s.max_offset_in_queue("T", 0) > before
 
 
@@ -199,7 +199,7 @@ def test_a_batch_under_a_read_leaves_its_answer(
 
 
 def begin_swap(output: Path) -> Path:
-    """Write what a swap writes before it moves anything; return the file that says so."""
+    """Write what a swap writes before it moves files; return the path of its record."""
     write_swap(output, SwapRecord((("T", 0),)), Disk())
     return output / SWAP
 
@@ -249,7 +249,7 @@ def test_a_read_after_an_interrupted_swap_or_recovery_says_at_once_what_to_run(
 
 
 @pytest.mark.parametrize("begin", [begin_swap, begin_recovery])
-def test_a_read_that_waits_in_vain_says_who_is_at_work_and_since_when(
+def test_a_read_that_times_out_names_the_process_at_work_and_its_start(
     roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""Symbolic links inside a root: nothing outside of OUTPUT is deleted, written or moved."""
+"""Symbolic links inside a root: no file outside OUTPUT is deleted, written or moved."""
 
 import os
 from collections.abc import Callable
@@ -30,7 +30,7 @@ DIRECTORIES = [
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """Return a directory that no command may touch."""
+    """Return a directory that no command may change."""
     (tmp_path / "precious" / "sub").mkdir(parents=True)
     for name in ("a", "sub/b", "00000000000000000000"):
         (tmp_path / "precious" / name).write_bytes(b"precious" * 200)
@@ -38,13 +38,13 @@ def precious(tmp_path: Path) -> Path:
 
 
 def seen(directory: Path) -> dict[str, tuple[bytes, int]]:
-    """Return the content and the time of change of each file."""
+    """Return the content and the modification time of each file."""
     files = sorted(p for p in directory.rglob("*") if p.is_file())
     return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
 
 
 def attempt(action: Callable[[], object]) -> None:
-    """Do it; it may also be refused."""
+    """Perform an action, which may be refused."""
     with suppress(StoreError):
         action()
 

@@ -1,4 +1,4 @@
-"""Which directories may be OUTPUT; what is refused is refused before anything is written."""
+"""Which directories may be OUTPUT; the others are refused before anything is written."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def take(request: pytest.FixtureRequest) -> Take:
 
 
 def snapshot(directory: Path) -> dict[str, object]:
-    """Return everything below a directory, with content and times."""
+    """Return all entries below a directory, with content and times."""
     return {
         str(path): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
         for path in [directory, *sorted(directory.rglob("*"))]
@@ -102,7 +102,7 @@ def test_a_foreign_directory_is_refused_by_what_it_holds(
         (["reput/progress/x"], "reput/progress"),
     ],
 )
-def test_names_of_ours_do_not_make_a_foreign_directory_ours(
+def test_known_names_do_not_make_a_foreign_directory_a_root(
     take: Take, output: Path, store: Path, files: list[str], found: str
 ) -> None:
     for name in files:

@@ -1,4 +1,4 @@
-"""The progress record: what is written is read back, and nothing else is taken for it."""
+"""The progress record survives a round trip, and any other content is refused."""
 
 import json
 import zlib
@@ -108,7 +108,7 @@ progresses = st.builds(
 
 
 def with_checksum(line: bytes) -> bytes:
-    """Return a line as a progress file whose checksum holds."""
+    """Return a progress file: a line with a valid checksum."""
     return line + b"\n%08x\n" % zlib.crc32(line)
 
 

@@ -1,4 +1,4 @@
-"""A rebuild cut off anywhere: the old queue or the new one, and the next start tidies up."""
+"""A rebuild that is interrupted leaves the old queue or the new one; the next start cleans up."""
 
 import os
 import shutil
@@ -14,7 +14,8 @@ import checkpoints.rebuild
 import store.root.progress
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
-from checkpoints.swap import BOOT, REBUILD_DIR, WHOLE_DIR, SwapRecord, write_swap
+from checkpoints.state_paths import BOOT, BULK_DIR, REBUILD_DIR
+from checkpoints.swap import SwapRecord, write_swap
 from store import MessageStore
 from store.commitlog.planner import LogPlanner
 from store.config import StoreConfig
@@ -42,7 +43,7 @@ def config(request: pytest.FixtureRequest) -> StoreConfig:
 
 @pytest.fixture(params=["whole", "aged"])
 def made(request: pytest.FixtureRequest, tmp_path: Path, config: StoreConfig) -> tuple[Path, Path]:
-    """Return a store and its root; an aged queue is another one when it is rebuilt."""
+    """Return a store and its root; the rebuild of an aged queue changes it."""
     roots = write_store(tmp_path, sent(60)), tmp_path / "output"
     dispatch_all(*roots, config, max_bytes=2000)
     if request.param == "aged":
@@ -122,13 +123,13 @@ def test_killed_at_any_call_it_leaves_the_old_queue_or_the_new_one(
         assert now == new or not had_begun
         assert not (root / REBUILD_DIR).exists()
         assert not (root / SWAP).exists()
-        assert (root / BOOT).exists() or not (root / WHOLE_DIR).exists()
+        assert (root / BOOT).exists() or not (root / BULK_DIR).exists()
         if now != new:
             begins: list[int] = []
             rebuild_topic((store_root, root), config, TOPIC, before=begins.append)
             resumed += not begins or begins[0] > int(log_files(store_root)[0].name)
             assert_same_content(queues(root), new)
-            assert not (root / WHOLE_DIR).exists()
+            assert not (root / BULK_DIR).exists()
     assert min(found.values()) > 1
     assert resumed > 1
 
@@ -142,7 +143,7 @@ def interrupt(roots: tuple[Path, Path], config: StoreConfig, batches: int = 6) -
 
 
 def dispatched(output: Path) -> tuple[dict[str, Content], object, object]:
-    """Return a root's queues, and the milestones and drops of its progress."""
+    """Return a root's queues, and the rollback points and drops of its progress."""
     progress = read_progress(output)
     assert progress is not None
     return queues(output), progress.milestones, progress.drops
@@ -164,10 +165,10 @@ def test_an_interrupted_rebuild_is_resumed(
     assert begin in begins
     assert dispatched(output) == dispatched(tmp_path / "undisturbed")
     assert verify(store_root, output, config).differences == ()
-    assert not (output / WHOLE_DIR).exists()
+    assert not (output / BULK_DIR).exists()
 
 
-def test_a_resumed_rebuild_of_an_aged_queue_has_all_marks_of_what_was_dropped(
+def test_a_resumed_rebuild_of_an_aged_queue_has_all_ends_of_queues_with_drops(
     tmp_path: Path,
 ) -> None:
     config = VARIANTS["ext"]
@@ -186,7 +187,7 @@ def test_a_resumed_rebuild_of_an_aged_queue_has_all_marks_of_what_was_dropped(
     assert progress.drops == {"TopicTest/0": {"repeated": queue.drops.repeated, "gaps": 0}}
     noted = [m for m in progress.milestones if m.last_record.offset >= begin]
     assert sum(m.reput_from_offset < begins[0] and m.marks != () for m in noted) > 3
-    for milestone in noted:  # as of a dispatch that ends there
+    for milestone in noted:  # as a dispatch that ends there records it
         root = DispatchRoot.open(tmp_path / "there", roots[0], config, disk=HastyDisk())
         sink = DispatchSink(root, config)
         planner = LogPlanner(root.log, lambda: True)
@@ -222,7 +223,7 @@ def test_what_a_rebuild_of_other_queues_left_is_discarded(
         rebuild_topic(roots, config, TOPIC, before=begins.append)
     assert begins[0] == 0
     assert_same_content(queues(roots[1]), right)
-    assert not (roots[1] / WHOLE_DIR).exists()
+    assert not (roots[1] / BULK_DIR).exists()
 
 
 def test_a_rebuild_of_a_root_that_was_dispatched_again_since_starts_over(tmp_path: Path) -> None:
@@ -245,7 +246,7 @@ def test_a_rebuild_of_a_root_that_was_dispatched_again_since_starts_over(tmp_pat
 
 
 def messages_of(reads: MessageStore) -> list[tuple[str, int, bytes]]:
-    """Read a queue to its end, by tags, so that ext units are looked at."""
+    """Read a queue to its end, by tags, so that its ext units are read."""
     at, end = reads.min_offset_in_queue(TOPIC, 0), reads.max_offset_in_queue(TOPIC, 0)
     found = []
     while at < end:
@@ -274,7 +275,7 @@ def test_a_reader_of_a_killed_rebuild_is_right_or_told(
     assert all("reput rebuild" in text for text in told)
 
 
-def test_readers_go_on_while_queues_are_replaced(
+def test_readers_keep_working_while_queues_are_replaced(
     made: tuple[Path, Path], config: StoreConfig
 ) -> None:
     store_root, output = made
@@ -287,7 +288,7 @@ def test_readers_go_on_while_queues_are_replaced(
             while not stop.is_set():
                 try:
                     found: object = messages_of(reader)
-                except Exception as e:  # noqa: BLE001 - none is right
+                except Exception as e:  # noqa: BLE001 - no exception is expected
                     found = e
                 if found != right:
                     wrong.append(found)

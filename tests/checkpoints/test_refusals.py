@@ -1,4 +1,4 @@
-"""What an OUTPUT root refuses: other settings, other logs, what it did not make itself."""
+"""What an OUTPUT root refuses: other settings, other logs, files that it did not write."""
 
 import shutil
 from contextlib import closing
@@ -78,7 +78,7 @@ def test_the_log_of_another_store_is_refused(output: Path, store: Path, tmp_path
 
 
 class FailingDisk(HastyDisk):
-    """Fails when it is to replace a file of a certain name."""
+    """Fails to replace a file of a given name."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class FailingDisk(HastyDisk):
 
 @pytest.mark.parametrize("name", ["checkpoint", "progress"])
 @pytest.mark.parametrize("has_index", [True, False])
-def test_data_beyond_progress_is_cut_off(
+def test_data_beyond_progress_is_truncated(
     output: Path, store: Path, name: str, has_index: bool
 ) -> None:
     config = replace(CONFIG, message_index_enable=has_index)
@@ -102,7 +102,7 @@ def test_data_beyond_progress_is_cut_off(
     with closing(DispatchSink(root, config)) as sink:
         requests = scanned(root, max_bytes=5 * SIZE)
         disk.is_failing = True
-        for _ in range(2):  # after a failure the sink takes nothing more
+        for _ in range(2):  # after a failure the sink applies no further batch
             with pytest.raises(StoreIOError, match=f"cannot replace .*{name}.*No space left"):
                 sink.apply(requests)
     assert (output / "abort").exists()
@@ -113,7 +113,7 @@ def test_data_beyond_progress_is_cut_off(
     assert_same_store(output, output.with_name("undisturbed"))
 
 
-def test_a_run_cut_off_between_batches_goes_on(output: Path, store: Path) -> None:
+def test_a_run_interrupted_between_batches_resumes(output: Path, store: Path) -> None:
     root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
     DispatchSink(root, CONFIG).apply(scanned(root, max_bytes=5 * SIZE))
     root.close(clean=False)
@@ -132,7 +132,7 @@ def test_damaged_progress_is_refused(output: Path, store: Path) -> None:
 
 
 def change_last_record(store: Path, at: int, data: bytes) -> int:
-    """Write over bytes of the log's last record; return where it begins."""
+    """Overwrite bytes of the log's last record; return its offset."""
     with (store / "commitlog" / f"{LAST_BASE:020d}").open("r+b") as file:
         file.seek(LAST_OFFSET - LAST_BASE + at)
         file.write(data)

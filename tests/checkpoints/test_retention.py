@@ -1,4 +1,4 @@
-"""OUTPUT follows the log: what has expired goes, by a broker's rules, and nothing else does."""
+"""Retention deletes the files that a broker's rules expire, and no others."""
 
 import shutil
 import struct
@@ -102,7 +102,7 @@ def expected_root(parent: Path, config: StoreConfig, min_offset: int) -> Path:
     return root
 
 
-def test_what_has_expired_goes_at_the_next_start(tmp_path: Path, config: StoreConfig) -> None:
+def test_expired_files_are_deleted_at_the_next_start(tmp_path: Path, config: StoreConfig) -> None:
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_all(store, output, config)
     whole = tree(output / "consumequeue")
@@ -122,7 +122,7 @@ def test_what_has_expired_goes_at_the_next_start(tmp_path: Path, config: StoreCo
 def dispatch_while_it_expires(
     store: Path, output: Path, config: StoreConfig, *, keep_expired: bool = False
 ) -> None:
-    """Dispatch batch by batch; after each the log loses the oldest file that it is done with."""
+    """Dispatch batch by batch; after each, the oldest fully dispatched log file is deleted."""
     root = DispatchRoot.open(output, store, config, disk=HastyDisk())
     with closing(DispatchSink(root, config, keep_expired=keep_expired)) as sink:
         planner, scanner = LogPlanner(root.log, lambda: True), Scanner(config)
@@ -133,7 +133,9 @@ def dispatch_while_it_expires(
                 log_files(store)[0].unlink()
 
 
-def test_what_has_expired_goes_after_the_next_batch(tmp_path: Path, config: StoreConfig) -> None:
+def test_expired_files_are_deleted_after_the_next_batch(
+    tmp_path: Path, config: StoreConfig
+) -> None:
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_while_it_expires(store, output, config)
     dispatch_all(store, output, config)
@@ -150,7 +152,7 @@ def test_keep_expired_keeps_everything(tmp_path: Path, config: StoreConfig) -> N
     assert verify(store, output, config).differences == ()
 
 
-def test_a_queue_that_has_expired_keeps_its_end_and_goes_on_there(tmp_path: Path) -> None:
+def test_a_queue_that_has_expired_keeps_its_end_and_resumes_there(tmp_path: Path) -> None:
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_all(store, output, CONFIG)
     for path in log_files(store)[:-1]:
@@ -169,7 +171,7 @@ def test_a_queue_that_has_expired_keeps_its_end_and_goes_on_there(tmp_path: Path
 
 
 def test_a_file_begun_for_a_message_that_was_dropped_is_not_all_that_stays(tmp_path: Path) -> None:
-    """A broker would keep the empty file alone and so its end; a queue is read by its units."""
+    """A broker would keep only the empty file, and so the end; reads need a file with units."""
     first = [m for m in sent() if m.topic == "Old"][:5]
     again = Message(topic="Old", queue_offset=2)
     rest = [Message(queue_offset=n, body=b"b" * 200) for n in range(40)]
@@ -206,12 +208,12 @@ def test_an_open_store_goes_on(tmp_path: Path, config: StoreConfig) -> None:
             assert reads.query_message("Old", "k0").messages == ()
 
 
-# --- Cut off in it -----------------------------------------------------------------------------
+# --- Interrupted -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def aged(tmp_path: Path, config: StoreConfig) -> tuple[Path, Path]:
-    """Return a store, and a root of its whole log, of which half has expired since."""
+    """Return a store, and a root of its whole log, half of which has expired since."""
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_all(store, output, config)
     for path in log_files(store)[:-2]:
@@ -231,7 +233,7 @@ def assert_no_hole(output: Path, config: StoreConfig) -> None:
 
 
 def cut_off_roots(aged: tuple[Path, Path], config: StoreConfig, step: int) -> Iterator[Path]:
-    """Yield the root as a start that is killed at its first, second, … call leaves it."""
+    """Yield the root after a start that crashes at its first, second, … call."""
     store, output = aged
     copy = output.with_name("copy")
     for calls in range(0, 10_000, step):
@@ -241,7 +243,7 @@ def cut_off_roots(aged: tuple[Path, Path], config: StoreConfig, step: int) -> It
         if not is_killed(copy, store, config, disk):
             assert calls > 10
             return
-        if calls % 2:  # the power is lost later, when the next process is on its way
+        if calls % 2:  # power fails later, during the next process
             following = CrashingDisk(calls // 2 % 60, output.with_name("graves"))
             following.follow(disk)
             is_killed(copy, store, config, following)
@@ -251,7 +253,7 @@ def cut_off_roots(aged: tuple[Path, Path], config: StoreConfig, step: int) -> It
 
 
 def is_killed(output: Path, store: Path, config: StoreConfig, disk: CrashingDisk) -> bool:
-    """Start on a disk that may kill the process; tell whether it did."""
+    """Start on a disk that may crash the process; return whether it did."""
     root = None
     try:
         root = DispatchRoot.open(output, store, config, disk=disk)
@@ -314,7 +316,7 @@ def test_what_a_killed_process_deleted_may_come_back_when_the_next_one_is_at_it(
     raise AssertionError
 
 
-def test_leftovers_go_also_where_expired_files_are_kept(tmp_path: Path) -> None:
+def test_leftovers_are_deleted_even_if_expired_files_are_kept(tmp_path: Path) -> None:
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_all(store, output, CONFIG)
     oldest = min((output / "index").iterdir())
@@ -328,11 +330,11 @@ def test_leftovers_go_also_where_expired_files_are_kept(tmp_path: Path) -> None:
     assert not oldest.exists()
 
 
-# --- Roll-back afterwards ----------------------------------------------------------------------
+# --- Rollback afterwards ----------------------------------------------------------------------
 
 
 def cut_log(store: Path, offset: int, last: Message) -> int:
-    """Write another message over the log from an offset on, as a broker does; return its end."""
+    """Overwrite the log from an offset with another message, as a broker does; return its end."""
     log = CommitLog([store / "commitlog"], CONFIG)
     file = log.find(offset)
     assert file is not None
@@ -368,7 +370,7 @@ def test_roll_back_works_on_an_aged_root(tmp_path: Path, config: StoreConfig) ->
     remove_expired(tmp_path / "rebuilt", config, min_offset)
     assert verify(store, output, config).differences == ()
     built, expected = built_tree(output), built_tree(tmp_path / "rebuilt")
-    # A queue of which no unit is left has no file then, as a broker's that it truncates (§5.6).
+    # A queue without units has no file then, as one that a broker truncates (§5.6).
     gone = {name for name in expected if name not in built}
     assert_same_content(built, {n: c for n, c in expected.items() if n not in gone})
     queues = {name.rpartition("/")[0] for name in gone if name.startswith("consumequeue/")}
@@ -376,7 +378,7 @@ def test_roll_back_works_on_an_aged_root(tmp_path: Path, config: StoreConfig) ->
 
 
 def test_an_index_whose_newest_file_is_empty_is_equal_to_its_log(tmp_path: Path) -> None:
-    """The file was begun by the first message without keys that found the one before full."""
+    """The file was created by the first message without keys after the previous file was full."""
     keyed = [Message(queue_offset=n, properties=[("KEYS", "a b")]) for n in range(6)]
     plain = [Message(queue_offset=n, body=b"b" * 300) for n in range(6, 40)]
     store, output = write_store(tmp_path, [*keyed, *plain]), tmp_path / "output"

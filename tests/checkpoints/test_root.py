@@ -1,4 +1,4 @@
-"""An OUTPUT root: one owner, its state files, and where it goes on."""
+"""An OUTPUT root: its one owner, its state files, and the offset at which it resumes."""
 
 import os
 import struct
@@ -50,7 +50,7 @@ with open(sys.argv[1], "r+b") as file:
 
 @contextmanager
 def other_owner(lock: Path) -> Iterator[str]:
-    """Lock as a broker does, in another process, and say what came of it."""
+    """Lock as a broker does, in another process; yield the result."""
     command = [sys.executable, "-c", OWNER, str(lock)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
@@ -96,7 +96,7 @@ def test_reading_a_root_in_use_does_not_give_it_away(output: Path, store: Path) 
             assert outcome == "refused"
 
 
-def test_a_root_that_is_refused_is_given_back(output: Path, store: Path) -> None:
+def test_a_root_that_is_refused_is_released(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     with pytest.raises(ConfigError):
         DispatchRoot.open(output, store, replace(CONFIG, max_index_num=11))
@@ -111,7 +111,7 @@ def test_a_root_that_is_refused_is_given_back(output: Path, store: Path) -> None
     ("version", "content"),
     [("4.8.0", ""), ("4.9.8", ""), ("5.0.0", str(os.getpid())), ("5.5.0", str(os.getpid()))],
 )
-def test_abort_lies_there_while_a_root_is_owned(
+def test_abort_exists_while_a_root_is_owned(
     output: Path, store: Path, version: str, content: str
 ) -> None:
     config = replace(CONFIG, version=BrokerVersion.parse(version))
@@ -165,7 +165,7 @@ def test_the_log_may_grow_new_files_while_a_root_is_open(output: Path, store: Pa
         closing(DispatchSink(root, CONFIG)) as sink,
         opened(output.with_name("other"), store) as other,
     ):
-        sink.apply(scanned(other))  # the log was read elsewhere, as by Spark's workers
+        sink.apply(scanned(other))  # another process read the log, as Spark's workers do
     progress = read_progress(output)
     assert progress is not None
     assert progress.last_record is not None
@@ -173,7 +173,7 @@ def test_the_log_may_grow_new_files_while_a_root_is_open(output: Path, store: Pa
     assert StoreCheckpoint(1019, 1019, 1017) == read_checkpoint(output)
 
 
-def test_the_checkpoint_keeps_what_is_not_ours(output: Path, store: Path) -> None:
+def test_the_checkpoint_keeps_the_fields_of_a_broker(output: Path, store: Path) -> None:
     known = StoreCheckpoint(1, 2, 3, master_flushed_offset=44, confirm_phy_offset=55)
     write_checkpoint(output, known, Disk())
     dispatch_all(store, output, CONFIG)

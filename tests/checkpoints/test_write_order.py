@@ -1,4 +1,4 @@
-"""Data before progress (promise I4), seen at the one door through which files are written."""
+"""Data before progress (promise I4), observed at ``Disk``, which performs all writes."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.support.dispatching import dispatch_all, tree
 
 
 class RecordingDisk(Disk):
-    """Notes every write, sync and rename, by the file's name below the root."""
+    """Records every write, sync and rename, with the file's path below the root."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -50,17 +50,17 @@ class RecordingDisk(Disk):
 
 
 def path_of(fd: int) -> Path:
-    """Return the path an open file has."""
+    """Return the path of an open file."""
     return Path(f"/proc/self/fd/{fd}").readlink()
 
 
 def is_data(name: str) -> bool:
-    """Tell whether a file is one that dispatch builds."""
+    """Return whether a file is one that a dispatch builds."""
     return name.startswith(("consumequeue", "index")) and Path(name).name.isdigit()
 
 
 def unsynced_at_each_progress(events: list[tuple[str, str]]) -> Iterator[set[str]]:
-    """Yield, for each time progress is replaced, what was written before and not yet synced."""
+    """Yield, for each replacement of progress, the files that were written but not yet synced."""
     unsynced: set[str] = set()
     directories: set[Path] = set()
     for event, name in events:
@@ -78,7 +78,7 @@ def unsynced_at_each_progress(events: list[tuple[str, str]]) -> Iterator[set[str
 
 @pytest.fixture
 def disk(output: Path) -> RecordingDisk:
-    """Return a disk that records what happens in the root."""
+    """Return a disk that records the operations in the root."""
     return RecordingDisk(output)
 
 
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_stays_the_same_is_not_written_again(
 
 
 class BrokenDispatcher:
-    """Fails as no store should."""
+    """An error that is not a StoreError."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -151,7 +151,7 @@ class BrokenDispatcher:
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), KeyboardInterrupt()])
-def test_a_batch_that_was_cut_off_is_not_followed_by_another(
+def test_an_interrupted_batch_is_not_followed_by_another(
     output: Path, store: Path, error: BaseException
 ) -> None:
     root = DispatchRoot.open(output, store, CONFIG)
@@ -170,4 +170,4 @@ def test_a_batch_that_was_cut_off_is_not_followed_by_another(
     assert progress.reput_from_offset == 0
     assert (output / "abort").exists()
     with opened(output, store) as root:
-        assert [r.why for r in root.recovered] == ["a dispatch was cut off in a batch"]
+        assert [r.why for r in root.recovered] == ["a dispatch was interrupted in a batch"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.progress import read_progress
-from checkpoints.swap import NEW_ROOT_DIR
+from checkpoints.state_paths import NEW_ROOT_DIR
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoints.progress import REPUT_DIR
+from checkpoints.state_paths import REPUT_DIR
 from store import layout
 from store.compare.store import Difference
 from store.config import StoreConfig

@@ -1,4 +1,4 @@
-"""A root that a broker made becomes ours, and equals a clean dispatch of its log."""
+"""Adoption of a broker's root: afterwards it equals a clean dispatch of its log."""
 
 import shutil
 import subprocess
@@ -47,7 +47,7 @@ def test_a_brokers_root_is_adopted(golden: Golden, tmp_path: Path) -> None:
         if not (golden.directory / kind).is_dir():
             continue
         output = copy_root(golden.directory / kind, tmp_path / kind)
-        if golden.name == "v-magic2-5.0.0":  # what that broker takes for the end of its log
+        if golden.name == "v-magic2-5.0.0":  # which that broker takes for the end of its log
             with pytest.raises(DamageError, match="V2 record"):
                 dispatch_all(golden.store_root, output, golden.config)
         else:
@@ -56,11 +56,11 @@ def test_a_brokers_root_is_adopted(golden: Golden, tmp_path: Path) -> None:
             assert found.is_ours
             assert found.differences == ()
             if found.begin_offset:
-                continue  # older units stay, which a clean dispatch has not
+                continue  # older units are kept, which a clean dispatch lacks
         assert_same_store(output, golden.expected)
 
 
-def test_it_is_told_what_was_cut(output: Path, store: Path) -> None:
+def test_adoption_reports_what_was_truncated(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
     flip(output / "consumequeue/TopicTest/0" / f"{100:020d}", 7)  # unit 5
@@ -74,7 +74,7 @@ def test_it_is_told_what_was_cut(output: Path, store: Path) -> None:
 
 
 def random_config(random: Random) -> StoreConfig:
-    """Draw settings under which files are begun all the time."""
+    """Draw settings under which new files are created often."""
     return StoreConfig(
         mapped_file_size_commit_log=8192,
         mapped_file_size_consume_queue=20 * random.choice([1, 3, 10]),
@@ -88,7 +88,7 @@ def random_config(random: Random) -> StoreConfig:
 
 
 def damage(output: Path, random: Random) -> None:
-    """Do to a root what crashes, truncations and restores do."""
+    """Damage a root as crashes, truncations and restores do."""
     files = sorted(p for name in BUILT for p in (output / name).rglob("*") if p.is_file())
     for path in random.sample(files, min(len(files), random.randint(1, 3))):
         size = path.stat().st_size
@@ -96,14 +96,14 @@ def damage(output: Path, random: Random) -> None:
         if kind == 0:
             flip(path, random.randrange(size), 1 << random.randrange(8))
         elif kind == 1:
-            with path.open("r+b") as file:  # what follows was never written
+            with path.open("r+b") as file:  # the rest was never written
                 at = random.randrange(size)
                 file.seek(at)
                 file.write(bytes(size - at))
         elif kind == 2:
             path.unlink()
         else:
-            data = path.read_bytes()  # doubled units or entries
+            data = path.read_bytes()  # duplicate units or entries
             path.write_bytes((data[:60] + data[40:])[:size])
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_root_is_adopted(tmp_path: Path, seed: int) -> None:
     try:
         dispatch_all(store, output, config, reopen=random.random() < 0.5)
     except ConfigError as e:
-        assert "is the root of another log" in str(e)  # noqa: PT017 - that is all it may say
+        assert "is the root of another log" in str(e)  # noqa: PT017 - the only error allowed
         return
     assert_same_store(output, tmp_path / "clean")
 
@@ -143,7 +143,7 @@ def a_broker_was_killed(output: Path) -> None:
 
 
 def a_broker_of_4_x_was_killed(output: Path) -> None:
-    (output / "lock").write_bytes(b"lock")  # abort was there already
+    (output / "lock").write_bytes(b"lock")  # abort already existed
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_root_on_which_a_broker_ran_is_adopted_again(
         assert root.recovered == ()
 
 
-def test_files_that_a_power_loss_left_empty_are_made_again(output: Path, store: Path) -> None:
+def test_files_that_a_power_loss_left_empty_are_recreated(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     clean = built_tree(output)
     forget_progress(output)
@@ -259,7 +259,7 @@ def test_another_store_with_its_queues_is_no_output(store: Path, tmp_path: Path)
 
 
 class DyingDisk(HastyDisk):
-    """Dies at one of the calls that change the disk."""
+    """Crashes at one of the calls that change the disk."""
 
     def __init__(self, calls: int) -> None:
         super().__init__()
@@ -300,7 +300,7 @@ def test_an_adoption_that_is_killed_is_done_again(output: Path, store: Path) -> 
     assert 10 < calls < 99
 
 
-def test_what_is_compared_is_reported(output: Path, store: Path) -> None:
+def test_adoption_reports_its_progress(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
     reports: list[tuple[str, int, int]] = []

@@ -1,4 +1,4 @@
-"""A batch cut off by a full disk or a power loss: the next start ends in equal bytes."""
+"""A batch interrupted by a full disk or a power loss: the next start leads to equal bytes."""
 
 import errno
 from collections.abc import Callable
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.batch_record import BATCH, BatchRecord, read_batch
+from checkpoints.batch_record import BatchRecord, read_batch
 from checkpoints.root import DispatchRoot
+from checkpoints.state_paths import BATCH
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
@@ -34,21 +35,21 @@ Fails = Callable[[Path, int], bool]
 
 
 class FailingDisk(HastyDisk):
-    """A disk on which some writes fail, once that is asked for."""
+    """A disk on which some writes fail once it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fails: Fails = lambda _path, _offset: False
 
     def write(self, path: Path, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Write, or fail as a full device does."""
+        """Write, or fail as on a full device."""
         if self.fails(path, offset):
             raise StoreIOError("write", path, OSError(errno.ENOSPC, "No space left on device"))
         super().write(path, offset, data)
 
 
 class LosingDisk(HastyDisk):
-    """A disk of which, once power is lost, only some writes since the last sync are left."""
+    """A disk that, when power fails, keeps only some of the writes since the last sync."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +61,7 @@ class LosingDisk(HastyDisk):
             super().write(path, offset, data)
 
     def sync(self) -> None:
-        """Sync, or find that power is lost."""
+        """Sync, or fail because power is lost."""
         if self.keeps is not None:
             raise StoreIOError("sync", Path(), OSError(errno.EIO, "power lost"))
         super().sync()
@@ -84,7 +85,7 @@ def scanned(root: DispatchRoot, config: StoreConfig) -> DispatchRequests:
 
 
 def assert_recovers(directory: Path, config: StoreConfig) -> None:
-    """Start again on a sound disk."""
+    """Restart on a healthy disk, and compare."""
     dispatch_all(directory / "s", directory / "o", config)
     dispatch_all(directory / "s", directory / "undisturbed", config)
     assert_same_store(directory / "o", directory / "undisturbed")

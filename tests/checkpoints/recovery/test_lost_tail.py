@@ -1,6 +1,6 @@
-"""A log that loses its tail after it was dispatched: the root goes back, and on with what follows.
+"""A log that loses its tail after it was dispatched: the root is rolled back, and resumes.
 
-What a power loss leaves of the tail is zeros from some byte on.
+A power loss leaves zeros in the tail from some byte on.
 """
 
 import shutil
@@ -101,7 +101,7 @@ def tail_of(kind: str) -> list[Message]:
 
 
 def head_of(kind: str) -> list[Message]:
-    """Return what precedes the tail; it may fill the file but for one record and a blank."""
+    """Return the messages before the tail; they may leave space for one record and a blank."""
     if kind != "behind a blank":
         return HEAD
     filler = Message("F", body=b"")
@@ -127,11 +127,11 @@ class Stage:
         dispatch_all(self.store, self._whole, self.config, cuts=cuts)
 
     def build(self, messages: list[Message]) -> dict[int, bytes]:
-        """Lay messages out in files."""
+        """Lay out messages in log files."""
         return build_log(messages, FILE_SIZE, prop_crc=self.config.enabled_append_prop_crc)
 
     def expected(self, messages: list[Message]) -> dict[str, Content]:
-        """Return what the model makes of a log."""
+        """Return the model's dispatch of a log."""
         key = tuple(map(id, messages))
         if key not in self._expected:
             built = dispatch(self.build(messages), to_model_config(self.config))
@@ -139,7 +139,7 @@ class Stage:
         return self._expected[key]
 
     def ends(self) -> list[tuple[int, int]]:
-        """Return for each record where it begins, and where its last byte that is not 0 ends."""
+        """Return, for each record, its offset and the end of its last non-zero byte."""
         ends = []
         for record in self.records:
             begin, base = (
@@ -151,21 +151,21 @@ class Stage:
         return ends
 
     def write(self, files: dict[int, bytes], *, has_abort: bool) -> None:
-        """Let the log be another one."""
+        """Replace the log."""
         for path in (self.store / "commitlog").iterdir():
-            path.unlink()  # ext4 writes out a file that replaces another
+            path.unlink()  # ext4 flushes a file that replaces another
         write_log(files, self.store / "commitlog")
         (self.store / "abort").unlink(missing_ok=True)
         if has_abort:
             (self.store / "abort").touch()
 
     def reset(self) -> None:
-        """Let the root be as it was when the log was whole."""
+        """Restore the root as it was when the log was complete."""
         shutil.rmtree(self.output, ignore_errors=True)
         shutil.copytree(self._whole, self.output)
 
     def assert_follows(self, messages: list[Message]) -> None:
-        """Dispatch the log and compare with the model."""
+        """Dispatch the log, and compare the root with the model."""
         progress = dispatch_all(self.store, self.output, self.config)
         assert len(messages) == progress.messages
         assert_same_content(built_tree(self.output), self.expected(messages))
@@ -180,7 +180,7 @@ def zeroed(files: dict[int, bytes], at: int) -> dict[int, bytes]:
 
 
 def written_over(new: dict[int, bytes], old: dict[int, bytes]) -> dict[int, bytes]:
-    """Return a log that was cut, which erases nothing, and written on: ``new``, then ``old``."""
+    """Return a log that was truncated without erasing, then appended to: ``new``, ``old``."""
     files = {}
     for base in sorted(new | old):
         content = new.get(base, b"").rstrip(b"\0")
@@ -227,14 +227,14 @@ def test_the_last_record_may_be_left_over_behind_a_shorter_log(tmp_path: Path) -
     others = [*stage.messages[:-3], *OTHER]
     files = written_over(stage.build(others), stage.files)
     stage.reset()
-    stage.write(files, has_abort=False)  # a clean dispatch stops behind the others
+    stage.write(files, has_abort=False)  # a clean dispatch stops after the new records
     with pytest.raises(DamageError) as caught:
         dispatch_all(stage.store, stage.output, stage.config)
     assert caught.value.offset == dispatch(files, to_model_config(stage.config)).end
     assert_same_content(built_tree(stage.output), stage.expected(others))
 
 
-def test_a_root_goes_back_no_farther_than_to_the_batch_before(tmp_path: Path) -> None:
+def test_a_root_is_rolled_back_no_farther_than_to_the_previous_batch(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "all")
     begin = stage.records[-1].commit_log_offset
     cut = zeroed(stage.files, begin)
@@ -247,4 +247,4 @@ def test_a_root_goes_back_no_farther_than_to_the_batch_before(tmp_path: Path) ->
         dispatch_all(stage.store, stage.output, stage.config)
         stage.write(stage.files, has_abort=True)
         dispatch_all(stage.store, stage.output, stage.config)
-    assert targets == [begin] * 4  # the first time there is nothing yet
+    assert targets == [begin] * 4  # the first start has nothing to roll back

@@ -69,7 +69,7 @@ def test_a_batch_that_was_cut_off_is_reported(
     at = progress.reput_from_offset
     assert recover(store, output) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "recovered (a dispatch was cut off in a batch): rolled back from offset" in said
+    assert "recovered (a dispatch was interrupted in a batch): rolled back from offset" in said
     assert f"to {at:,}; queues checked: 1; truncated: " in said
     assert f"a dispatch into {output} resumes at offset {at}" in said
     assert not (output / "abort").exists()
@@ -96,7 +96,7 @@ def test_json_is_one_object_per_event(tmp_path: Path, capsys: pytest.CaptureFixt
     store, output = cut_off(tmp_path)
     assert recover(store, output, "--json") == 0
     first, last = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (first["event"], first["why"]) == ("recovered", "a dispatch was cut off in a batch")
+    assert (first["event"], first["why"]) == ("recovered", "a dispatch was interrupted in a batch")
     assert first["cut"]["queues"] == 1
     assert first["cut"]["units"] > 0
     assert last == {

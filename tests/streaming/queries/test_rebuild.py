@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import checkpoints.rebuild
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
-from checkpoints.swap import BOOT, NEW_ROOT_DIR, WHOLE_DIR
+from checkpoints.state_paths import BOOT, BULK_DIR, NEW_ROOT_DIR
 from store import MessageStore
 from store.commitlog.scanner import LogRange, Scanner, SplitScan
 from store.config import StoreConfig
@@ -62,7 +62,7 @@ def test_every_real_store_is_rebuilt_byte_for_byte(
     rebuilt = rebuild_all(golden.store_root, tmp_path, golden.config, batch_bytes=batch_bytes)
     assert_same_store(tmp_path, golden.expected)
     assert (rebuilt.damage is not None) == (golden.name == WITH_UNKNOWN_MAGIC)
-    assert not (tmp_path / WHOLE_DIR).exists()
+    assert not (tmp_path / BULK_DIR).exists()
     assert not (tmp_path / "abort").exists()
 
 
@@ -154,16 +154,16 @@ def test_what_another_rebuild_left_is_discarded(
     elif what == "damaged":
         flip(output / NEW_ROOT_DIR / "reput/progress", 40)
     else:
-        shutil.rmtree(output / WHOLE_DIR)
-        (output / WHOLE_DIR / "parts").mkdir(parents=True)
-        (output / WHOLE_DIR / "plan").write_text('{"half a pl')
-        (output / WHOLE_DIR / "parts/000001.keys").touch()
+        shutil.rmtree(output / BULK_DIR)
+        (output / BULK_DIR / "parts").mkdir(parents=True)
+        (output / BULK_DIR / "plan").write_text('{"half a pl')
+        (output / BULK_DIR / "parts/000001.keys").touch()
     begins: list[int] = []
     rebuilt = rebuild_all(store_root, output, config, before=begins.append)
     assert rebuilt.resumed_from == rebuilt.begin_offset == begins[0]
     dispatch_all(store_root, tmp_path / "dispatched", config)
     assert_same_store(output, tmp_path / "dispatched")
-    assert not (output / WHOLE_DIR).exists()
+    assert not (output / BULK_DIR).exists()
 
 
 def test_a_log_that_has_grown_or_an_output_dispatched_meanwhile_is_no_hindrance(
@@ -297,11 +297,11 @@ def test_killed_at_any_call_it_leaves_the_old_root_or_the_new_one(
                 assert_same_content(now, right)
             assert now == right or not had_begun
             assert not (copy / SWAP).exists()
-            assert (copy / BOOT).exists() or not (copy / WHOLE_DIR).exists()
+            assert (copy / BOOT).exists() or not (copy / BULK_DIR).exists()
         rebuilt = rebuild_all(store_root, copy, config)
         resumed += rebuilt.resumed_from > 0
         assert_same_content(built_tree(copy), right)
-        assert not (copy / WHOLE_DIR).exists()
+        assert not (copy / BULK_DIR).exists()
     assert min(found.values()) > 10
     assert resumed > 10
 

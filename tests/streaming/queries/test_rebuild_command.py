@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpoints.swap import WHOLE_DIR
+from checkpoints.state_paths import BULK_DIR
 from store.config import load_config
 from store.errors import DamageError, StoreIOError
 from streaming.cli import run
@@ -58,7 +58,7 @@ def test_a_real_store_is_rebuilt_by_a_query(
     assert_same_store(tmp_path, golden.expected)
     assert rebuilt.messages > 0
     assert told[-1][0] == told[-1][1] == rebuilt.end_offset - rebuilt.begin_offset
-    assert not (tmp_path / WHOLE_DIR).exists()
+    assert not (tmp_path / BULK_DIR).exists()
 
 
 @pytest.mark.spark
@@ -99,7 +99,7 @@ def test_the_command_rebuilds_by_a_query_and_once_more(store: Path, tmp_path: Pa
     assert set(result) == set(RebuildResult.__dataclass_fields__)
     assert set(result["stages"]) == {"dispatch", "swap"}
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")
-    assert not (tmp_path / "output" / WHOLE_DIR).exists()
+    assert not (tmp_path / "output" / BULK_DIR).exists()
     told = reput("rebuild", store, "--output", tmp_path / "output", "--master", "local[*]")
     assert told.stdout.startswith(f"rebuilt {tmp_path / 'output'}: 33 messages, offsets 0 to ")
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")

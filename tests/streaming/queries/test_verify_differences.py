@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoints.progress import REPUT_DIR
+from checkpoints.state_paths import REPUT_DIR
 from store.compare.store import Difference
 from store.config import StoreConfig
 from streaming.queries.verify import verify

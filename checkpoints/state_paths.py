@@ -1,0 +1,32 @@
+"""The files and directories below ``OUTPUT/reput``, relative to OUTPUT.
+
+======================  ======================================================================
+``reput/progress``      the progress record (``checkpoints.progress``)
+``reput/batch``         the undo record of the batch in flight (``checkpoints.batch_record``)
+``reput/swap``          the record of the swap in progress (``checkpoints.swap``)
+``reput/spark/``        the Spark checkpoint, one directory for each epoch
+``reput/rebuild/new``   rebuilt queues, during the swap of some queues
+``reput/rebuild/old``   the queues that they replace
+``reput/bulk/new``      the new root of a rebuild (``checkpoints.rebuild``)
+``reput/bulk/boot``     the boot during which that root was created, and its queues
+``reput/bulk/old``      the queues and index that it replaces, during the swap of a whole root
+``reput/bulk/plan``     of a rebuild by release 0.1.0, which built by parts
+======================  ======================================================================
+
+Readers know the first and the third: ``store.root.progress`` defines them.
+"""
+
+from __future__ import annotations
+
+from store.root.progress import PROGRESS
+
+REPUT_DIR = PROGRESS.parent
+BATCH = REPUT_DIR / "batch"
+SPARK_DIR = REPUT_DIR / "spark"
+
+REBUILD_DIR = REPUT_DIR / "rebuild"
+NEW_QUEUES_DIR, OLD_QUEUES_DIR = REBUILD_DIR / "new", REBUILD_DIR / "old"
+
+BULK_DIR = REPUT_DIR / "bulk"
+NEW_ROOT_DIR, OLD_ROOT_DIR = BULK_DIR / "new", BULK_DIR / "old"
+BOOT, PLAN = BULK_DIR / "boot", BULK_DIR / "plan"
