@@ -20,9 +20,9 @@ from store.compare.findings import (
     Difference,
     Findings,
     MapCache,
-    file_words,
+    describe_file,
+    describe_unit,
     first_data,
-    unit_words,
 )
 from store.config import StoreConfig
 from store.io.disk import Bytes, Disk
@@ -64,7 +64,7 @@ class QueueComparison(Disk):
         root: Path,
         derived: Path,
         config: StoreConfig,
-        terms: ComparisonPolicy,
+        policy: ComparisonPolicy,
         findings: Findings,
     ) -> None:
         super().__init__()
@@ -73,10 +73,10 @@ class QueueComparison(Disk):
         self._file_size = config.mapped_file_size_consume_queue
         self._size_max = config.mapped_file_size_commit_log
         self._has_ext = config.enable_consume_queue_ext
-        self._terms = terms
+        self._policy = policy
         self._findings = findings
         self._views = MapCache(findings)
-        self._ext = ExtComparison(config, terms, findings)
+        self._ext = ExtComparison(config, policy, findings)
         self._queues: dict[Path, _Queue] = {}
 
     def create(self, path: Path, size: int) -> None:
@@ -98,7 +98,7 @@ class QueueComparison(Disk):
         queue, at = self._queues[actual.parent], int(path.name) + offset
         units = np.frombuffer(data, CQ_UNIT)
         if units["size"][0] == PRE_BLANK_SIZE:
-            if not self._terms.is_aged:  # else what is there instead is looked at in the end
+            if not self._policy.is_aged:  # else what is there instead is looked at in the end
                 self._compare(actual.parent, queue, at, units)
             return
         if queue.start < 0:
@@ -180,7 +180,7 @@ class QueueComparison(Disk):
                 if differs >= 0:
                     number = in_file // CQ_UNIT_SIZE + differs
                     raw = np.frombuffer(part[differs].tobytes(), np.uint8)
-                    self._add_difference(path, number, unit_words(raw), view)
+                    self._add_difference(path, number, describe_unit(raw), view)
             units, at = units[len(part) :], at + part.nbytes
 
     def _first_difference(
@@ -206,7 +206,7 @@ class QueueComparison(Disk):
         A message is dropped if the queue has gone beyond its queue offset (format notes §5.3). On
         an aged root that is seen by the older unit that lies there.
         """
-        if not self._terms.is_aged:
+        if not self._policy.is_aged:
             return 0
         count, units = 0, units[: self._count_absent(directory, units)]
         while count < len(units):
@@ -237,7 +237,7 @@ class QueueComparison(Disk):
 
         Gaps below the log's minimum moved all that follows; nothing is left to derive them from.
         """
-        if not self._terms.is_aged:
+        if not self._policy.is_aged:
             return 0
         files = [p for p in list_entries(directory) if is_mapped_file_name(p.name)]
         places = []
@@ -264,15 +264,15 @@ class QueueComparison(Disk):
             if queue is None or queue.start < 0:
                 head = covered = self._count_older(units)
                 # A file is begun also for a message that a broker's rules then drop.
-                is_begun = self._terms.is_aged and goes_on and path != files[0]
+                is_begun = self._policy.is_aged and goes_on and path != files[0]
                 is_known, limit = head > 0 or is_begun, end
             else:
                 start, stop = (max(at + queue.shift - base, 0) for at in (queue.start, queue.end))
                 head = min(start // CQ_UNIT_SIZE, len(units))
                 covered = max(min(stop // CQ_UNIT_SIZE, len(units)), head)
                 is_known = self._is_derived(queue, base)
-                limit = queue.end_offset if self._terms.by_broker else end
-            if self._terms.is_aged:
+                limit = queue.end_offset if self._policy.by_broker else end
+            if self._policy.is_aged:
                 is_known |= head > 0
                 self._finish_head(path, view, head)
             stale = self._count_stale(units[covered:], limit) if goes_on else 0
@@ -293,7 +293,7 @@ class QueueComparison(Disk):
         """Tell which units can be of messages below the log's minimum."""
         offset, size = units["commit_log_offset"], units["size"]
         is_fill = self._is_fill(units)
-        is_unit = (offset >= 0) & (offset < self._terms.begin) & self._is_size(size)
+        is_unit = (offset >= 0) & (offset < self._policy.begin) & self._is_size(size)
         old: NDArray[np.bool_] = is_fill | is_unit
         return old
 
@@ -309,11 +309,11 @@ class QueueComparison(Disk):
 
     def _count_older(self, units: NDArray[np.void]) -> int:
         """Count the leading units of messages below the log's minimum, pre-fill included."""
-        return _count_leading(units, self._is_old) if self._terms.is_aged else 0
+        return _count_leading(units, self._is_old) if self._policy.is_aged else 0
 
     def _count_stale(self, units: NDArray[np.void], limit: int) -> int:
         """Count the units that lie behind the queue's real end (format notes §5.6)."""
-        if not self._terms.may_be_ahead:
+        if not self._policy.may_be_ahead:
             return 0
 
         def is_stale(some: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -330,7 +330,7 @@ class QueueComparison(Disk):
         is_old = self._is_old(units)
         self._findings.counts.older_units += int((is_old & ~self._is_fill(units)).sum())
         for i in np.flatnonzero(~is_old)[:1]:
-            expected = f"a unit below the log's minimum {self._terms.begin}, or pre-fill"
+            expected = f"a unit below the log's minimum {self._policy.begin}, or pre-fill"
             self._add_difference(path, int(i), expected, view)
 
     def _finish_tail(self, path: Path, view: NDArray[np.uint8], tail: int) -> None:
@@ -365,7 +365,7 @@ class QueueComparison(Disk):
         return path.relative_to(self._derived).parts[0] == CONSUME_QUEUE_EXT_DIR
 
     def _add_extra_files(self, path: Path) -> None:
-        self._findings.add_file(path, "no such file", file_words(path))
+        self._findings.add_file(path, "no such file", describe_file(path))
 
     def _add_difference(
         self, path: Path, number: int, expected: str, view: NDArray[np.uint8]
@@ -374,7 +374,7 @@ class QueueComparison(Disk):
         raw = view[number * CQ_UNIT_SIZE : (number + 1) * CQ_UNIT_SIZE]
         queue_offset = int(path.name) // CQ_UNIT_SIZE + number
         self._findings.add(
-            Difference(path, "unit", number, queue_offset, expected, unit_words(raw))
+            Difference(path, "unit", number, queue_offset, expected, describe_unit(raw))
         )
 
 
