@@ -20,13 +20,13 @@ from store.broker_files import (
     read_delay_offsets,
     read_topic_configs,
 )
+from store.consumequeue.names import Drops
 from store.errors import DamageError, StoreError, StoreIOError
 from store.layout import SCHEDULE_TOPIC
 from store.reads.message_store import MessageStore
 from store.root.progress import read_progress_view
 
 _NONE = -1  # a broker's "no time"
-_Drops = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _by_path(links: list[StoreIOError]) -> tuple[StoreIOError, ...]:
 
 
 def _queues(
-    store: MessageStore, topic: str, drops: _Drops | None, links: list[StoreIOError]
+    store: MessageStore, topic: str, drops: Drops | None, links: list[StoreIOError]
 ) -> tuple[QueueState, ...]:
     queues = (_queue_state(store, topic, queue_id) for queue_id in store.queue_ids(topic, links))
     if drops is None:
