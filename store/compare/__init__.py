@@ -1,1 +1,1 @@
-"""The comparison of a root with what its log says it must hold."""
+"""The comparison of a root's files with those that its log yields."""

@@ -1,9 +1,10 @@
-"""ConsumeQueueExt, compared: ext units at their places, or by what consume queue units refer to.
+"""The comparison of ConsumeQueueExt, by position or by the addresses in consume queue units.
 
-A root dispatched from its beginning by one dispatch has every ext unit at its place, and is
-compared byte for byte. A restarted broker leaves orphans, which move all later ones; on an aged
-root older ones come first. There an ext unit is compared through the address in its consume queue
-unit, addresses must ascend, and every other ext unit must at least be well-formed.
+In a root that one dispatch wrote from the beginning, every ext unit is at its derived position, so
+the files are compared byte for byte. A restarted broker leaves orphans, which move all later ext
+units, and an aged root begins with older ones. There, an ext unit is compared through the address
+in its consume queue unit, addresses must ascend, and every other ext unit must at least be
+well-formed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from store.compare.findings import (
     Difference,
     Findings,
     MapCache,
-    ext_unit_words,
+    describe_ext_unit,
     first_data,
 )
 from store.config import StoreConfig
@@ -38,33 +39,35 @@ _MARK = np.array(-1, EXT_END_MARK).tobytes()
 
 
 class ExtComparison:
-    """Compares the ext units of a root's queues. Directories are those of the root."""
+    """Compares the ext units of a root's queues. All directories are in the root."""
 
-    def __init__(self, config: StoreConfig, terms: ComparisonPolicy, findings: Findings) -> None:
-        self.by_address = terms.is_aged or terms.by_broker
+    def __init__(self, config: StoreConfig, policy: ComparisonPolicy, findings: Findings) -> None:
+        self.by_address = policy.is_aged or policy.by_broker
         self.file_size = config.mapped_file_size_consume_queue_ext
         self._per_file = (self.file_size - EXT_END_BLANK_SIZE) // EXT_UNIT_SIZE
-        self._terms = terms
+        self._policy = policy
         self._findings = findings
         self._views = MapCache(findings)
         self._ends: dict[Path, int] = {}  # derived bytes by file
-        self._derived: Counter[Path] = Counter()  # units, by directory, as the next two
-        self._referred: Counter[Path] = Counter()  # compared by address
-        self._there: Counter[Path] = Counter()  # not compared in place
-        self._moved: set[Path] = set()  # directories whose units lie elsewhere than derived
+        # Numbers of ext units by directory: derived, compared by address, well-formed in the file.
+        self._derived: Counter[Path] = Counter()
+        self._referred: Counter[Path] = Counter()
+        self._well_formed: Counter[Path] = Counter()
+        self._moved: set[Path] = set()  # directories whose ext units are not where derived
         self._in_place: dict[Path, list[Difference]] = defaultdict(list)  # by directory
         self._last_address: dict[Path, int] = {}
         self._pending: dict[Path, dict[int, bytes]] = {}  # derived units by address
 
     def create(self, path: Path) -> None:
-        """Know that the derivation has this file."""
+        """Record that the derivation has this file."""
         self._ends[path] = 0
 
     def write(self, path: Path, offset: int, data: bytes) -> None:
-        """Compare derived ext units (or an end mark) with what lies at their place.
+        """Compare derived ext units (or an end mark) with the bytes at their position.
 
-        By address what differs counts only if all the queue's units turn out to be in place; the
-        derived units are kept until the consume queue units come that refer to them.
+        In a comparison by address, a difference counts only if all of the queue's ext units turn
+        out to be in place; derived ext units are kept until the consume queue units that refer to
+        them are compared.
         """
         self._ends[path] = offset + len(data)
         if self.by_address and data != _MARK:
@@ -81,7 +84,7 @@ class ExtComparison:
         expected = np.frombuffer(data, np.uint8)
         at = int(np.flatnonzero(expected != view[offset : offset + len(data)])[0])
         at -= at % EXT_UNIT_SIZE
-        words = _words(expected[at : at + EXT_UNIT_SIZE])
+        words = _describe(expected[at : at + EXT_UNIT_SIZE])
         difference = _difference(path, offset + at, words, view)
         if self.by_address:
             self._in_place[path.parent].append(difference)
@@ -93,8 +96,8 @@ class ExtComparison:
     ) -> NDArray[np.bool_]:
         """Compare the ext units that derived and actual tags codes refer to; by address only.
 
-        Tells which actual tags codes fit. Where the address is the one to be expected, but not
-        what lies there, that is told as a difference of the ext unit.
+        Returns which actual tags codes are correct. If the address is the expected one but the
+        ext unit there is not, the difference is that of the ext unit.
         """
         units = self._pending.get(directory, {})
         fits: NDArray[np.bool_] = expected == actual
@@ -114,32 +117,32 @@ class ExtComparison:
         return fits
 
     def forget(self) -> None:
-        """Forget the derived units kept for a batch."""
+        """Discard the derived ext units kept for a batch."""
         self._pending.clear()
 
     def finish_file(self, path: Path) -> None:
-        """Compare what no derived unit covers in an actual file; tell a file too many."""
+        """Compare the rest of an actual file, after the derived ext units; report an extra file."""
         view = self._views.get(path, self.file_size)
         if view is None:
             return
-        is_open = self.by_address or self._terms.may_be_ahead
+        is_open = self.by_address or self._policy.may_be_ahead
         begin = 0 if self.by_address else self._ends.get(path, 0)
         count = self._count_well_formed(path, view, begin) if is_open else 0
         if not count and path not in self._ends:
             self._findings.add_file(path, "no such file", f"{len(view)} bytes")
             return
-        self._there[path.parent] += count
+        self._well_formed[path.parent] += count
         end = begin + count * EXT_UNIT_SIZE
         is_full = is_open and end == self._per_file * EXT_UNIT_SIZE
         if is_full and view[end : end + len(_MARK)].tobytes() == _MARK:
-            end += len(_MARK)  # the next file has begun
+            end += len(_MARK)  # the next file exists
         at = first_data(path, view, end)
         if at >= 0:
             self._findings.add(_difference(path, at - at % EXT_UNIT_SIZE, NOTHING, view))
 
     def finish(self) -> None:
-        """Tell derived files that are not there; settle the count of orphans."""
-        for directory, count in self._there.items():
+        """Report missing files; complete the count of orphans."""
+        for directory, count in self._well_formed.items():
             compared = self._referred if directory in self._moved else self._derived
             orphans = max(count - compared[directory], 0)
             self._findings.counts.orphan_ext_units += orphans
@@ -151,7 +154,7 @@ class ExtComparison:
                 self._findings.add_file(path, f"a file of {self.file_size} bytes", "no file")
 
     def _after(self, address: int) -> int:
-        """Return the address of the unit that is put after the one at ``address``."""
+        """Return the address of the ext unit that follows the one at ``address``."""
         at = address - EXT_ADDRESS_BASE + EXT_UNIT_SIZE
         if at % self.file_size >= self._per_file * EXT_UNIT_SIZE:
             at += self.file_size - at % self.file_size
@@ -160,7 +163,7 @@ class ExtComparison:
     def _compare_at(
         self, directory: Path, address: int, expected: bytes, *, is_natural: bool
     ) -> bool:
-        """Compare the ext unit at an address; tell whether the address can be right."""
+        """Compare the ext unit at an address; return whether the address can be correct."""
         at = address - EXT_ADDRESS_BASE
         base = at - at % self.file_size
         path = directory / file_name(base)
@@ -171,27 +174,27 @@ class ExtComparison:
         if actual.tobytes() == expected:
             return True
         if is_natural:
-            words = _words(np.frombuffer(expected, np.uint8))
+            words = _describe(np.frombuffer(expected, np.uint8))
             self._findings.add(_difference(path, at - base, words, view))
         return is_natural
 
     def _count_well_formed(self, path: Path, view: NDArray[np.uint8], begin: int) -> int:
-        """Count the units written from ``begin`` on; tell the first that none of these can be."""
+        """Count the ext units written from ``begin`` on; report the first malformed one."""
         units = view[begin : self._per_file * EXT_UNIT_SIZE].view(EXT_UNIT)
         count = written_prefix(units["size"])
         is_odd = (units["size"][:count] != EXT_UNIT_SIZE) | (units["bitmap_length"][:count] != 0)
         for i in np.flatnonzero(is_odd)[:1]:
             at = begin + int(i) * EXT_UNIT_SIZE
-            self._findings.add(_difference(path, at, "an ext unit without bitmap", view))
+            self._findings.add(_difference(path, at, "an ext unit without a bitmap", view))
         return count
 
 
 def _difference(path: Path, at: int, expected: str, view: NDArray[np.uint8]) -> Difference:
     number, raw = at // EXT_UNIT_SIZE, view[at : at + EXT_UNIT_SIZE]
-    return Difference(path, "ext unit", number, None, expected, _words(raw))
+    return Difference(path, "ext unit", number, None, expected, _describe(raw))
 
 
-def _words(raw: NDArray[np.uint8]) -> str:
+def _describe(raw: NDArray[np.uint8]) -> str:
     if len(raw) == EXT_UNIT_SIZE:
-        return ext_unit_words(raw)
+        return describe_ext_unit(raw)
     return f"the bytes {raw.tobytes().hex()}" if raw.any() else NOTHING

@@ -1,4 +1,4 @@
-"""What a comparison finds: differences, told in words, and what is counted but not compared."""
+"""The result of a comparison: differences, in words, and counts of what was not compared."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place where a file is not what the log says.
+    """One place where a file differs from what the log yields.
 
     ``part`` is ``file``, ``unit``, ``ext unit``, ``header``, ``slot`` or ``entry``; ``index`` is
-    the number of that unit, slot or entry in its file; both values are told in words.
+    the number of that unit, slot or entry in its file. Both values are given in words.
     """
 
     path: Path
@@ -47,78 +47,78 @@ class Difference:
 class ComparisonPolicy:
     """What is compared, and what is only counted."""
 
-    begin: int  # the log is derived from this physical offset on
-    is_aged: bool = False  # the files were begun below `begin`: what is older is counted
-    may_be_ahead: bool = False  # what lies behind the derived end is counted
+    begin: int  # the physical offset from which the log is derived
+    is_aged: bool = False  # the files begin below `begin`: what is older is only counted
+    may_be_ahead: bool = False  # what follows the derived end is only counted
     by_broker: bool = False  # a restart may have doubled index entries and orphaned ext units
 
 
 @dataclass(slots=True)
 class Counts:
-    """How much was compared, and what else was there, under its own name."""
+    """How much was compared, and how much of each kind was only counted."""
 
     units: int = 0  # compared
     entries: int = 0  # compared
     older_units: int = 0  # below the log's minimum
-    stale_units: int = 0  # behind their queue's real end
-    dropped_units: int = 0  # of messages whose places older ones had: a broker's rules drop them
-    displaced_queues: int = 0  # all units lower or higher than their queue offsets say
+    stale_units: int = 0  # after their queue's real end
+    dropped_units: int = 0  # older messages have their places: the broker drops them
+    displaced_queues: int = 0  # all units are below or above their queue offsets
     orphan_ext_units: int = 0  # no compared unit refers to them
-    older_entries: int = 0
-    doubled_entries: int = 0  # the last record before a restart, indexed again
-    stale_entries: int = 0  # of records at or behind the log's end
+    older_entries: int = 0  # below the log's minimum
+    doubled_entries: int = 0  # of the last record before a restart, indexed twice
+    stale_entries: int = 0  # of records at or beyond the log's end
 
 
 @dataclass(slots=True)
 class Findings:
-    """Collects differences: the first of each part of each file."""
+    """Collects differences: the first one in each part of each file."""
 
     counts: Counts = field(default_factory=Counts)
-    _found: dict[tuple[Path, str], Difference] = field(default_factory=dict)
+    _first: dict[tuple[Path, str], Difference] = field(default_factory=dict)
 
     def add(self, difference: Difference) -> None:
-        """Note a difference, if none before it in the same part of the file is known."""
+        """Add a difference, unless an earlier one in the same part of the file is known."""
         key = (difference.path, difference.part)
-        known = self._found.get(key)
+        known = self._first.get(key)
         if known is None or (known.index or 0) > (difference.index or 0):
-            self._found[key] = difference
+            self._first[key] = difference
 
     def add_file(self, path: Path, expected: str, actual: str) -> None:
-        """Note what is wrong with a file as a whole."""
+        """Add a difference of a file as a whole."""
         self.add(Difference(path, "file", None, None, expected, actual))
 
     def has_any(self) -> bool:
-        """Tell whether anything differs so far."""
-        return bool(self._found)
+        """Return whether any difference has been found so far."""
+        return bool(self._first)
 
     def differences(self) -> tuple[Difference, ...]:
-        """Return what was found, by file; in a file in the order of its parts."""
+        """Return the differences by file, then in the order of the file's parts."""
         parts = ("file", "header", "slot", "entry", "unit", "ext unit")
-        found = self._found.values()
+        found = self._first.values()
         return tuple(sorted(found, key=lambda d: (d.path, parts.index(d.part))))
 
 
 class MapCache:
-    """Read-only maps of the files compared with, the last ones used kept open."""
+    """Read-only maps of the compared files; keeps the most recently used ones open."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
-        self._known: OrderedDict[Path, NDArray[np.uint8] | None] = OrderedDict()
+        self._views: OrderedDict[Path, NDArray[np.uint8] | None] = OrderedDict()
 
     def get(self, path: Path, size: int) -> NDArray[np.uint8] | None:
-        """Map a file that should have ``size`` bytes; None, and the difference told, if not."""
-        if path in self._known:
-            self._known.move_to_end(path)
-            return self._known[path]
+        """Map a file that should have ``size`` bytes; else add a difference and return None."""
+        if path in self._views:
+            self._views.move_to_end(path)
+            return self._views[path]
         view = self._map(path, size)
-        self._known[path] = view
-        if len(self._known) > _MAPS_MAX:
-            self._known.popitem(last=False)
+        self._views[path] = view
+        if len(self._views) > _MAPS_MAX:
+            self._views.popitem(last=False)
         return view
 
     def _map(self, path: Path, size: int) -> NDArray[np.uint8] | None:
         if path.is_symlink() or not path.is_file():
-            self._findings.add_file(path, f"a file of {size} bytes", file_words(path))
+            self._findings.add_file(path, f"a file of {size} bytes", describe_file(path))
             return None
         view = map_file(path)
         if len(view) != size:
@@ -127,8 +127,8 @@ class MapCache:
         return view
 
 
-def file_words(path: Path) -> str:
-    """Return what a report says of a file as a whole; a symbolic link is not followed."""
+def describe_file(path: Path) -> str:
+    """Describe a file as a whole; a symbolic link is not followed."""
     try:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -139,7 +139,7 @@ def file_words(path: Path) -> str:
 
 
 def first_difference(expected: NDArray[np.uint8], actual: NDArray[np.uint8]) -> int:
-    """Return the first position where two arrays of one length differ, -1 if none."""
+    """Return the first position where two arrays of equal length differ, -1 if they do not."""
     for at in range(0, len(expected), _CHUNK):
         a, b = expected[at : at + _CHUNK], actual[at : at + _CHUNK]
         if not np.array_equal(a, b):
@@ -148,7 +148,7 @@ def first_difference(expected: NDArray[np.uint8], actual: NDArray[np.uint8]) -> 
 
 
 def first_data(path: Path, view: NDArray[np.uint8], begin: int) -> int:
-    """Return the first position from ``begin`` on that is not zero, -1 if none; skips holes."""
+    """Return the first position from ``begin`` on that is not zero, -1 if none; skip holes."""
     for start, stop in data_pieces(path, begin, len(view)):
         found = np.flatnonzero(view[start:stop])
         if len(found):
@@ -156,8 +156,8 @@ def first_data(path: Path, view: NDArray[np.uint8], begin: int) -> int:
     return -1
 
 
-def unit_words(raw: NDArray[np.uint8]) -> str:
-    """Tell a consume queue unit's 20 bytes."""
+def describe_unit(raw: NDArray[np.uint8]) -> str:
+    """Describe the 20 bytes of a consume queue unit."""
     unit = raw.view(CQ_UNIT)[0]
     offset, size, tags_code = (int(v) for v in unit.tolist())
     if (offset, size, tags_code) == (0, 0, 0):
@@ -167,8 +167,8 @@ def unit_words(raw: NDArray[np.uint8]) -> str:
     return f"commit log offset {offset}, size {size}, tags code {tags_code}"
 
 
-def ext_unit_words(raw: NDArray[np.uint8]) -> str:
-    """Tell an ext unit's 20 bytes."""
+def describe_ext_unit(raw: NDArray[np.uint8]) -> str:
+    """Describe the 20 bytes of an ext unit."""
     if not raw.any():
         return NOTHING
     size, tags_code, stamp, bitmap = (int(v) for v in raw.view(EXT_UNIT)[0].tolist())
@@ -176,8 +176,8 @@ def ext_unit_words(raw: NDArray[np.uint8]) -> str:
     return f"{text}, bitmap length {bitmap}"
 
 
-def entry_words(raw: NDArray[np.uint8]) -> str:
-    """Tell an index entry's 20 bytes."""
+def describe_entry(raw: NDArray[np.uint8]) -> str:
+    """Describe the 20 bytes of an index entry."""
     if not raw.any():
         return NOTHING
     key_hash, offset, seconds, previous = (int(v) for v in raw.view(INDEX_ENTRY)[0].tolist())

@@ -1,7 +1,7 @@
-"""The index, compared: takes what ``IndexService`` would write and looks whether it is there.
+"""The comparison of the index: takes the writes of an ``IndexService`` and compares the files.
 
-Entries are compared as they come; the slot table and the header when their file is finished, as
-they change until then. Nothing is written.
+Entries are compared as they are written; the slot table and the header once their file is
+complete, because they change until then. Nothing is written.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from store.compare.findings import (
     Difference,
     Findings,
     MapCache,
-    entry_words,
-    file_words,
+    describe_entry,
+    describe_file,
     first_data,
     first_difference,
 )
@@ -31,38 +31,38 @@ from store.io.listing import list_entries
 
 
 class IndexComparison(Disk):
-    """Compares what an IndexService puts, file by file in order, with a root's index files."""
+    """Compares the writes of an IndexService, file by file in order, with a root's index files."""
 
     def __init__(
-        self, root: Path, config: StoreConfig, terms: ComparisonPolicy, findings: Findings
+        self, root: Path, config: StoreConfig, policy: ComparisonPolicy, findings: Findings
     ) -> None:
         super().__init__()
         self._directory = root / layout.INDEX_DIR
-        # Not list_index_files: a link or a directory with such a name is a difference, no error.
+        # Not list_index_files: a link or directory with such a name is a difference, not an error.
         self.files = [p for p in list_entries(self._directory) if is_index_file_name(p.name)]
         self._config = config
-        self._terms = terms
+        self._policy = policy
         self._findings = findings
         self._views = MapCache(findings)
         self._size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
         self._entries_at = layout.index_entry_at(0, config.max_hash_slot_num)
-        self._number = -1  # of the file in work
+        self._number = -1  # of the current file
         self._header = np.zeros(layout.INDEX_HEADER_SIZE, np.uint8)
         self._slots = np.zeros(self._entries_at - layout.INDEX_HEADER_SIZE, np.uint8)
-        self._end = 0  # bytes up to which the file in work has entries
+        self._end = 0  # where the entries of the current file end, in bytes
 
     def create(self, path: Path, size: int) -> None:
-        """Begin the next file."""
+        """Start the next file."""
         self._finish_file()
         self._number += 1
-        self._slots = np.zeros(len(self._slots), np.uint8)  # zeros_like would touch all of it
+        self._slots = np.zeros(len(self._slots), np.uint8)  # zeros_like would touch every page
         self._end = layout.index_entry_at(1, self._config.max_hash_slot_num)
         if self._number >= len(self.files):
             where = self._directory / f"(file {self._number + 1} of the index)"
             self._findings.add_file(where, f"a file of {size} bytes", "no file")
 
     def write(self, path: Path, offset: int, data: Bytes) -> None:
-        """Compare entries; keep slots and header until the file is finished."""
+        """Compare entries; keep slots and header until the file is complete."""
         piece = np.frombuffer(data, np.uint8)
         if offset == 0:
             self._header = piece.copy()
@@ -76,24 +76,24 @@ class IndexComparison(Disk):
 
     @property
     def number(self) -> int:
-        """Which of ``files`` is in work, -1 before the first."""
+        """The number of the current file in ``files``, -1 before the first."""
         return self._number
 
     def finish(self) -> None:
-        """Compare what is left: the file in work, files too many."""
-        if self._number < 0 and self._terms.is_aged and self.files:
-            self.create(self.files[0], self._size)  # it was begun for a message that has expired
+        """Compare the rest: the current file, and files that should not exist."""
+        if self._number < 0 and self._policy.is_aged and self.files:
+            self.create(self.files[0], self._size)  # created for a message that has expired
             header = np.zeros(1, layout.INDEX_HEADER)
             header["index_count"] = self._config.writes_count_of_empty_index
             self.write(self.files[0], 0, header.tobytes())
         self._finish_file()
         for path in self.files[self._number + 1 :]:
-            self._findings.add_file(path, "no such file", file_words(path))
+            self._findings.add_file(path, "no such file", describe_file(path))
         for path in sorted(set(list_entries(self._directory)) - set(self.files)):
-            self._findings.add_file(path, "no such file", "one that is no index file")
+            self._findings.add_file(path, "no such file", "a file that is not an index file")
 
     def _view(self) -> NDArray[np.uint8] | None:
-        """Return the actual file in work, None without one or if it has another size."""
+        """Return the actual current file, None if it does not exist or has the wrong size."""
         if not 0 <= self._number < len(self.files):
             return None
         return self._views.get(self.files[self._number], self._size)
@@ -103,21 +103,22 @@ class IndexComparison(Disk):
         if view is None:
             return
         actual = view[offset : offset + len(expected)]
-        if self._terms.is_aged and self._number == 0:
+        if self._policy.is_aged and self._number == 0:
             first = layout.index_entry_at(1, self._config.max_hash_slot_num)
             if offset == first:
-                # The first entry's time difference counts from a file that has expired.
+                # The time difference of the first entry is relative to a file that has expired.
                 expected = expected.copy()
                 as_entries = [e.view(layout.INDEX_ENTRY) for e in (expected, actual)]
                 as_entries[0]["time_diff_seconds"][0] = as_entries[1]["time_diff_seconds"][0]
         at = first_difference(expected, actual)
         if at >= 0:
             at -= at % layout.INDEX_ENTRY_SIZE
-            words = [entry_words(e[at : at + layout.INDEX_ENTRY_SIZE]) for e in (expected, actual)]
-            self._add_difference("entry", self._entry_number(offset + at), words[0], words[1])
+            end = at + layout.INDEX_ENTRY_SIZE
+            texts = [describe_entry(entries[at:end]) for entries in (expected, actual)]
+            self._add_difference("entry", self._entry_number(offset + at), texts[0], texts[1])
 
     def _finish_file(self) -> None:
-        """Compare header and slots of the file in work, and that nothing follows its entries."""
+        """Compare the current file's header and slots; only zeros may follow its entries."""
         view = self._view()
         if view is None:
             return
@@ -127,17 +128,17 @@ class IndexComparison(Disk):
         if at >= 0:
             slot = at // layout.INDEX_SLOT_SIZE
             heads = (int(s.view(layout.INDEX_SLOT)[slot]) for s in (self._slots, actual))
-            words = [f"entry {head}" if head else "no entry" for head in heads]
-            self._add_difference("slot", slot, words[0], words[1])
+            texts = [f"entry {head}" if head else "no entry" for head in heads]
+            self._add_difference("slot", slot, texts[0], texts[1])
         unused = view[self._entries_at : layout.index_entry_at(1, self._config.max_hash_slot_num)]
         if unused.any():
-            self._add_difference("entry", 0, NOTHING, entry_words(unused))
+            self._add_difference("entry", 0, NOTHING, describe_entry(unused))
         at = first_data(self.files[self._number], view, self._end)
         if at >= 0:
             number = self._entry_number(at)
             begin = layout.index_entry_at(number, self._config.max_hash_slot_num)
             raw = view[begin : begin + layout.INDEX_ENTRY_SIZE]
-            self._add_difference("entry", number, NOTHING, entry_words(raw))
+            self._add_difference("entry", number, NOTHING, describe_entry(raw))
 
     def _compare_header(self, actual: NDArray[np.uint8]) -> None:
         expected = self._header
@@ -148,7 +149,7 @@ class IndexComparison(Disk):
             values = [int(h.view(layout.INDEX_HEADER)[0][name]) for h in (expected, actual)]
             if values[0] == values[1] or self._is_unwritten_count(name, values):
                 continue
-            if self._is_of_expired(name):
+            if self._is_from_expired(name):
                 continue
             pairs.append((f"{name} {values[0]}", f"{name} {values[1]}"))
         if pairs:
@@ -157,13 +158,13 @@ class IndexComparison(Disk):
             )
 
     def _is_unwritten_count(self, name: str, values: list[int]) -> bool:
-        """Tell whether a broker has not yet written the count of a file without entries (§8.2)."""
-        return self._terms.by_broker and name == "index_count" and set(values) == {0, 1}
+        """Return whether a broker has yet to write the count of a file without entries (§8.2)."""
+        return self._policy.by_broker and name == "index_count" and set(values) == {0, 1}
 
-    def _is_of_expired(self, name: str) -> bool:
-        """Tell whether a field says where a file that has expired ended: the first is empty."""
+    def _is_from_expired(self, name: str) -> bool:
+        """Return whether a field comes from the end of an expired file: the first file is empty."""
         is_empty = self._end == layout.index_entry_at(1, self._config.max_hash_slot_num)
-        is_first = self._terms.is_aged and self._number == 0
+        is_first = self._policy.is_aged and self._number == 0
         return is_first and is_empty and not name.endswith("_count")
 
     def _entry_number(self, at: int) -> int:

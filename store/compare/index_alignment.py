@@ -1,10 +1,10 @@
-"""What a root's index may hold beside the keys of the log: older, doubled and stale entries.
+"""The entries that an index may hold besides the keys of the log: older, doubled and stale ones.
 
-A broker's index goes back further than a log whose oldest files have expired; its restart indexes
-the last record again, and what a crash took from the log stays indexed (format notes §8.3, §10).
-Such entries are put beside those of the log, in their places, so that all that follows from them
-(numbers, chains, slots, file ends) is compared byte for byte. They are counted. An entry that is
-none of these is left for the comparison to find.
+A broker's index reaches back further than a log whose oldest files have expired. A restart indexes
+the last record a second time, and records that the log lost in a crash stay indexed (format notes
+§8.3, §10). Such entries are counted and inserted among those of the log, at their positions, so
+that everything that depends on them (numbers, chains, slots, file ends) is compared byte for byte.
+Any other entry is left for the comparison to report.
 """
 
 from __future__ import annotations
@@ -26,143 +26,144 @@ from store.index.writer import read_header
 from store.kernels.index import BEGIN_TIMESTAMP, END_TIMESTAMP, INDEX_COUNT
 
 _CHUNK = 1 << 16
-_MISMATCHES_MAX = 64  # then the index is another one: it is compared as it stands
+_MISMATCHES_MAX = 64  # beyond it, the index is unrelated, and is compared without alignment
 _SECOND_MS = 1000
 
 
 class Keys(NamedTuple):
-    """Index keys in log order: each one's hash, and its record's offset and store time."""
+    """Index keys in log order: the hash of each, and its record's offset and store time."""
 
     key_hash: NDArray[np.int32]
     offset: NDArray[np.int64]
     stamp: NDArray[np.int64]
 
-    def part(self, begin: int, end: int) -> Keys:
+    def slice(self, begin: int, end: int) -> Keys:
         """Return keys ``begin`` to ``end`` (exclusive)."""
         return Keys(self.key_hash[begin:end], self.offset[begin:end], self.stamp[begin:end])
 
 
 class IndexAligner:
-    """Walks the entries of index files along with the log's dispatch requests."""
+    """Walks the entries of index files in step with the log's dispatch requests."""
 
     def __init__(
         self,
         files: list[Path],
         config: StoreConfig,
-        terms: ComparisonPolicy,
+        policy: ComparisonPolicy,
         counts: Counts,
         views: MapCache,
     ) -> None:
         self._entries = _Entries(files, config, views)
-        self._terms = terms
+        self._policy = policy
         self._counts = counts
-        self._at = 0  # entries taken so far
+        self._at = 0  # entries consumed so far
         self._mismatches = 0
-        self._last = _no_keys()  # of the last record that had any
+        self._last = _no_keys()  # the keys of the last record that had any
 
     def older(self) -> Iterator[DispatchRequests]:
-        """Yield requests for the leading entries that lie below the log's minimum."""
-        while self._terms.is_aged:
+        """Yield requests for the leading entries, which are below the log's minimum."""
+        while self._policy.is_aged:
             found = self._entries.read(self._at, _CHUNK)
-            count = _leading(found.offset < self._terms.begin)
+            count = _leading(found.offset < self._policy.begin)
             if count:
-                yield _requests_of(found.part(0, count))
+                yield _requests_of(found.slice(0, count))
             self._at += count
             self._counts.older_entries += count
             if count < _CHUNK:
                 return
 
     def align(self, requests: DispatchRequests) -> Iterator[DispatchRequests]:
-        """Yield the requests, and before a record what of the one before was doubled."""
+        """Yield the requests, each preceded by the keys of its predecessor that are doubled."""
         keys, rows = _keys_of(requests)
-        at, fed = 0, 0
+        at, yielded = 0, 0
         while at < len(rows) and self._mismatches < _MISMATCHES_MAX:
-            at += self._match(keys.part(at, len(rows)))
+            at += self._match(keys.slice(at, len(rows)))
             if at == len(rows) or not len(self._entries.read(self._at, 1).offset):
                 break
             first = int(np.searchsorted(rows, rows[at]))
-            again = self._doubled(keys, rows, (first, at))
-            if len(again.offset):
+            doubled = self._doubled(keys, rows, (first, at))
+            if len(doubled.offset):
                 row = int(rows[at])
-                if row > fed:
-                    yield requests.slice(fed, row)
-                fed, at = row, first
-                self._counts.doubled_entries += len(again.offset)
-                yield _requests_of(again)
+                if row > yielded:
+                    yield requests.slice(yielded, row)
+                yielded, at = row, first
+                self._counts.doubled_entries += len(doubled.offset)
+                yield _requests_of(doubled)
             else:
                 self._mismatches += 1
                 self._at += 1
                 at += 1
         if len(rows):
-            self._last = keys.part(int(np.searchsorted(rows, rows[-1])), len(rows))
-        yield requests.slice(fed, len(requests)) if fed else requests
+            self._last = keys.slice(int(np.searchsorted(rows, rows[-1])), len(rows))
+        yield requests.slice(yielded, len(requests)) if yielded else requests
 
     def rest(self, end: int) -> Iterator[DispatchRequests]:
-        """Yield requests for what follows the log's last entry: it again, or at or behind ``end``.
+        """Yield requests for the entries after the log's last one: doubled, or stale.
 
-        An entry behind the end is of a record that the log has lost, or not yet had.
+        A stale entry is at or beyond ``end``: of a record that the log lost, or that was not yet
+        in it.
         """
-        while self._terms.by_broker and self._starts(self._last):
+        while self._policy.by_broker and self._starts(self._last):
             self._at += len(self._last.offset)
             self._counts.doubled_entries += len(self._last.offset)
             yield _requests_of(self._last)
-        while self._terms.may_be_ahead:
+        while self._policy.may_be_ahead:
             found = self._entries.read(self._at, _CHUNK)
             count = _leading(found.offset >= end)
             if count:
-                yield _requests_of(found.part(0, count))
+                yield _requests_of(found.slice(0, count))
             self._at += count
             self._counts.stale_entries += count
             if count < _CHUNK:
                 return
 
     def _match(self, keys: Keys) -> int:
-        """Take the entries that are these keys; return how many."""
-        taken = 0
-        while taken < len(keys.offset):
-            part = keys.part(taken, min(taken + _CHUNK, len(keys.offset)))
-            found = self._entries.read(self._at, len(part.offset))
-            count = _leading(_same(found, part.part(0, len(found.offset))))
+        """Consume the leading entries that equal these keys; return their number."""
+        matched = 0
+        while matched < len(keys.offset):
+            chunk = keys.slice(matched, min(matched + _CHUNK, len(keys.offset)))
+            found = self._entries.read(self._at, len(chunk.offset))
+            count = _leading(_same(found, chunk.slice(0, len(found.offset))))
             self._at += count
-            taken += count
-            if count < len(part.offset):
+            matched += count
+            if count < len(chunk.offset):
                 break
-        return taken
+        return matched
 
     def _doubled(self, keys: Keys, rows: NDArray[np.int64], span: tuple[int, int]) -> Keys:
-        """Return the keys that were put once more before entry ``_at``; none if it is no double.
+        """Return the keys that are indexed twice before entry ``_at``, none if it is no double.
 
-        ``span`` = (first key of the record in work, its key that is not there). Where keys of the
-        record were put already, the record begins again; else the one before was repeated.
+        ``span`` = (the first key of the current record, its key that does not match). If keys of
+        the record have already matched, the record starts over; else the previous one is repeated.
         """
         first, at = span
-        if not self._terms.by_broker:
+        if not self._policy.by_broker:
             return _no_keys()
         if at > first:
-            begins_again = self._starts(keys.part(first, at + 1))
-            return keys.part(first, at) if begins_again else _no_keys()
+            starts_over = self._starts(keys.slice(first, at + 1))
+            return keys.slice(first, at) if starts_over else _no_keys()
         previous = self._last
         if first:
             begin = int(np.searchsorted(rows, rows[first - 1]))
-            previous = keys.part(begin, first)
+            previous = keys.slice(begin, first)
         count = len(previous.offset)
         repeats = 0
         while self._starts(previous, repeats * count):
             repeats += 1
-        if not repeats or not self._starts(keys.part(at, at + 1), repeats * count):
+        if not repeats or not self._starts(keys.slice(at, at + 1), repeats * count):
             return _no_keys()
         self._at += count
         return previous
 
     def _starts(self, keys: Keys, skip: int = 0) -> bool:
-        """Tell whether these keys, not none, are the next entries after ``skip`` of them."""
+        """Return whether these keys, at least one, equal the entries after the next ``skip``."""
         count = len(keys.offset)
         found = self._entries.read(self._at + skip, count)
         return 0 < len(found.offset) == count and bool(_same(found, keys).all())
 
 
 class _Entries:
-    """The entries of index files as one sequence, as far as their headers count them."""
+    """The entries of index files as one sequence, up to the counts in their headers."""
 
     def __init__(self, files: list[Path], config: StoreConfig, views: MapCache) -> None:
         self._files = files
@@ -185,7 +186,10 @@ class _Entries:
         return Keys(*map(np.concatenate, zip(*parts, strict=True))) if parts else _no_keys()
 
     def _read_file(self, number: int, begin: int, count: int) -> Keys:
-        """Read entries of one file; their times are known to the second, the ends' exactly."""
+        """Read entries of one file.
+
+        Times are known to the second, those of the file's first and last entry exactly.
+        """
         view = self._views.get(self._files[number], self._size)
         if view is None or count == 0:
             return _no_keys()
@@ -208,7 +212,7 @@ class _Entries:
 
 
 def _keys_of(requests: DispatchRequests) -> tuple[Keys, NDArray[np.int64]]:
-    """Return the keys that are put for requests, and each one's row."""
+    """Return the keys that an index stores for requests, and the row of each."""
     rows = np.repeat(np.arange(len(requests)), np.diff(requests.key_end, prepend=0))
     kept = requests.transaction[rows] != layout.SYS_ROLLBACK
     rows = rows[kept]
@@ -217,7 +221,7 @@ def _keys_of(requests: DispatchRequests) -> tuple[Keys, NDArray[np.int64]]:
 
 
 def _requests_of(keys: Keys) -> DispatchRequests:
-    """Return requests that put these keys, one a record; nothing else of them is meant."""
+    """Return requests with these keys, one key per record; their other fields are unused."""
     count = len(keys.offset)
     zeros = np.zeros(count, np.int32)
     return DispatchRequests(

@@ -1,7 +1,7 @@
-"""Consume queues, compared: takes what ``ConsumeQueueStore`` would write and looks for it.
+"""The comparison of consume queues: takes the writes of ``ConsumeQueueStore``, compares the files.
 
-Units are compared as they come; what no derived unit covers (older units, stale ones, space that
-must be empty, files too many) when all have come. Nothing is written.
+Units are compared as they are derived. Everything that no derived unit covers (older units, stale
+units, space that must be zero, extra files) is compared at the end. Nothing is written.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from store.compare.findings import (
     Difference,
     Findings,
     MapCache,
-    file_words,
+    describe_file,
+    describe_unit,
     first_data,
-    unit_words,
 )
 from store.config import StoreConfig
 from store.io.disk import Bytes, Disk
@@ -37,26 +37,26 @@ from store.layout import (
     RECORD_MIN_SIZE,
 )
 
-_STEP = 8  # units looked at first: behind them may be a hole, which is slow to map
+_STEP = 8  # units examined first: a hole may follow them, which is slow to map
 _QUEUE_DEPTH = 2  # consumequeue/<topic>/<queue>
 
 
 @dataclass(slots=True)
 class _Queue:
-    """What is derived for one queue, in bytes; ``shift`` is where it really lies, less that."""
+    """The derived extent of one queue, in bytes; ``shift`` is actual minus derived position."""
 
     first_base: int
     allocated: int
-    start: int = -1  # of its first unit, pre-fill not counted
+    start: int = -1  # of its first unit, not counting pre-fill
     end: int = -1
-    end_offset: int = 0  # of its last unit's message
+    end_offset: int = 0  # physical offset where the record of its last unit ends
     shift: int = 0
 
 
 class QueueComparison(Disk):
     """Compares what a ConsumeQueueStore on the root ``derived`` writes with the files of ``root``.
 
-    ``derived`` must not exist: nothing is read from it and nothing is made.
+    ``derived`` must not exist: nothing is read from it and nothing is created in it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class QueueComparison(Disk):
         root: Path,
         derived: Path,
         config: StoreConfig,
-        terms: ComparisonPolicy,
+        policy: ComparisonPolicy,
         findings: Findings,
     ) -> None:
         super().__init__()
@@ -73,14 +73,14 @@ class QueueComparison(Disk):
         self._file_size = config.mapped_file_size_consume_queue
         self._size_max = config.mapped_file_size_commit_log
         self._has_ext = config.enable_consume_queue_ext
-        self._terms = terms
+        self._policy = policy
         self._findings = findings
         self._views = MapCache(findings)
-        self._ext = ExtComparison(config, terms, findings)
+        self._ext = ExtComparison(config, policy, findings)
         self._queues: dict[Path, _Queue] = {}
 
     def create(self, path: Path, size: int) -> None:
-        """Know that the derivation has this file."""
+        """Record that the derivation has this file."""
         actual = self._root / path.relative_to(self._derived)
         if self._is_ext(path):
             self._ext.create(actual)
@@ -90,7 +90,7 @@ class QueueComparison(Disk):
         queue.allocated = base + size
 
     def write(self, path: Path, offset: int, data: Bytes) -> None:
-        """Compare derived units with what lies at their place."""
+        """Compare derived units with the bytes at their position."""
         actual = self._root / path.relative_to(self._derived)
         if self._is_ext(path):
             self._ext.write(actual, offset, bytes(data))
@@ -98,7 +98,8 @@ class QueueComparison(Disk):
         queue, at = self._queues[actual.parent], int(path.name) + offset
         units = np.frombuffer(data, CQ_UNIT)
         if units["size"][0] == PRE_BLANK_SIZE:
-            if not self._terms.is_aged:  # else what is there instead is looked at in the end
+            # On an aged root, older units may take the place of pre-fill: finish compares them.
+            if not self._policy.is_aged:
                 self._compare(actual.parent, queue, at, units)
             return
         if queue.start < 0:
@@ -117,32 +118,32 @@ class QueueComparison(Disk):
         self._compare(actual.parent, queue, at, units)
 
     def end_batch(self) -> None:
-        """Forget what was kept while a batch was written."""
+        """Discard what was kept for the current batch."""
         self._ext.forget()
 
     def finish(self, end: int) -> None:
-        """Compare what is left; the log was derived up to ``end``."""
+        """Compare the rest of the files; the log was derived up to ``end``."""
         for _, files in self._queue_directories(CONSUME_QUEUE_EXT_DIR):
             for path in files:
                 if self._has_ext:
                     self._ext.finish_file(path)
                 else:
-                    self._add_extra_files(path)
+                    self._add_extra_file(path)
         self._ext.finish()
         for directory, files in self._queue_directories(CONSUME_QUEUE_DIR):
             self._finish_queue(files, self._queues.get(directory), end)
         for directory, queue in self._queues.items():
             if queue.shift or queue.start < 0:
-                continue  # its files are not named as derived; those with units were looked for
+                continue  # its files have other names than derived; those with units are compared
             for base in range(queue.first_base, queue.allocated, self._file_size):
                 path = directory / file_name(base)
                 if not path.is_file():
                     self._findings.add_file(path, f"a file of {self._file_size} bytes", "no file")
 
     def end_of_older(self, directory: Path) -> tuple[int, int]:
-        """Return where a queue's units below the log's minimum end and their files do, in bytes.
+        """Return the end of a queue's units below the log's minimum, and of their files, in bytes.
 
-        Both are -1 if it has none.
+        Both are -1 if there are none.
         """
         span = (-1, -1)
         for path in list_entries(directory):
@@ -158,14 +159,14 @@ class QueueComparison(Disk):
         return span
 
     def shift_of(self, directory: Path) -> int | None:
-        """Return how far a queue lies from where it was derived; None if no unit of it was."""
+        """Return a queue's displacement from its derived position, None without derived units."""
         queue = self._queues.get(directory)
         return None if queue is None or queue.start < 0 else queue.shift
 
     # --- Units ------------------------------------------------------------------------------------
 
     def _compare(self, directory: Path, queue: _Queue, at: int, units: NDArray[np.void]) -> None:
-        """Compare units that follow one another from byte ``at`` of the derived queue on."""
+        """Compare consecutive units, the first at byte ``at`` of the derived queue."""
         at += queue.shift
         if at < 0:
             return
@@ -180,7 +181,7 @@ class QueueComparison(Disk):
                 if differs >= 0:
                     number = in_file // CQ_UNIT_SIZE + differs
                     raw = np.frombuffer(part[differs].tobytes(), np.uint8)
-                    self._add_difference(path, number, unit_words(raw), view)
+                    self._add_difference(path, number, describe_unit(raw), view)
             units, at = units[len(part) :], at + part.nbytes
 
     def _first_difference(
@@ -201,12 +202,12 @@ class QueueComparison(Disk):
         return int(np.argmax(differs)) if differs.any() else -1
 
     def _count_dropped(self, directory: Path, at: int, units: NDArray[np.void]) -> int:
-        """Count the leading units of messages that are in no queue, by a broker's own rules.
+        """Count the leading units of messages that the broker's rules drop.
 
-        A message is dropped if the queue has gone beyond its queue offset (format notes §5.3). On
-        an aged root that is seen by the older unit that lies there.
+        A message is dropped if the queue already extends beyond its queue offset (format notes
+        §5.3). On an aged root, an older unit at its position shows this.
         """
-        if not self._terms.is_aged:
+        if not self._policy.is_aged:
             return 0
         count, units = 0, units[: self._count_absent(directory, units)]
         while count < len(units):
@@ -215,47 +216,49 @@ class QueueComparison(Disk):
             view = self._views.get(path, self._file_size)
             if view is None:
                 break
-            there = view[in_file:].view(CQ_UNIT)[: len(units) - count]
-            older = _count_leading(there, lambda some: self._is_old(some) & ~self._is_fill(some))
+            actual = view[in_file:].view(CQ_UNIT)[: len(units) - count]
+            older = _count_leading(
+                actual, lambda chunk: self._is_old(chunk) & ~self._is_pre_fill(chunk)
+            )
             count += older
-            if older < len(there):
+            if older < len(actual):
                 break
         return count
 
     def _count_absent(self, directory: Path, units: NDArray[np.void]) -> int:
-        """Count the leading units of messages that are nowhere in a queue."""
+        """Count the leading units of messages that have no unit anywhere in a queue."""
         absent = np.ones(len(units), np.bool_)
         for path in list_entries(directory):
             view = self._views.get(path, self._file_size)
             if is_mapped_file_name(path.name) and view is not None:
-                there = view.view(CQ_UNIT)["commit_log_offset"]
-                absent &= ~np.isin(units["commit_log_offset"], there)
+                present = view.view(CQ_UNIT)["commit_log_offset"]
+                absent &= ~np.isin(units["commit_log_offset"], present)
         return int(np.argmin(absent)) if not absent.all() else len(units)
 
     def _find_shift(self, directory: Path, at: int, first: np.void) -> int:
-        """Return how far an aged queue's first unit lies from where its queue offset says.
+        """Return the displacement of an aged queue's first unit from its queue offset.
 
-        Gaps below the log's minimum moved all that follows; nothing is left to derive them from.
+        Gaps below the log's minimum moved all later units; they can no longer be derived.
         """
-        if not self._terms.is_aged:
+        if not self._policy.is_aged:
             return 0
         files = [p for p in list_entries(directory) if is_mapped_file_name(p.name)]
-        places = []
+        positions = []
         for path in files:
             view = self._views.get(path, self._file_size)
             if view is not None:
-                found = np.flatnonzero(_is_same_message(view.view(CQ_UNIT), first))
-                places += [int(path.name) + int(i) * CQ_UNIT_SIZE for i in found[:1]]
-        if not places or at in places:
+                numbers = np.flatnonzero(_is_same_message(view.view(CQ_UNIT), first))
+                positions += [int(path.name) + int(i) * CQ_UNIT_SIZE for i in numbers[:1]]
+        if not positions or at in positions:
             return 0
         self._findings.counts.displaced_queues += 1
-        return places[0] - at
+        return positions[0] - at
 
-    # --- What no derived unit covers --------------------------------------------------------------
+    # --- Everything that no derived unit covers ---------------------------------------------------
 
     def _finish_queue(self, files: list[Path], queue: _Queue | None, end: int) -> None:
-        """Look at a queue's files where no derived unit lies; ``queue`` is None if none does."""
-        goes_on = True  # units fill the queue up to the file in hand
+        """Compare a queue's files outside its derived units; ``queue`` is None without any."""
+        is_contiguous = True  # units fill the queue up to the current file
         for path in files:
             view = self._views.get(path, self._file_size)
             if view is None:
@@ -263,87 +266,86 @@ class QueueComparison(Disk):
             units, base = view.view(CQ_UNIT), int(path.name)
             if queue is None or queue.start < 0:
                 head = covered = self._count_older(units)
-                # A file is begun also for a message that a broker's rules then drop.
-                is_begun = self._terms.is_aged and goes_on and path != files[0]
-                is_known, limit = head > 0 or is_begun, end
+                # A file is created even for a message that the broker's rules then drop.
+                may_be_empty = self._policy.is_aged and is_contiguous and path != files[0]
+                is_known, limit = head > 0 or may_be_empty, end
             else:
                 start, stop = (max(at + queue.shift - base, 0) for at in (queue.start, queue.end))
                 head = min(start // CQ_UNIT_SIZE, len(units))
                 covered = max(min(stop // CQ_UNIT_SIZE, len(units)), head)
                 is_known = self._is_derived(queue, base)
-                limit = queue.end_offset if self._terms.by_broker else end
-            if self._terms.is_aged:
+                limit = queue.end_offset if self._policy.by_broker else end
+            if self._policy.is_aged:
                 is_known |= head > 0
                 self._finish_head(path, view, head)
-            stale = self._count_stale(units[covered:], limit) if goes_on else 0
+            stale = self._count_stale(units[covered:], limit) if is_contiguous else 0
             if not is_known and not stale:
-                self._add_extra_files(path)
+                self._add_extra_file(path)
                 continue
-            goes_on = covered + stale == len(units)
+            is_contiguous = covered + stale == len(units)
             self._finish_tail(path, view, covered + stale)
 
     def _is_derived(self, queue: _Queue, base: int) -> bool:
-        """Tell whether the derived queue has a file there, or units if it is displaced."""
+        """Return whether the derived queue has a file at ``base``, or units if it is displaced."""
         first, last = queue.first_base, queue.allocated
         if queue.shift:
             first, last = queue.start + queue.shift - self._file_size + 1, queue.end + queue.shift
         return first <= base < last
 
     def _is_old(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Tell which units can be of messages below the log's minimum."""
+        """Return which units can be of messages below the log's minimum, or pre-fill."""
         offset, size = units["commit_log_offset"], units["size"]
-        is_fill = self._is_fill(units)
-        is_unit = (offset >= 0) & (offset < self._terms.begin) & self._is_size(size)
-        old: NDArray[np.bool_] = is_fill | is_unit
-        return old
+        is_unit = (offset >= 0) & (offset < self._policy.begin) & self._is_record_size(size)
+        is_old: NDArray[np.bool_] = self._is_pre_fill(units) | is_unit
+        return is_old
 
-    def _is_fill(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
-        fill = np.zeros(1, CQ_UNIT)
-        fill["size"] = PRE_BLANK_SIZE
-        is_fill: NDArray[np.bool_] = units == fill[0]
-        return is_fill
+    def _is_pre_fill(self, units: NDArray[np.void]) -> NDArray[np.bool_]:
+        pre_fill = np.zeros(1, CQ_UNIT)
+        pre_fill["size"] = PRE_BLANK_SIZE
+        is_pre_fill: NDArray[np.bool_] = units == pre_fill[0]
+        return is_pre_fill
 
-    def _is_size(self, size: NDArray[np.int32]) -> NDArray[np.bool_]:
-        is_size: NDArray[np.bool_] = (size >= RECORD_MIN_SIZE) & (size <= self._size_max)
-        return is_size
+    def _is_record_size(self, size: NDArray[np.int32]) -> NDArray[np.bool_]:
+        is_valid: NDArray[np.bool_] = (size >= RECORD_MIN_SIZE) & (size <= self._size_max)
+        return is_valid
 
     def _count_older(self, units: NDArray[np.void]) -> int:
         """Count the leading units of messages below the log's minimum, pre-fill included."""
-        return _count_leading(units, self._is_old) if self._terms.is_aged else 0
+        return _count_leading(units, self._is_old) if self._policy.is_aged else 0
 
     def _count_stale(self, units: NDArray[np.void], limit: int) -> int:
-        """Count the units that lie behind the queue's real end (format notes §5.6)."""
-        if not self._terms.may_be_ahead:
+        """Count the units after the queue's real end (format notes §5.6)."""
+        if not self._policy.may_be_ahead:
             return 0
 
-        def is_stale(some: NDArray[np.void]) -> NDArray[np.bool_]:
-            stale: NDArray[np.bool_] = some["commit_log_offset"] >= limit
-            return stale & self._is_size(some["size"])
+        def is_stale(chunk: NDArray[np.void]) -> NDArray[np.bool_]:
+            is_beyond: NDArray[np.bool_] = chunk["commit_log_offset"] >= limit
+            return is_beyond & self._is_record_size(chunk["size"])
 
         count = _count_leading(units, is_stale)
         self._findings.counts.stale_units += count
         return count
 
     def _finish_head(self, path: Path, view: NDArray[np.uint8], head: int) -> None:
-        """Look at what lies before the first derived unit of an aged queue."""
+        """Compare the units before the first derived unit of an aged queue."""
         units = view.view(CQ_UNIT)[:head]
         is_old = self._is_old(units)
-        self._findings.counts.older_units += int((is_old & ~self._is_fill(units)).sum())
+        self._findings.counts.older_units += int((is_old & ~self._is_pre_fill(units)).sum())
         for i in np.flatnonzero(~is_old)[:1]:
-            expected = f"a unit below the log's minimum {self._terms.begin}, or pre-fill"
+            expected = f"a unit below the log's minimum {self._policy.begin}, or pre-fill"
             self._add_difference(path, int(i), expected, view)
 
     def _finish_tail(self, path: Path, view: NDArray[np.uint8], tail: int) -> None:
-        """Look whether anything follows a queue's end."""
+        """Check that only zeros follow a queue's end."""
         at = first_data(path, view, tail * CQ_UNIT_SIZE)
         if at >= 0:
             self._add_difference(path, at // CQ_UNIT_SIZE, NOTHING, view)
 
     def _queue_directories(self, kind: str) -> Iterator[tuple[Path, list[Path]]]:
-        """Yield each queue's directory with its mapped files; whatever else is there is told.
+        """Yield each queue's directory with its mapped files; report all other files.
 
-        A queue lies two levels down, or deeper: the names of old multi-dispatch queues may have
-        slashes. A link to a directory is told, not followed: it may lead into a loop.
+        A queue's directory is two levels down, or deeper: the names of old multi-dispatch queues
+        may contain slashes. A link to a directory is reported, not followed: it may form a loop.
         """
         pending = [(self._root / kind, 0)]
         while pending:
@@ -357,31 +359,31 @@ class QueueComparison(Disk):
             is_queue = depth >= _QUEUE_DEPTH
             for path in links + files:
                 if path in links or not is_queue or not is_mapped_file_name(path.name):
-                    self._add_extra_files(path)
+                    self._add_extra_file(path)
             if is_queue:
                 yield directory, [p for p in files if is_mapped_file_name(p.name)]
 
     def _is_ext(self, path: Path) -> bool:
         return path.relative_to(self._derived).parts[0] == CONSUME_QUEUE_EXT_DIR
 
-    def _add_extra_files(self, path: Path) -> None:
-        self._findings.add_file(path, "no such file", file_words(path))
+    def _add_extra_file(self, path: Path) -> None:
+        self._findings.add_file(path, "no such file", describe_file(path))
 
     def _add_difference(
         self, path: Path, number: int, expected: str, view: NDArray[np.uint8]
     ) -> None:
-        """Tell that unit ``number`` of a file is not the expected one."""
+        """Report that unit ``number`` of a file is not the expected one."""
         raw = view[number * CQ_UNIT_SIZE : (number + 1) * CQ_UNIT_SIZE]
         queue_offset = int(path.name) // CQ_UNIT_SIZE + number
         self._findings.add(
-            Difference(path, "unit", number, queue_offset, expected, unit_words(raw))
+            Difference(path, "unit", number, queue_offset, expected, describe_unit(raw))
         )
 
 
 def _count_leading(
     units: NDArray[np.void], holds: Callable[[NDArray[np.void]], NDArray[np.bool_]]
 ) -> int:
-    """Count the leading units for which ``holds``; what follows them may be a large hole."""
+    """Count the leading units that satisfy ``holds``; a large hole may follow them."""
     at, step = 0, _STEP
     while at < len(units):
         flags = holds(units[at : at + step])

@@ -1,12 +1,13 @@
-"""Comparing a root with its log: what a dispatch would write is looked for, nothing is written.
+"""The comparison of a root with its log: what a dispatch would write against the root's files.
 
-The log's requests go through the same ``ConsumeQueueStore`` and ``IndexService`` as a dispatch;
-what these write is compared with the root's files instead (``compare_queue``, ``compare_index``).
-So memory is bounded by a batch and by one index file's slot table.
+The log's requests pass through the same ``ConsumeQueueStore`` and ``IndexService`` as in a
+dispatch, but their writes are compared with the root's files (``store.compare.queues``,
+``store.compare.index``); nothing is written. Memory is therefore bounded by a batch and by the
+slot table of one index file.
 
-Compared are all bytes of ``consumequeue/``, ``consumequeue_ext/`` and the index, but for what a
-root may have beside the log's units and entries: older, stale and doubled ones, as the ``ComparisonPolicy``
-allow. These are counted under their own names.
+All bytes of ``consumequeue/``, ``consumequeue_ext/`` and the index are compared, except units and
+entries that a root may have besides those of the log: older, stale and doubled ones, as far as the
+``ComparisonPolicy`` allows them. These are counted, each kind under its own name.
 """
 
 from __future__ import annotations
@@ -34,31 +35,31 @@ _DERIVED = ".derived-from-the-log"
 class StoreComparison:
     """Compares one root with dispatch requests in log order.
 
-    Raises DamageError for a message no queue can be made for, StoreIOError.
+    Raises DamageError for a message for which no queue can be created, StoreIOError.
     """
 
-    def __init__(self, root: Path, config: StoreConfig, terms: ComparisonPolicy) -> None:
+    def __init__(self, root: Path, config: StoreConfig, policy: ComparisonPolicy) -> None:
         derived = root / _DERIVED
         if derived.exists():
             raise ConfigError(f"{derived} must not exist: rename it")
         self._findings = Findings()
-        self._queue_files = QueueComparison(root, derived, config, terms, self._findings)
+        self._queue_files = QueueComparison(root, derived, config, policy, self._findings)
         self._queues = ConsumeQueueStore(derived, config, self._queue_files)
-        self._index_files = IndexComparison(root, config, terms, self._findings)
+        self._index_files = IndexComparison(root, config, policy, self._findings)
         self._index: IndexService | None = None
         if config.message_index_enable:
             self._index = IndexService(derived, config, self._index_files)
         self.index_files = self._index_files.files
-        self.has_older = terms.is_aged
+        self.has_older = policy.is_aged
         self._root = root
-        self._is_exact = not (terms.is_aged or terms.may_be_ahead or terms.by_broker)
+        self._is_exact = not (policy.is_aged or policy.may_be_ahead or policy.by_broker)
         self._aligner = IndexAligner(
-            self._index_files.files, config, terms, self._findings.counts, MapCache(self._findings)
+            self._index_files.files, config, policy, self._findings.counts, MapCache(self._findings)
         )
         self._has_begun = False
 
     def put(self, requests: DispatchRequests) -> None:
-        """Compare what these requests, which follow on from the last ones, put in the root."""
+        """Compare the units and entries of these requests, which follow those of the last call."""
         self._begin()
         self._queues.put_message_position_info(requests)
         self._queue_files.end_batch()
@@ -71,7 +72,10 @@ class StoreComparison:
             self._index.build_index(part)
 
     def finish(self, end: int) -> tuple[Difference, ...]:
-        """Compare what no request covers; the log was read up to ``end``. Return what differs."""
+        """Compare the rest of the files and return all differences.
+
+        ``end`` is the offset up to which the log was read.
+        """
         self._begin()
         self._queue_files.finish(end)
         if self._index is not None:
@@ -84,31 +88,32 @@ class StoreComparison:
 
     @property
     def counts(self) -> Counts:
-        """How much was compared, and what was only counted."""
+        """How much was compared, and how much was only counted."""
         return self._findings.counts
 
     def take_drops(self) -> dict[QueueKey, QueueDrops]:
-        """Return what a broker's own rules drop or misplace (format notes §5.3)."""
+        """Return the messages that the broker's rules drop or misplace (format notes §5.3)."""
         return self._queues.take_drops()
 
-    # Where the derivation is, and what of it the root has; of a comparison that goes on. ---------
+    # --- The state of an unfinished comparison ----------------------------------------------------
 
     def differs(self) -> bool:
-        """Tell whether anything differs so far."""
+        """Return whether any difference has been found so far."""
         return self._findings.has_any()
 
     def differences(self) -> tuple[Difference, ...]:
-        """Return what differs so far."""
+        """Return the differences found so far."""
         return self._findings.differences()
 
     def queue_ends(self) -> QueueEnds:
-        """Return where the derived queues end."""
+        """Return the ends of the derived queues."""
         return self._queues.ends()
 
     def index_end(self) -> tuple[int, IndexEnd | None, int]:
-        """Return which of ``index_files`` is in work, where it ends, and the last full one's time.
+        """Return the current index file's number, its end, and the time of the last full file.
 
-        -1 and an empty mark before the first file, None without an index.
+        The number is -1 and the end is empty before the first file; the end is None without an
+        index.
         """
         if self._index is None:
             return -1, None, 0
@@ -120,13 +125,13 @@ class StoreComparison:
         return number, IndexEnd(name, end.header), self._index.last_full_timestamp
 
     def shift_of(self, key: QueueKey) -> int | None:
-        """Return how far a queue lies from where it was derived; None if no unit of it was."""
+        """Return a queue's displacement from its derived position, None without derived units."""
         return self._queue_files.shift_of(self._directory(key))
 
     def end_of_older(self, key: QueueKey) -> tuple[int, int]:
-        """Return where a queue's units below the log's minimum end and their files do, in bytes.
+        """Return the end of a queue's units below the log's minimum, and of their files, in bytes.
 
-        Both are -1 if it has none.
+        Both are -1 if there are none.
         """
         return self._queue_files.end_of_older(self._directory(key))
 
@@ -134,7 +139,7 @@ class StoreComparison:
         return queue_directory(self._root / CONSUME_QUEUE_DIR, *key)
 
     def _begin(self) -> None:
-        """Put the index entries older than the log first."""
+        """Pass the index entries older than the log to the index first."""
         if self._has_begun or self._index is None:
             return
         self._has_begun = True

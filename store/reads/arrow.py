@@ -1,8 +1,8 @@
-"""Messages as Arrow columns: a stretch of the log, decoded in bulk for people.
+"""Messages as Arrow columns, decoded in bulk from the records of a scan.
 
-Only what is wanted is read: a column costs nothing unless it is asked for, and those that the
-scan has already (topic, queue, offsets, size, store time, tags code) never touch the log again.
-Values are gathered by kernels; Python walks over none of them but compressed bodies.
+Only the requested columns are decoded, and those that the scan already has (topic, queue, offsets,
+size, store time, tags code) do not touch the log again. Kernels gather the values; Python visits
+only compressed bodies one by one.
 """
 
 from __future__ import annotations
@@ -23,19 +23,24 @@ from store import layout
 from store.commitlog.compression import BODY_BYTES_MAX, readable_body
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
-from store.errors import BodyTooLargeError, DamageError, StoreError
+from store.errors import BodyTooLargeError, DamageError
 from store.io.mapped_file import file_name
 from store.kernels import message as mk
 from store.kernels.message import Entries, Spans
+from store.reads.arrow_buffers import (
+    arrow_offsets,
+    fixed_width,
+    gather,
+    replace_malformed,
+    variable_width,
+)
 from store.reads.arrow_schema import MESSAGE_FIELDS, message_schema
 
-_DATA_SIZE_MAX = 2**31 - 1  # Arrow's offsets are i32
-_MS_MAX = (2**63 - 1) // 1000
-_ASCII_END = 0x80
+_MS_MAX = (2**63 - 1) // 1000  # a timestamp column holds microseconds
 _log = logging.getLogger(__name__)
 _HEX = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), "S2")
 
-# Columns beside those of MESSAGE_FIELDS: what JSON shows, and Arrow's types cannot hold or lack.
+# Further columns, for values that JSON shows but MESSAGE_FIELDS lacks or cannot represent.
 EXACT_FIELDS: Mapping[str, pa.DataType] = MappingProxyType(
     {
         "store_timestamp_ms": pa.int64(),
@@ -47,10 +52,10 @@ EXACT_FIELDS: Mapping[str, pa.DataType] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """How large decompressed bodies may be, in bytes: one of them, and those of a batch in all.
+    """Limits of decompressed bodies, in bytes: of one body, and of all bodies in a batch.
 
-    A larger one raises BodyTooLargeError, or is null where ``leaves_out`` is set. A batch has at
-    least one message.
+    A body beyond its limit raises BodyTooLargeError, or becomes null if ``leaves_out`` is set. A
+    batch has at least one message.
     """
 
     body_bytes: int = BODY_BYTES_MAX
@@ -61,7 +66,7 @@ class BodyLimits:
 _LIMITS = BodyLimits()
 
 
-def message_batches(  # noqa: PLR0913 - where the records lie, which of them, and what of them
+def message_batches(  # noqa: PLR0913 - the file, its records, and the columns to decode
     requests: DispatchRequests,
     view: NDArray[np.uint8],
     base: int,
@@ -74,16 +79,16 @@ def message_batches(  # noqa: PLR0913 - where the records lie, which of them, an
 ) -> Iterator[pa.RecordBatch]:
     """Yield the wanted columns of the records of ``requests``, or of its ``rows`` only, in order.
 
-    Columns are those of MESSAGE_FIELDS and EXACT_FIELDS.
-    ``view`` is the commit log file that begins at ``base`` and holds them all; ``path`` names it
-    in errors (else its name by ``base`` does). It is one batch, or as many as keep decompressed
-    bodies within ``limits``. A body that does not decompress comes as it is stored. Raises
-    DamageError for a record that changed since it was scanned, BodyTooLargeError, ConfigError for
-    an unknown column, StoreError for more bytes than a batch can hold.
+    Columns are those of MESSAGE_FIELDS and EXACT_FIELDS. ``view`` is the commit log file that
+    begins at ``base`` and holds all the records; ``path`` names it in errors (default: the file
+    name for ``base``). There is one batch, or as many as keep decompressed bodies within
+    ``limits``. A body that does not decompress is returned as stored. Raises DamageError for a
+    record that changed since the scan, BodyTooLargeError, ConfigError for an unknown column,
+    StoreError for more bytes than a batch can hold.
     """
     schema = _schema(wanted)
-    stretch = _Stretch(requests, rows, (view, base, path or file_name(base)), config)
-    for part in _parts(stretch, limits) if "body" in wanted else (stretch,):
+    records = _Records(requests, rows, (view, base, path or file_name(base)), config)
+    for part in _split(records, limits) if "body" in wanted else (records,):
         yield pa.RecordBatch.from_arrays([_COLUMNS[name](part) for name in wanted], schema=schema)
 
 
@@ -98,8 +103,8 @@ def _schema(wanted: Sequence[str]) -> pa.Schema:
     )
 
 
-class _Stretch:
-    """The records of one batch; what several columns need is found once, when first needed."""
+class _Records:
+    """The records of one batch; caches what several columns need, on first use."""
 
     def __init__(
         self,
@@ -112,15 +117,15 @@ class _Stretch:
         self.rows = rows
         self.view, self.base, self.path = self.file = file
         self.config = config
-        self.bodies: dict[int, bytes | None] = {}  # by row: compressed ones, decompressed
+        self.bodies: dict[int, bytes | None] = {}  # by row: the decompressed bodies
 
-    def part(self, begin: int, end: int) -> _Stretch:
-        """Return the records of these rows of it alone."""
+    def part(self, begin: int, end: int) -> _Records:
+        """Return rows ``begin`` to ``end`` (exclusive) of these records."""
         rows = np.arange(len(self.requests)) if self.rows is None else self.rows
-        return _Stretch(self.requests, rows[begin:end], self.file, self.config)
+        return _Records(self.requests, rows[begin:end], self.file, self.config)
 
     def pick(self, column: NDArray[Any]) -> NDArray[Any]:
-        """Take the chosen rows of a column of the requests."""
+        """Return the selected rows of a column of the requests."""
         return column if self.rows is None else column[self.rows]
 
     @cached_property
@@ -129,16 +134,16 @@ class _Stretch:
 
     @cached_property
     def positions(self) -> NDArray[np.int64]:
-        """Where the records begin in the file: each with its fixed fields inside of it."""
+        """Where the records begin in the file; the fixed fields of each are within the file."""
         positions = self.commit_log_offset - self.base
         if len(positions):
             assert positions.min() >= 0, "a record before its file"
-            assert positions.max() <= len(self.view) - layout.RECORD_MIN_SIZE, "one behind it"
+            assert positions.max() <= len(self.view) - layout.RECORD_MIN_SIZE, "one after it"
         return positions
 
     @cached_property
     def spans(self) -> Spans:
-        """Where the parts of the records lie. Raises DamageError if one is none any more."""
+        """The positions of the records' parts. Raises DamageError if a record has changed."""
         spans = Spans(*(np.empty(len(self.positions), np.int64) for _ in Spans._fields))
         sizes = self.pick(self.requests.size)
         changed = mk.find_spans(self.view, self.positions, sizes, spans)
@@ -153,13 +158,13 @@ class _Stretch:
 
     @cached_property
     def properties(self) -> tuple[NDArray[np.uint8], Entries]:
-        """The properties of all records as Java decodes them: their bytes and entries."""
+        """The properties of all records, decoded as Java does: their bytes and entries."""
         spans = self.spans
-        offsets, data = _gathered(self.view, spans.properties_at, spans.end)
-        offsets, data = _mended(offsets, data)
-        room = np.count_nonzero(data == layout.NAME_VALUE_SEPARATOR)
-        ends = (np.empty(room, np.int64) for _ in range(4))
-        entries = Entries(np.empty(len(offsets), np.int32), *ends)
+        offsets, data = gather(self.view, spans.properties_at, spans.end)
+        offsets, data = replace_malformed(offsets, data)
+        entries_max = np.count_nonzero(data == layout.NAME_VALUE_SEPARATOR)
+        bounds = (np.empty(entries_max, np.int64) for _ in range(4))
+        entries = Entries(np.empty(len(offsets), np.int32), *bounds)
         mk.split_properties(data, offsets, self.config.splits_properties, entries)
         count = mk.merge_repeated(data, entries)
         return data, Entries(entries.offsets, *(part[:count] for part in entries[1:]))
@@ -175,126 +180,65 @@ class _Stretch:
         return out
 
 
-def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return Arrow's offsets of values of these sizes. Raises StoreError if they do not fit."""
-    ends = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=ends[1:])
-    if ends[-1] > _DATA_SIZE_MAX:
-        raise StoreError(
-            f"one column of {len(sizes)} messages has {ends[-1]} bytes, more than the "
-            f"{_DATA_SIZE_MAX} of a batch; read fewer of them at once"
-        )
-    return ends.astype(np.int32)
-
-
-def _gathered(
-    buf: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]
-) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Copy spans of bytes one after another; return their offsets there and the bytes."""
-    offsets = _offsets(ends - begins)
-    data = np.empty(offsets[-1], np.uint8)
-    mk.gather_bytes(buf, (begins, ends), offsets, data)
-    return offsets, data
-
-
-def _mended(
-    offsets: NDArray[np.int32], data: NDArray[np.uint8]
-) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Return texts with U+FFFD where their UTF-8 is malformed; the same if nowhere."""
-    if not len(data) or data.max() < _ASCII_END:
-        return offsets, data
-    sizes = np.empty(len(offsets) - 1, np.int64)
-    if not mk.sanitized_sizes(data, offsets, sizes):
-        return offsets, data
-    new_offsets = _offsets(sizes)
-    out = np.empty(new_offsets[-1], np.uint8)
-    mk.sanitize_utf8(data, offsets, out)
-    return new_offsets, out
-
-
-def _fixed(
-    kind: pa.DataType, values: NDArray[Any], valid: NDArray[np.bool_] | None = None
-) -> pa.Array:
-    """Wrap values of one width, null where not valid."""
-    buffers = [_bitmap(valid), pa.py_buffer(np.ascontiguousarray(values))]
-    return pa.Array.from_buffers(kind, len(values), buffers)
-
-
-def _variable(
-    kind: pa.DataType,
-    offsets: NDArray[np.int32],
-    data: NDArray[np.uint8],
-    valid: NDArray[np.bool_] | None = None,
-) -> pa.Array:
-    """Wrap texts or bytes, null where not valid."""
-    buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
-
-
-def _bitmap(valid: NDArray[np.bool_] | None) -> pa.Buffer | None:
-    if valid is None or valid.all():
-        return None
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _topic(s: _Stretch) -> pa.Array:
-    topics = pa.array(s.requests.topics, pa.string())
-    return topics.take(_fixed(pa.int32(), s.pick(s.requests.queue)))
+def _topic(records: _Records) -> pa.Array:
+    topics = pa.array(records.requests.topics, pa.string())
+    return topics.take(fixed_width(pa.int32(), records.pick(records.requests.queue)))
 
 
 def _timestamp(ms: NDArray[np.int64]) -> pa.Array:
     fits = (ms >= -_MS_MAX) & (ms <= _MS_MAX)
-    return _fixed(MESSAGE_FIELDS["born_timestamp"], np.where(fits, ms, 0) * 1000, fits)
+    return fixed_width(MESSAGE_FIELDS["born_timestamp"], np.where(fits, ms, 0) * 1000, fits)
 
 
-def _named(name: str) -> Callable[[_Stretch], pa.Array]:
-    """Return a column of the value of one property, null where it is absent."""
-    wanted = np.frombuffer(name.encode(), np.uint8)
+def _property_column(name: str) -> Callable[[_Records], pa.Array]:
+    """Return the column of one property's values, null where it is absent."""
+    name_bytes = np.frombuffer(name.encode(), np.uint8)
 
-    def column(s: _Stretch) -> pa.Array:
-        data, entries = s.properties
+    def column(records: _Records) -> pa.Array:
+        data, entries = records.properties
         n = len(entries.offsets) - 1
         begins, ends = np.empty(n, np.int64), np.empty(n, np.int64)
-        mk.find_values(data, entries, wanted, (begins, ends))
-        return _variable(pa.string(), *_gathered(data, begins, ends), begins >= 0)
+        mk.find_values(data, entries, name_bytes, (begins, ends))
+        return variable_width(pa.string(), *gather(data, begins, ends), begins >= 0)
 
     return column
 
 
-def _properties(s: _Stretch) -> pa.Array:
-    data, entries = s.properties
+def _properties(records: _Records) -> pa.Array:
+    data, entries = records.properties
     kind = MESSAGE_FIELDS["properties"]
-    names = _variable(pa.string(), *_gathered(data, entries.name_at, entries.name_end))
-    values = _variable(pa.string(), *_gathered(data, entries.value_at, entries.value_end))
+    names = variable_width(pa.string(), *gather(data, entries.name_at, entries.name_end))
+    values = variable_width(pa.string(), *gather(data, entries.value_at, entries.value_end))
     pairs = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
     buffers = [None, pa.py_buffer(entries.offsets)]
     return pa.Array.from_buffers(kind, len(entries.offsets) - 1, buffers, children=[pairs])
 
 
-def _parts(s: _Stretch, limits: BodyLimits) -> Iterator[_Stretch]:
-    """Yield the stretch, with its bodies, in as many parts as keep them within the limits."""
-    count, begin, size = len(s.positions), 0, 0
+def _split(records: _Records, limits: BodyLimits) -> Iterator[_Records]:
+    """Yield the records, with their bodies, in as many parts as the limits require."""
+    count, begin, size = len(records.positions), 0, 0
     bodies: dict[int, bytes | None] = {}
-    for row, body in _decompressed(s, limits):
+    for row, body in _decompressed(records, limits):
         if bodies and size + len(body or b"") > limits.batch_bytes:
-            part = s.part(begin, row)
+            part = records.part(begin, row)
             part.bodies = bodies
             yield part
             begin, size, bodies = row, 0, {}
         bodies[row - begin] = body
         size += len(body or b"")
-    part = s.part(begin, count) if begin else s
+    part = records.part(begin, count) if begin else records
     part.bodies = bodies
     yield part
 
 
-def _decompressed(s: _Stretch, limits: BodyLimits) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the bodies that are compressed, with their rows. Raises BodyTooLargeError."""
-    begins, ends = s.spans.body_at, s.spans.body_end
-    compressed = np.flatnonzero((s.sys_flags & layout.SYS_COMPRESSED != 0) & (ends > begins))
+def _decompressed(records: _Records, limits: BodyLimits) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the row and decompressed body of each compressed one. Raises BodyTooLargeError."""
+    begins, ends = records.spans.body_at, records.spans.body_end
+    compressed = np.flatnonzero((records.sys_flags & layout.SYS_COMPRESSED != 0) & (ends > begins))
     for row in compressed.tolist():
-        raw, offset = s.view[begins[row] : ends[row]].tobytes(), int(s.commit_log_offset[row])
-        flag, limit = int(s.sys_flags[row]), limits.body_bytes
+        raw = records.view[begins[row] : ends[row]].tobytes()
+        flag, offset = int(records.sys_flags[row]), int(records.commit_log_offset[row])
+        limit = limits.body_bytes
         try:
             yield row, readable_body(raw, flag, offset=offset, limit=limit)
         except BodyTooLargeError as e:
@@ -304,102 +248,102 @@ def _decompressed(s: _Stretch, limits: BodyLimits) -> Iterator[tuple[int, bytes 
             yield row, None
 
 
-def _body(s: _Stretch) -> pa.Array:
-    begins, ends = s.spans.body_at, s.spans.body_end
-    if not s.bodies:
-        return _variable(pa.binary(), *_gathered(s.view, begins, ends))
-    compressed = np.fromiter(s.bodies, np.int64, len(s.bodies))
+def _body(records: _Records) -> pa.Array:
+    begins, ends = records.spans.body_at, records.spans.body_end
+    if not records.bodies:
+        return variable_width(pa.binary(), *gather(records.view, begins, ends))
+    compressed = np.fromiter(records.bodies, np.int64, len(records.bodies))
     sizes = ends - begins
-    sizes[compressed] = [len(body or b"") for body in s.bodies.values()]
-    offsets = _offsets(sizes)
+    sizes[compressed] = [len(body or b"") for body in records.bodies.values()]
+    offsets = arrow_offsets(sizes)
     data = np.empty(offsets[-1], np.uint8)
-    as_they_are = ends.copy()
-    as_they_are[compressed] = begins[compressed]  # nothing of these is copied
-    mk.gather_bytes(s.view, (begins, as_they_are), offsets, data)
+    uncompressed_ends = ends.copy()
+    uncompressed_ends[compressed] = begins[compressed]  # no byte of a compressed body is copied
+    mk.gather_bytes(records.view, (begins, uncompressed_ends), offsets, data)
     valid = np.ones(len(sizes), np.bool_)
-    for row, body in s.bodies.items():
+    for row, body in records.bodies.items():
         data[offsets[row] : offsets[row + 1]] = np.frombuffer(body or b"", np.uint8)
         valid[row] = body is not None
-    return _variable(pa.binary(), offsets, data, valid)
+    return variable_width(pa.binary(), offsets, data, valid)
 
 
-def _host(s: _Stretch, at: NDArray[np.int64], v6_flag: int) -> pa.Array:
-    """Return a column of hosts whose addresses begin at these positions."""
+def _host(records: _Records, at: NDArray[np.int64], v6_flag: int) -> pa.Array:
+    """Return the column of the hosts whose addresses begin at these positions."""
     n = len(at)
     offsets, data = np.empty(n + 1, np.int32), np.empty(n * mk.HOST_TEXT_MAX, np.uint8)
-    mk.format_hosts(s.view, at, s.sys_flags & v6_flag != 0, offsets, data)
-    return _variable(pa.string(), offsets, data[: offsets[-1]].copy())
+    mk.format_hosts(records.view, at, records.sys_flags & v6_flag != 0, offsets, data)
+    return variable_width(pa.string(), offsets, data[: offsets[-1]].copy())
 
 
-def _born_host(s: _Stretch) -> pa.Array:
-    return _host(s, s.positions + layout.BORN_HOST_AT, layout.SYS_BORN_HOST_V6)
+def _born_host(records: _Records) -> pa.Array:
+    return _host(records, records.positions + layout.BORN_HOST_AT, layout.SYS_BORN_HOST_V6)
 
 
-def _store_host(s: _Stretch) -> pa.Array:
-    at = s.spans.store_timestamp_at + layout.TIMESTAMP_SIZE
-    return _host(s, at, layout.SYS_STORE_HOST_V6)
+def _store_host(records: _Records) -> pa.Array:
+    at = records.spans.store_timestamp_at + layout.TIMESTAMP_SIZE
+    return _host(records, at, layout.SYS_STORE_HOST_V6)
 
 
-def _msg_id(s: _Stretch) -> pa.Array:
-    """Return the ids as ``store.commitlog.record.offset_msg_id`` does: store host, offset, in hex."""
-    begins = s.spans.store_timestamp_at + layout.TIMESTAMP_SIZE
-    is_v6 = s.sys_flags & layout.SYS_STORE_HOST_V6 != 0
+def _msg_id(records: _Records) -> pa.Array:
+    """Return ids as ``store.commitlog.record.offset_msg_id`` does: store host and offset, hex."""
+    begins = records.spans.store_timestamp_at + layout.TIMESTAMP_SIZE
+    is_v6 = records.sys_flags & layout.SYS_STORE_HOST_V6 != 0
     host_sizes = np.where(is_v6, layout.HOST_V6_SIZE, layout.HOST_V4_SIZE)
-    raw_offsets = s.commit_log_offset.astype(">i8").view(np.uint8).reshape(-1, 8)
-    offsets = _offsets(2 * (host_sizes + 8))
+    raw_offsets = records.commit_log_offset.astype(">i8").view(np.uint8).reshape(-1, 8)
+    offsets = arrow_offsets(2 * (host_sizes + 8))
     data = np.empty(offsets[-1] // 2, "S2")
     for size in (layout.HOST_V4_SIZE, layout.HOST_V6_SIZE):
         rows = np.flatnonzero(host_sizes == size)
-        hosts = s.view[begins[rows, None] + np.arange(size)]
+        hosts = records.view[begins[rows, None] + np.arange(size)]
         raw = np.concatenate([hosts, raw_offsets[rows]], axis=1)
         data[offsets[rows, None] // 2 + np.arange(size + 8)] = _HEX[raw]
-    return _variable(pa.string(), offsets, data.view(np.uint8))
+    return variable_width(pa.string(), offsets, data.view(np.uint8))
 
 
-def _head_i32(field: str) -> Callable[[_Stretch], pa.Array]:
-    """Return a column of an i32 at a fixed place of the record."""
-    at = _place(layout.RECORD_HEAD, field)
-    return lambda s: _fixed(pa.int32(), s.i32(s.positions + at))
+def _head_i32(field: str) -> Callable[[_Records], pa.Array]:
+    """Return the column of an i32 at a fixed position in the record."""
+    at = _field_at(layout.RECORD_HEAD, field)
+    return lambda r: fixed_width(pa.int32(), r.i32(r.positions + at))
 
 
-def _middle_at(s: _Stretch, field: str) -> NDArray[np.int64]:
-    """Return where a field that lies before the body is in each record."""
-    back = layout.RECORD_MIDDLE.itemsize - _place(layout.RECORD_MIDDLE, field)
-    at: NDArray[np.int64] = s.spans.body_at - back
+def _middle_at(records: _Records, field: str) -> NDArray[np.int64]:
+    """Return the position of a RECORD_MIDDLE field in each record."""
+    distance = layout.RECORD_MIDDLE.itemsize - _field_at(layout.RECORD_MIDDLE, field)
+    at: NDArray[np.int64] = records.spans.body_at - distance
     return at
 
 
-def _place(structure: np.dtype[Any], field: str) -> int:
+def _field_at(structure: np.dtype[Any], field: str) -> int:
     assert structure.fields is not None
     return structure.fields[field][1]
 
 
-_COLUMNS: Mapping[str, Callable[[_Stretch], pa.Array]] = {
+_COLUMNS: Mapping[str, Callable[[_Records], pa.Array]] = {
     "topic": _topic,
-    "queue_id": lambda s: _fixed(pa.int32(), s.requests.queue_ids[s.pick(s.requests.queue)]),
-    "queue_offset": lambda s: _fixed(pa.int64(), s.pick(s.requests.queue_offset)),
-    "commit_log_offset": lambda s: _fixed(pa.int64(), s.commit_log_offset),
-    "size": lambda s: _fixed(pa.int32(), s.pick(s.requests.size)),
-    "tags": _named(layout.PROPERTY_TAGS),
-    "keys": _named(layout.PROPERTY_KEYS),
-    "uniq_key": _named(layout.PROPERTY_UNIQ_KEY),
+    "queue_id": lambda r: fixed_width(pa.int32(), r.requests.queue_ids[r.pick(r.requests.queue)]),
+    "queue_offset": lambda r: fixed_width(pa.int64(), r.pick(r.requests.queue_offset)),
+    "commit_log_offset": lambda r: fixed_width(pa.int64(), r.commit_log_offset),
+    "size": lambda r: fixed_width(pa.int32(), r.pick(r.requests.size)),
+    "tags": _property_column(layout.PROPERTY_TAGS),
+    "keys": _property_column(layout.PROPERTY_KEYS),
+    "uniq_key": _property_column(layout.PROPERTY_UNIQ_KEY),
     "body": _body,
     "properties": _properties,
-    "store_timestamp": lambda s: _timestamp(s.pick(s.requests.store_timestamp)),
-    "born_timestamp": lambda s: _timestamp(s.i64(s.positions + layout.BORN_TIMESTAMP_AT)),
+    "store_timestamp": lambda r: _timestamp(r.pick(r.requests.store_timestamp)),
+    "born_timestamp": lambda r: _timestamp(r.i64(r.positions + layout.BORN_TIMESTAMP_AT)),
     "born_host": _born_host,
     "store_host": _store_host,
-    "reconsume_times": lambda s: _fixed(pa.int32(), s.i32(_middle_at(s, "reconsume_times"))),
+    "reconsume_times": lambda r: fixed_width(pa.int32(), r.i32(_middle_at(r, "reconsume_times"))),
     "flag": _head_i32("flag"),
-    "sys_flag": lambda s: _fixed(pa.int32(), s.sys_flags),
-    "tags_code": lambda s: _fixed(pa.int64(), s.pick(s.requests.tags_code)),
-    "prepared_transaction_offset": lambda s: _fixed(
-        pa.int64(), s.i64(_middle_at(s, "prepared_transaction_offset"))
+    "sys_flag": lambda r: fixed_width(pa.int32(), r.sys_flags),
+    "tags_code": lambda r: fixed_width(pa.int64(), r.pick(r.requests.tags_code)),
+    "prepared_transaction_offset": lambda r: fixed_width(
+        pa.int64(), r.i64(_middle_at(r, "prepared_transaction_offset"))
     ),
     "body_crc": _head_i32("body_crc"),
-    "store_timestamp_ms": lambda s: _fixed(pa.int64(), s.pick(s.requests.store_timestamp)),
-    "born_timestamp_ms": lambda s: _fixed(
-        pa.int64(), s.i64(s.positions + layout.BORN_TIMESTAMP_AT)
+    "store_timestamp_ms": lambda r: fixed_width(pa.int64(), r.pick(r.requests.store_timestamp)),
+    "born_timestamp_ms": lambda r: fixed_width(
+        pa.int64(), r.i64(r.positions + layout.BORN_TIMESTAMP_AT)
     ),
     "msg_id": _msg_id,
 }

@@ -1,8 +1,9 @@
-"""The columns in which messages are shown to people, as Arrow types; and rows by their topics.
+"""The Arrow schema of messages, and the selection of rows by topic.
 
-Every column may be null, as in a schema that is written down as text. In truth null stand only
-``tags``, ``keys`` and ``uniq_key`` of a message without that property, and a timestamp whose
-milliseconds do not fit the type (the producer's clock is not checked by anybody).
+Every column is nullable, as in a schema given as text. In fact only these are ever null: ``tags``,
+``keys`` and ``uniq_key`` of a message without that property, a ``body`` beyond the limit where
+such bodies are left out, and a timestamp whose milliseconds do not fit the type (nothing checks
+the producer's clock).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MESSAGE_FIELDS: Mapping[str, pa.DataType] = MappingProxyType(
         "store_host": pa.string(),
         "reconsume_times": pa.int32(),
         "flag": pa.int32(),
-        "sys_flag": pa.int32(),  # as stored: a decompressed body does not clear its bit
+        "sys_flag": pa.int32(),  # as stored: decompressing a body does not clear the bit
         "tags_code": pa.int64(),
         "prepared_transaction_offset": pa.int64(),
         "body_crc": pa.int32(),
@@ -58,8 +59,8 @@ def message_schema(wanted: Sequence[str] = tuple(MESSAGE_FIELDS)) -> pa.Schema:
 def rows_of_topics(
     requests: DispatchRequests, predicate: Callable[[str], bool]
 ) -> NDArray[np.bool_]:
-    """Tell of each record whether its topic is wanted; a topic is asked for once."""
-    answers = {topic: predicate(topic) for topic in dict.fromkeys(requests.topics)}
-    of_queue = np.array([answers[topic] for topic in requests.topics], np.bool_)
-    chosen: NDArray[np.bool_] = of_queue[requests.queue]
-    return chosen
+    """Return for each record whether its topic is wanted; call ``predicate`` once per topic."""
+    is_wanted = {topic: predicate(topic) for topic in dict.fromkeys(requests.topics)}
+    of_queue = np.array([is_wanted[topic] for topic in requests.topics], np.bool_)
+    of_record: NDArray[np.bool_] = of_queue[requests.queue]
+    return of_record

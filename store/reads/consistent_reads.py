@@ -1,16 +1,16 @@
-"""Reads on a root whose files are replaced meanwhile: each answer is of one generation.
+"""Consistent reads: each answer comes from one generation of a root's files.
 
-A swap, an adoption and a rollback each begin a new generation of a root's files
-(``store.root.progress``); a dispatch only adds to the one there is. A read computes its answer from
-the files as they are, then compares the root with the progress that the answer rests on:
+A swap, an adoption and a rollback each start a new generation of a root's files
+(``store.root.progress``); a dispatch only adds to the current one. A read computes its answer from
+the current files, then compares the root with the progress on which the answer is based:
 
-* unchanged: the answer counts;
-* another generation, or one in the making: the answer, whatever it is, is computed again, after
-  waiting for the swap or the recovery to end;
-* an error counts if it is raised twice in a row within a generation: a file may expire between its
+* unchanged: the answer is valid;
+* another generation, or a replacement in progress: the read waits for the swap or recovery to end,
+  then is repeated, whatever its result was;
+* an error is raised if it occurs twice in a row within a generation: a file may expire between its
   listing and its use.
 
-Reads on one object run one at a time, so threads may share it. None waits inside the mutex.
+Reads on one object run one at a time, so threads may share it. None waits while holding the mutex.
 """
 
 from __future__ import annotations
@@ -31,85 +31,90 @@ _Reads = TypeVar("_Reads", bound="ConsistentReads")
 
 
 class ConsistentReads:
-    """What reads on one root share; a subclass marks its reads with the decorators below."""
+    """Base of consistent reads on one root; a subclass decorates its reads as defined below."""
 
     def __init__(self, output: Path) -> None:
         self.output = output
-        self._progress = ProgressReader(output)
-        self._dispatched: ProgressView | None = None  # what answers rest on
+        self._progress_reader = ProgressReader(output)
+        self._progress: ProgressView | None = None  # the progress on which answers are based
         self._is_open = True
         self._guard = threading.RLock()
 
-    def _see_progress(self) -> None:
-        """Read the progress into ``_dispatched``; drop what is known of another generation."""
+    def _refresh_progress(self) -> None:
+        """Read the progress into ``_progress``; drop what is cached of another generation."""
         raise NotImplementedError
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise StoreError(f"{self.output} has been closed")
 
-    def _read_again(self, read: Callable[[], _T], error: Exception | None) -> _T:
-        """Repeat a read that raised ``error``, or whose answer the root has changed under."""
-        deadline = self._progress.deadline()
+    def _retry(self, read: Callable[[], _T], error: Exception | None) -> _T:
+        """Repeat a read that raised ``error``, or during which the root changed."""
+        deadline = self._progress_reader.deadline()
         while True:
-            self._progress.await_generation(deadline)
-            before, error = error, None
+            self._progress_reader.await_generation(deadline)
+            previous, error = error, None
             with self._guard:
                 self._check_open()
                 try:
-                    self._see_progress()
+                    self._refresh_progress()
                     answer = read()
-                except Exception as e:  # noqa: BLE001 - files of two generations: anything
+                except Exception as e:  # noqa: BLE001 - a mix of two generations raises anything
                     error = e
                 else:
-                    if self._progress.is_generation(self._dispatched):
+                    if self._progress_reader.is_same_generation(self._progress):
                         return answer
-                is_one = error is not None and self._progress.is_generation(self._dispatched)
+                is_consistent = error is not None and self._progress_reader.is_same_generation(
+                    self._progress
+                )
             is_late = time.monotonic() >= deadline
-            if error is not None and is_one and (is_late or _is_same(error, before)):
+            if error is not None and is_consistent and (is_late or _is_same(error, previous)):
                 raise error
             if is_late:
-                raise self._progress.replaced_again()
+                raise self._progress_reader.replaced_repeatedly()
 
 
 def of_generation(
     read: Callable[Concatenate[_Reads, _P], _T],
 ) -> Callable[Concatenate[_Reads, _P], _T]:
-    """Let a read of queues or the index answer from files of one generation."""
+    """Make a read of queues or the index answer from the files of one generation."""
 
     @wraps(read)
-    def reading(self: _Reads, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def consistent_read(self: _Reads, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         error: Exception | None = None
         with self._guard:
             self._check_open()
             try:
                 answer = read(self, *args, **kwargs)
-                if self._progress.is_unchanged(self._dispatched):
+                if self._progress_reader.is_unchanged(self._progress):
                     return answer
-            except Exception as e:  # noqa: BLE001 - files of two generations: anything
+            except Exception as e:  # noqa: BLE001 - a mix of two generations raises anything
                 error = e
-        return self._read_again(partial(read, self, *args, **kwargs), error)
+        return self._retry(partial(read, self, *args, **kwargs), error)
 
-    return reading
+    return consistent_read
 
 
 def of_log(
     read: Callable[Concatenate[_Reads, _P], _T],
 ) -> Callable[Concatenate[_Reads, _P], _T]:
-    """Let a read of the log, which no swap touches, be repeated once: a file may have expired."""
+    """Repeat a read of the log once if it fails: a file may have expired.
+
+    No swap touches the log, so its reads need no generation.
+    """
 
     @wraps(read)
-    def reading(self: _Reads, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def consistent_read(self: _Reads, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         with self._guard:
             self._check_open()
             try:
-                self._see_progress()
+                self._refresh_progress()
                 return read(self, *args, **kwargs)
             except StoreError:
-                self._see_progress()
+                self._refresh_progress()
                 return read(self, *args, **kwargs)
 
-    return reading
+    return consistent_read
 
 
 def _is_same(error: Exception, other: Exception | None) -> bool:

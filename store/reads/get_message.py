@@ -24,7 +24,7 @@ _BATCH_COUNT_MAX = 32  # maxTransferCountOnMessageInMemory
 
 
 class GetMessageStatus(StrEnum):
-    """The broker's names for what a read by queue offset found."""
+    """The broker's status names for a read by queue offset."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -39,10 +39,10 @@ class GetMessageStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GetMessageResult:
-    """What a read found; offsets are queue offsets, ``next_begin_offset`` is where to go on.
+    """The result of a read; all offsets are queue offsets, ``next_begin_offset`` is the next one.
 
-    ``message_queue_offsets`` tells where in the queue each message lies: behind a gap that a broker
-    closed that is lower than the offset the message itself has.
+    ``message_queue_offsets`` are the positions of the messages in the queue. After a gap that the
+    broker closed, a position is lower than the queue offset stored in the message.
     """
 
     status: GetMessageStatus
@@ -60,16 +60,16 @@ class TagFilter(NamedTuple):
     hashes: frozenset[int]
 
     def may_match(self, tags_code: int | None) -> bool:
-        """Tell whether a unit's message can have one of the tags; None: its code is not known."""
+        """Return whether a unit's message can have one of the tags; None is an unknown code."""
         return tags_code is None or java.int32(tags_code) in self.hashes
 
     def matches(self, message: Message) -> bool:
-        """Tell whether a message is wanted: another tag may have the same hash."""
+        """Return whether a message has one of the tags: a different tag may have the same hash."""
         return self.tags is None or message.tags in self.tags
 
 
 def parse_tags(expression: str) -> TagFilter:
-    """Parse ``*`` or ``TagA || TagB``. Raises ConfigError if it names no tag.
+    """Parse ``*`` or ``TagA || TagB``. Raises ConfigError if the expression names no tag.
 
     Java parity: ``FilterAPI.buildSubscriptionData``; an empty expression means ``*``.
     """
@@ -78,7 +78,7 @@ def parse_tags(expression: str) -> TagFilter:
     tags = frozenset(filter(None, (part.strip() for part in expression.split("||"))))
     if not tags:
         raise ConfigError(
-            f"tag expression {shown(expression)} names no tag; it is like 'TagA || TagB'"
+            f"tag expression {shown(expression)} names no tag; expected a form like 'TagA || TagB'"
         )
     return TagFilter(tags, frozenset(java.hash_code(tag) for tag in tags))
 
@@ -86,11 +86,11 @@ def parse_tags(expression: str) -> TagFilter:
 def get_message(
     queue: QueueReader, log: CommitLog, offset: int, max_count: int, tag_filter: TagFilter
 ) -> GetMessageResult:
-    """Read up to ``max_count`` messages from a queue offset on, by the limits of §11.1.
+    """Read up to ``max_count`` messages from a queue offset on, within the limits of §11.1.
 
     A batch ends with its queue file, at 32 messages or 256 KiB, and after 800 units; nothing
-    counts as "on disk". Raises DamageError for a unit or a record that is not as it must be; each
-    message returned has been checked, though its fields are decoded when one is touched.
+    counts as "on disk". Raises DamageError for an invalid unit or record. Each message returned
+    has been checked; its fields are decoded on first access.
     """
     span = queue.span
     outside = _outside(offset, span.min, span.max, resets_to_min=log.config.version < (4, 9, 4))
@@ -99,31 +99,32 @@ def get_message(
     is_any = tag_filter.tags is None
     count_max = max(1, min(max_count, _BATCH_COUNT_MAX))  # a batch is not full while it is empty
     units = queue.units(offset, count_max if is_any else max(_FILTER_UNITS_MAX, max_count))
-    found: list[Message] = []
-    found_at: list[int] = []
+    messages: list[Message] = []
+    queue_offsets: list[int] = []
     size, next_begin = 0, offset
-    asked = zip(
+    candidates = zip(
         units.commit_log_offset, units.size, _may_match(queue, units, tag_filter), strict=True
     )
-    for index, (commit_log_offset, message_size, may_match) in enumerate(asked, offset):
-        # Java parity: DefaultMessageStore.isTheBatchFull, asked before the filter.
-        if found and (len(found) >= count_max or size + message_size > _BATCH_BYTES_MAX):
+    for queue_offset, (commit_log_offset, message_size, may_match) in enumerate(candidates, offset):
+        # Java parity: DefaultMessageStore.isTheBatchFull is checked before the filter.
+        if messages and (len(messages) >= count_max or size + message_size > _BATCH_BYTES_MAX):
             break
-        next_begin = index + 1
+        next_begin = queue_offset + 1
         if not may_match:
             continue
-        message = queue.message_of(RecordRef(commit_log_offset, message_size, index))
+        message = queue.message_of(RecordRef(commit_log_offset, message_size, queue_offset))
         if is_any or tag_filter.matches(message):
-            found.append(message)
-            found_at.append(index)
+            messages.append(message)
+            queue_offsets.append(queue_offset)
             size += message_size
-    status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
-    messages, places = tuple(found), tuple(found_at)
-    return GetMessageResult(status, next_begin, span.min, span.max, messages, places)
+    status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
+    return GetMessageResult(
+        status, next_begin, span.min, span.max, tuple(messages), tuple(queue_offsets)
+    )
 
 
 def _may_match(queue: QueueReader, units: UnitColumns, tag_filter: TagFilter) -> list[bool]:
-    """Tell of each unit whether its message can have one of the tags."""
+    """Return for each unit whether its message can have one of the tags."""
     if tag_filter.tags is None:
         return [True] * len(units.size)
     codes = units.tags_code
@@ -139,7 +140,7 @@ def _may_match(queue: QueueReader, units: UnitColumns, tag_filter: TagFilter) ->
 def _outside(
     offset: int, first: int, end: int, *, resets_to_min: bool
 ) -> tuple[GetMessageStatus, int] | None:
-    """Return the status of an offset that has no message, and where to go on."""
+    """Return the status of an offset without a message, and the offset to read next."""
     if end == 0:
         return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
     if offset < first:
@@ -147,7 +148,7 @@ def _outside(
     if offset == end:
         return GetMessageStatus.OFFSET_OVERFLOW_ONE, offset
     if offset > end:
-        # Java parity: up to 4.9.3 a queue that begins at 0 is begun again.
+        # Java parity: up to 4.9.3, a queue that begins at 0 is read from its beginning again.
         next_begin = first if resets_to_min and first == 0 else end
         return GetMessageStatus.OFFSET_OVERFLOW_BADLY, next_begin
     return None

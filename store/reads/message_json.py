@@ -1,6 +1,7 @@
-"""A message as a JSON object: what reads print with ``--json``.
+"""A message as a JSON object, as reads print it with ``--json``.
 
-``store.reads.message_lines`` makes the same objects in bulk for an export. Both follow the fields here.
+``store.reads.message_lines`` formats the same objects in bulk for an export, with the fields
+defined here.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ BODY_FIELDS = ("body_encoding", "body")
 
 
 def message_json(message: Message) -> dict[str, Any]:
-    """Return a message as JSON values; a body that is not text is hex."""
+    """Return a message as JSON values, with its body in hex if it is not text."""
     fields = {name: value(message) for name, value in JSON_FIELDS.items()}
     return {**fields, **message_body_json(message)}
 
 
 def message_body_json(message: Message) -> dict[str, str | None]:
-    """Return a message's body as JSON values; beyond the limit ``body_error`` says so, it is null.
+    """Return a message's body as JSON values; null with a ``body_error`` if it exceeds the limit.
 
-    The message keeps no decompressed body, so any number of them can be printed.
+    The message does not keep the decompressed body, so any number of messages can be printed.
     """
     try:
         return {**body_json(message.read_body())}
@@ -58,14 +59,14 @@ def message_body_json(message: Message) -> dict[str, str | None]:
 
 
 def body_json(body: bytes) -> dict[str, str]:
-    """Return a body as JSON values: as text where it is text, else in hex."""
+    """Return a body as JSON values: as text if it is text, else in hex."""
     text = body_text(body)
     values = ("hex", body.hex()) if text is None else ("utf-8", text)
     return dict(zip(BODY_FIELDS, values, strict=True))
 
 
 def body_text(body: bytes) -> str | None:
-    """Return a body as text, None if it is none: not UTF-8, or with zero bytes."""
+    """Return a body as text, None if it is not text: not UTF-8, or with zero bytes."""
     try:
         return None if b"\0" in body else body.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,14 +1,15 @@
-"""Messages as lines of JSON, made in bulk from Arrow columns.
+"""Messages as lines of JSON, formatted in bulk from Arrow columns.
 
 A line is, byte for byte, what ``json.dumps(message_json(message), ensure_ascii=False)`` returns,
-and a newline. Each field's JSON texts are a column; a line joins one text of each. Only values
-that need an escape, and bodies beside one that is not UTF-8, are visited by Python one by one.
+plus a newline. The JSON texts of each field form a column; a line joins one text of each. Python
+visits values one by one only in a column that needs escapes, and bodies only in a batch where one
+of them is not text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from json.encoder import encode_basestring  # what json.dumps calls for each text
+from json.encoder import encode_basestring  # json.dumps calls it for each text
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ class _Field(NamedTuple):
 
 
 def columns_of(fields: Sequence[str]) -> list[str]:
-    """Return the columns (of ``store.reads.arrow``) that the lines of these fields need."""
+    """Return the columns (of ``store.reads.arrow``) that lines with these fields need."""
     return list(dict.fromkeys(_FIELDS[name].column for name in fields))
 
 
@@ -47,7 +48,7 @@ def _integers(column: pa.Array) -> pa.Array:
 
 
 def _strings(column: pa.Array) -> pa.Array:
-    """Return JSON strings of texts, ``null`` where there is none."""
+    """Return texts as JSON strings, ``null`` for a missing one."""
     column = column.cast(_TEXT)
     if _needs_escapes(column):
         values = column.to_numpy(zero_copy_only=False).tolist()
@@ -58,16 +59,16 @@ def _strings(column: pa.Array) -> pa.Array:
 
 
 def _needs_escapes(column: pa.Array) -> bool:
-    """Return whether a text may have a character that JSON escapes."""
-    data = column.buffers()[2]
-    if data is None:
+    """Return whether a text may contain a character that JSON escapes."""
+    buffer = column.buffers()[2]
+    if buffer is None:
         return False
-    found = np.frombuffer(data, np.uint8)
-    return bool(((found < _SPACE) | (found == _QUOTE) | (found == _BACKSLASH)).any())
+    data = np.frombuffer(buffer, np.uint8)
+    return bool(((data < _SPACE) | (data == _QUOTE) | (data == _BACKSLASH)).any())
 
 
 def _objects(column: pa.MapArray) -> pa.Array:
-    """Return JSON objects of maps; no map is null."""
+    """Return maps as JSON objects; no map is null."""
     separator, nothing = pa.scalar(": ", _TEXT), pa.scalar("", _TEXT)
     pairs = pc.binary_join_element_wise(
         _strings(column.keys), separator, _strings(column.items), nothing
@@ -79,7 +80,7 @@ def _objects(column: pa.MapArray) -> pa.Array:
 
 
 def _bodies(column: pa.Array) -> pa.Array:
-    """Return what stands for each body: text or hex, as ``body_json`` decides."""
+    """Return each body as a JSON string: text or hex, as ``body_json`` decides."""
     texts = _texts(column)
     if texts is not None:
         return _strings(texts)
@@ -89,7 +90,7 @@ def _bodies(column: pa.Array) -> pa.Array:
 
 
 def _encodings(column: pa.Array) -> pa.Array:
-    """Return how each body is shown."""
+    """Return the encoding of each body: utf-8 or hex."""
     if _texts(column) is not None:
         return _strings(pc.if_else(column.is_valid(), "utf-8", None))
     bodies = column.to_numpy(zero_copy_only=False).tolist()
@@ -98,7 +99,7 @@ def _encodings(column: pa.Array) -> pa.Array:
 
 
 def _texts(column: pa.Array) -> pa.Array | None:
-    """Return the bodies as texts, None unless all of them are text."""
+    """Return the bodies as texts, None if any of them is not text."""
     try:
         texts = column.cast(_TEXT)
     except pa.ArrowInvalid:

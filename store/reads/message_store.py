@@ -1,7 +1,7 @@
 """MessageStore: a broker's reads on a store, without a broker (format notes §11).
 
-Everything is opened read-only and mapped when first looked at; no JVM is started. Each call sees
-the files as they are then, so it may be used beside a running broker or dispatch. "Not there" has
+Files are opened read-only and mapped on first use; no JVM is started. Each call sees the current
+files, so a store may be read while a broker or a dispatch writes to it. "Not found" is reported by
 the broker's own values (-1, None, a status); damage raises DamageError (promise I8).
 """
 
@@ -35,11 +35,11 @@ from store.reads.get_message import (
 )
 from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
 from store.reads.query_message import KEY_TYPE, Query, QueryResult, query_message
-from store.root.config import check_last_record, config_of
+from store.root.config import check_last_record, config_of_root
 from store.root.progress import read_progress_view
 from store.unsupported import refuse_unsupported_store
 
-_WAITED_FOR = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+_AT_QUEUE_END = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
 
 class MessageStore(ConsistentReads):
@@ -49,14 +49,15 @@ class MessageStore(ConsistentReads):
     since the epoch. Every call may raise DamageError, and StoreIOError where a file cannot be read.
     One compressed body may decompress to ``max_body_bytes``, those of one call to four times that.
 
-    An answer is of one generation of the root's files. While a swap or a recovery replaces them
-    a call waits; it raises StoreIOError (EBUSY) if that was interrupted, or takes too long.
+    An answer comes from one generation of the root's files. While a swap or a recovery replaces
+    them, a call waits; it raises StoreIOError (EBUSY) if the replacement was interrupted or takes
+    too long.
     """
 
     max_body_bytes = BODY_BYTES_MAX
 
     def __init__(self, store_root: Path, output: Path, config: StoreConfig) -> None:
-        """Use ``open``, which finds the settings."""
+        """Use ``open`` instead: it determines the settings."""
         super().__init__(output)
         self.store_root = store_root
         self.config = config
@@ -73,11 +74,11 @@ class MessageStore(ConsistentReads):
         broker_conf: str | Path | None = None,
         broker_version: str | None = None,
     ) -> MessageStore:
-        """Open the store a broker keeps at ``store_root``, its queues and index at ``output``.
+        """Open the store of a broker at ``store_root``, with its queues and index at ``output``.
 
-        ``output`` defaults to the store itself. A root that was made here knows its own settings;
-        elsewhere they come from ``broker_conf`` (default: the store's broker.conf, if there).
-        Raises ConfigError where something is missing or does not fit, UnsupportedFormatError,
+        ``output`` defaults to the store itself. A dispatched root records its own settings; those
+        of a broker's root come from ``broker_conf`` (default: the store's broker.conf, if any).
+        Raises ConfigError if something is missing or contradictory, UnsupportedFormatError,
         DamageError, StoreIOError.
         """
         root = given_path(store_root)
@@ -86,17 +87,17 @@ class MessageStore(ConsistentReads):
             if not path.is_dir():
                 raise ConfigError(f"{path} is not a directory")
         conf = None if broker_conf is None else Path(broker_conf)
-        dispatched = read_progress_view(target)
-        if dispatched is None:
+        progress = read_progress_view(target)
+        if progress is None:
             config = load_config(root, conf, broker_version)
             refuse_unsupported_store(root, config)
         else:
-            config = config_of(dispatched, root, conf, broker_version)
+            config = config_of_root(progress, root, conf, broker_version)
         store = cls(root, target, config)
         paths = config.commit_log_paths(root)
         if not any(path.is_dir() for path in paths):
             raise ConfigError(f"{paths[0]} does not exist: {root} has no commit log")
-        store._see_progress()
+        store._refresh_progress()
         return store
 
     def __enter__(self) -> MessageStore:
@@ -111,7 +112,7 @@ class MessageStore(ConsistentReads):
         self.close()
 
     def close(self) -> None:
-        """Drop all maps. Any other call after this raises StoreError."""
+        """Release all maps. Any later call but ``close`` raises StoreError."""
         with self._guard:
             self._is_open = False
             self._queues.clear()
@@ -122,29 +123,29 @@ class MessageStore(ConsistentReads):
 
     @of_log
     def min_phy_offset(self) -> int:
-        """Return where the log begins, -1 for one without files."""
+        """Return the physical offset at which the log begins, -1 if it has no files."""
         self._log.refresh_if_changed()
         return self._log.min_offset()
 
     @of_log
     def max_phy_offset(self) -> int:
-        """Return where the log ends, whatever of it has been dispatched; 0 without files."""
+        """Return the physical offset at which the log ends, dispatched or not; 0 without files."""
         self._log.refresh()
         return self._log.max_offset()
 
     @of_log
     def reput_from_offset(self) -> int | None:
-        """Return up to where the log has been dispatched; None on a root not made here."""
-        return None if self._dispatched is None else self._dispatched.reput_from_offset
+        """Return the physical offset up to which the log is dispatched; None on a broker's root."""
+        return None if self._progress is None else self._progress.reput_from_offset
 
     @of_log
     def look_message_by_offset(self, commit_log_offset: int) -> Message | None:
-        """Return the message whose record begins at a physical offset, None if none does."""
+        """Return the message whose record begins at a physical offset, None if there is none."""
         self._log.refresh_if_changed()
-        found = self._log.find_message(commit_log_offset)
-        if found is not None:
-            limit_bodies((found,), self.max_body_bytes)
-        return found
+        message = self._log.find_message(commit_log_offset)
+        if message is not None:
+            limit_bodies((message,), self.max_body_bytes)
+        return message
 
     # --- queues ----------------------------------------------------------------------------------
 
@@ -152,8 +153,8 @@ class MessageStore(ConsistentReads):
     def topics(self, links: list[StoreIOError] | None = None) -> list[str]:
         """Return the topics that have a queue, in order.
 
-        A symbolic link below ``consumequeue`` raises StoreIOError; with ``links`` its error is
-        appended there, perhaps repeatedly, and the others are listed.
+        A symbolic link below ``consumequeue`` raises StoreIOError. With ``links``, its error is
+        appended to that list instead, possibly more than once, and the other topics are returned.
         """
         self._log.refresh_if_changed()
         topics = list_topics(self._queue_root(), links)
@@ -161,9 +162,9 @@ class MessageStore(ConsistentReads):
 
     @of_generation
     def queue_ids(self, topic: str, links: list[StoreIOError] | None = None) -> list[int]:
-        """Return the ids of a topic's queues, in order; a damaged one is one too.
+        """Return the ids of a topic's queues, in order, damaged queues included.
 
-        ``links``: as of ``topics``.
+        ``links``: as in ``topics``.
         """
         self._log.refresh_if_changed()
         return self._queue_ids(topic, links)
@@ -172,14 +173,14 @@ class MessageStore(ConsistentReads):
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the first message still in the log; 0 without a queue.
 
-        Where all have expired it equals ``max_offset_in_queue``.
+        If all messages have expired, it equals ``max_offset_in_queue``.
         """
         queue = self._queue(topic, queue_id)
         return queue.span.min if queue is not None else 0
 
     @of_generation
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset the next message will have; 0 without a queue."""
+        """Return the queue offset that the next message will get; 0 without a queue."""
         queue = self._queue(topic, queue_id)
         return queue.span.max if queue is not None else 0
 
@@ -192,27 +193,26 @@ class MessageStore(ConsistentReads):
         tags: str = "*",
         wait_seconds: float = 0,
     ) -> GetMessageResult:
-        """Read messages from a queue offset on, as many as a broker gives at once (§11.1).
+        """Read messages from a queue offset on, as many as a broker returns at once (§11.1).
 
-        ``tags`` is ``*`` or ``TagA || TagB``. ``wait_seconds`` is how long to wait where the
-        offset is the queue's end, until a message with one of the tags has been dispatched;
-        what then arrives with other tags is passed over. Raises ConfigError for tags that are
-        none.
+        ``tags`` is ``*`` or ``TagA || TagB``. If the offset is the queue's end, the call waits up
+        to ``wait_seconds`` until a message with one of the tags has been dispatched, and skips
+        messages that arrive with other tags. Raises ConfigError for a malformed tag expression.
         """
         tag_filter = parse_tags(tags)
         result = self._get_message(topic, queue_id, offset, max_count, tag_filter)
-        if wait_seconds <= 0 or not _is_waited_for(result, offset):
+        if wait_seconds <= 0 or not _is_at_end(result, offset):
             return result
         deadline = time.monotonic() + wait_seconds
         service = PullRequestHoldService.of(self.output)
         with service.hold(HeldRead(topic, queue_id, tag_filter)) as held:
             while True:
-                at = result.next_begin_offset
-                result = self._get_message(topic, queue_id, at, max_count, tag_filter)
+                offset = result.next_begin_offset
+                result = self._get_message(topic, queue_id, offset, max_count, tag_filter)
                 if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
                     continue
                 remaining = deadline - time.monotonic()
-                if remaining <= 0 or not _is_waited_for(result, at):
+                if remaining <= 0 or not _is_at_end(result, offset):
                     return result
                 held.wait(remaining)
 
@@ -223,8 +223,8 @@ class MessageStore(ConsistentReads):
         queue = self._queue(topic, queue_id)
         if queue is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-        found = get_message(queue, self._log, offset, max_count, tag_filter)
-        return limited(found, self.max_body_bytes)
+        result = get_message(queue, self._log, offset, max_count, tag_filter)
+        return limited(result, self.max_body_bytes)
 
     @of_generation
     def offset_in_queue_by_time(
@@ -234,12 +234,12 @@ class MessageStore(ConsistentReads):
         timestamp_ms: int,
         boundary: Boundary = Boundary.LOWER,
     ) -> int:
-        """Return the queue offset for a time (§11.4, as since 5.1.1).
+        """Return the queue offset for a time (§11.4, with the rule since 5.1.1).
 
-        LOWER: of the first message stored at or after it, the queue's end if none was. UPPER: of
-        the last one stored at or before it, the queue's begin if none was. Where the clock
-        stepped back: of one such that the message before (behind) it is earlier (later). 0
-        without a queue.
+        LOWER: of the first message stored at or after the time, the queue's end if there is none.
+        UPPER: of the last message stored at or before it, the queue's begin if there is none. If
+        the clock stepped back, LOWER is a message whose predecessor is earlier, UPPER one whose
+        successor is later. 0 without a queue.
         """
         queue = self._queue(topic, queue_id)
         if queue is None or queue.span.max == 0:
@@ -281,35 +281,34 @@ class MessageStore(ConsistentReads):
     ) -> QueryResult:
         """Return the newest ``max_count`` messages with a key, in log order.
 
-        ``index_type`` "K" asks for a key or unique key, "T" for a whole tag (indexed since
-        5.4.0). Both times are inclusive store times. Raises ConfigError where the index is off,
-        has no tags or has not been built: that is not "nothing found".
+        ``index_type`` "K" queries a key or unique key, "T" a whole tag (indexed since 5.4.0). Both
+        times are inclusive store times. Raises ConfigError if the index is off, has no tags or has
+        not been built: that differs from "not found".
         """
         self._log.refresh_if_changed()
         query = Query(topic, key, begin_ms, end_ms, index_type)
-        found = query_message(self._index, self._log, self._dispatched, query, max_count)
-        return limited(found, self.max_body_bytes)
+        result = query_message(self._index, self._log, self._progress, query, max_count)
+        return limited(result, self.max_body_bytes)
 
     # ---------------------------------------------------------------------------------------------
 
-    def _see_progress(self) -> None:
-        """Read the progress; what is known of another generation is dropped."""
-        dispatched = self._progress.read()
-        if dispatched is self._dispatched:
+    def _refresh_progress(self) -> None:
+        progress = self._progress_reader.read()
+        if progress is self._progress:
             return
-        if dispatched is None:
-            raise ConfigError(f"{self.output} changed: its progress is gone; open it again")
+        if progress is None:
+            raise ConfigError(f"{self.output} changed: its progress was deleted; reopen the store")
         self._log.refresh_if_changed()
-        check_last_record(dispatched, self._log, self.store_root, self.output)
-        if self._dispatched is None or self._dispatched.generation != dispatched.generation:
+        check_last_record(progress, self._log, self.store_root, self.output)
+        if self._progress is None or self._progress.generation != progress.generation:
             self._queues.clear()
             self._index = IndexFiles(self._index.directory, self.config)
-        self._log.known_end = dispatched.reput_from_offset
-        self._dispatched = dispatched
-        self._dispatch = DispatchLimit(dispatched.reput_from_offset, self._progress.is_at_rest)
+        self._log.known_end = progress.reput_from_offset
+        self._progress = progress
+        self._dispatch = DispatchLimit(progress.reput_from_offset, self._progress_reader.is_at_rest)
 
     def _queue(self, topic: str, queue_id: int) -> QueueReader | None:
-        """Return a queue as it is now, None if it has no directory."""
+        """Return a queue in its current state, None if it has no directory."""
         self._log.refresh_if_changed()
         return self._fresh_queue(topic, queue_id)
 
@@ -342,29 +341,29 @@ class MessageStore(ConsistentReads):
             return []
         names = {path.name for path in list_directories(root / topic, links)}
         ids = sorted({i for i in map(java.parse_int, names) if i is not None and str(i) in names})
-        if self._dispatched is None:
+        if self._progress is None:
             return ids
         return [i for i in ids if self._is_queue(topic, i)]
 
     def _is_queue(self, topic: str, queue_id: int) -> bool:
-        """Tell whether a directory is a queue: units beyond progress make none."""
+        """Return whether a directory is a queue: one with units beyond progress only is none."""
         try:
             queue = self._fresh_queue(topic, queue_id)
         except (DamageError, StoreIOError):
-            return True  # it is told by whatever reads the queue, and the others can be read
+            return True  # a read of this queue raises it; the other queues stay readable
         return queue is not None and queue.span.max > 0
 
     def _queue_root(self) -> Path:
-        """Return where the queues lie; raise ConfigError if none were ever made for this log."""
+        """Return the directory of the queues. Raises ConfigError if the log has none yet."""
         path = self.output / CONSUME_QUEUE_DIR
-        if self._dispatched is None and not path.is_dir() and not self._log.is_empty():
+        if self._progress is None and not path.is_dir() and not self._log.is_empty():
             raise ConfigError(
                 f"{path} does not exist: nothing has been dispatched there; dispatch the log, or "
-                "say where its queues lie (--output)"
+                "specify the root that holds its queues (--output)"
             )
         return path
 
 
-def _is_waited_for(result: GetMessageResult, offset: int) -> bool:
-    """Tell whether the next message of the queue is the one that is asked for."""
-    return result.status in _WAITED_FOR and offset == result.next_begin_offset
+def _is_at_end(result: GetMessageResult, offset: int) -> bool:
+    """Return whether the read asked for the next message of the queue."""
+    return result.status in _AT_QUEUE_END and offset == result.next_begin_offset

@@ -1,8 +1,9 @@
-"""Long polling: reads that found nothing are held until a message arrives for them.
+"""Long polling: a read that finds nothing is held until a message arrives for it.
 
-As in a broker (``PullRequestHoldService``, ``NotifyMessageArrivingListener``) the dispatcher only
-says what has arrived. It does so where it runs in the same process; for one in another process, a
-broker included, a thread looks at the root while reads are held, and lets all of them look again.
+As in a broker (``PullRequestHoldService``, ``NotifyMessageArrivingListener``), the dispatcher only
+notifies the service of arrivals, which works within one process. For a dispatcher in another
+process, a broker included, a thread polls the root while reads are held, and wakes all of them if
+it has changed.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.reads.get_message import TagFilter
 from store.root.progress import PROGRESS
 
-_LOOK_SECONDS = 0.05  # how often the root is looked at while reads are held
+_POLL_SECONDS = 0.05  # how often the root is polled while reads are held
 
 
 class HeldRead:
-    """A read that waits on one queue for a message with one of some tags."""
+    """A read that waits on one queue for a message that may match its tag filter."""
 
     def __init__(self, topic: str, queue_id: int, tag_filter: TagFilter) -> None:
         self.topic, self.queue_id = topic, queue_id
@@ -32,17 +33,17 @@ class HeldRead:
         self._arrived = threading.Event()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until a message may have arrived since the last call; False if none has."""
+        """Wait until a message may have arrived since the last call; return False on a timeout."""
         arrived = self._arrived.wait(seconds)
         self._arrived.clear()
         return arrived
 
     def wake(self) -> None:
-        """Let the read look again."""
+        """Make the read try again."""
         self._arrived.set()
 
-    def is_met_by(self, requests: DispatchRequests) -> bool:
-        """Tell whether one of the messages is for this read, as far as hashes tell."""
+    def may_match(self, requests: DispatchRequests) -> bool:
+        """Return whether one of the messages is for this read, judged by the hashes of tags."""
         queues = zip(requests.topics, requests.queue_ids.tolist(), strict=True)
         numbers = [n for n, queue in enumerate(queues) if queue == (self.topic, self.queue_id)]
         if not numbers:
@@ -57,7 +58,7 @@ class HeldRead:
 
 
 class PullRequestHoldService:
-    """The reads held on one root by this process; get it with ``of``."""
+    """The reads that this process holds on one root; obtain it with ``of``."""
 
     _services: ClassVar[WeakValueDictionary[Path, PullRequestHoldService]] = WeakValueDictionary()
     _guard: ClassVar = threading.Lock()
@@ -66,12 +67,12 @@ class PullRequestHoldService:
         self._progress = root / PROGRESS
         self._lock = threading.Condition()
         self._held: set[HeldRead] = set()
-        self._seen: object = None
-        self._is_looking = False
+        self._last_signature: object = None
+        self._is_polling = False
 
     @classmethod
     def of(cls, root: Path) -> PullRequestHoldService:
-        """Return the service of a root, the same to all who ask in this process."""
+        """Return the service of a root, one per root and process."""
         key = root.resolve()
         with cls._guard:
             service = cls._services.get(key)
@@ -81,14 +82,14 @@ class PullRequestHoldService:
 
     @contextmanager
     def hold(self, read: HeldRead) -> Iterator[HeldRead]:
-        """Hold a read while inside: an arrival from now on ends its next ``wait``."""
+        """Hold a read inside the context: an arrival from now on ends its next ``wait``."""
         with self._lock:
             if not self._held:
-                self._seen = self._signature()
+                self._last_signature = self._signature()
             self._held.add(read)
-            if not self._is_looking:
-                self._is_looking = True
-                threading.Thread(target=self._look, name="pull-request-hold", daemon=True).start()
+            if not self._is_polling:
+                self._is_polling = True
+                threading.Thread(target=self._poll, name="pull-request-hold", daemon=True).start()
         try:
             yield read
         finally:
@@ -97,29 +98,30 @@ class PullRequestHoldService:
                 self._lock.notify()
 
     def held_count(self) -> int:
-        """Return how many reads are held now."""
+        """Return the number of reads currently held."""
         with self._lock:
             return len(self._held)
 
     def notify_message_arriving(self, requests: DispatchRequests) -> None:
-        """Wake the reads that these messages are for; they are durable and readable."""
+        """Wake the reads that these messages may match. The messages must be durable."""
         with self._lock:
-            self._seen = self._signature()
+            self._last_signature = self._signature()
             for read in self._held:
-                if read.is_met_by(requests):
+                if read.may_match(requests):
                     read.wake()
 
-    def _look(self) -> None:
-        """Wake all when the root has changed without a word, until no read is held."""
+    def _poll(self) -> None:
+        """Wake all reads when the root changes without a notification, while any read is held."""
         with self._lock:
             while self._held:
-                self._lock.wait(_LOOK_SECONDS)
-                now = self._signature()
-                if now is None or now != self._seen:  # None: a broker's root, which has no progress
-                    self._seen = now
+                self._lock.wait(_POLL_SECONDS)
+                signature = self._signature()
+                # None: a broker's root, which has no progress record to watch.
+                if signature is None or signature != self._last_signature:
+                    self._last_signature = signature
                     for read in self._held:
                         read.wake()
-            self._is_looking = False
+            self._is_polling = False
 
     def _signature(self) -> tuple[int, int] | None:
         try:

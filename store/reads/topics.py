@@ -1,9 +1,9 @@
-"""Topics, queues, and how far consumer groups and delay levels are: a store at a glance.
+"""An overview of a store: topics, queues, and the lag of consumer groups and delay levels.
 
-A lag in messages is the queue's end less the offset gone on from, as a broker counts it: messages
-that have expired meanwhile are in it. A lag in time lies between two store times, that of the
-first message not consumed yet and that of the queue's newest: no clock of this machine is asked,
-so a copied store has the lag it had.
+A lag in messages is the queue's end minus the committed offset, as a broker counts it: it includes
+messages that have expired since. A lag in time is the difference of two store times, of the first
+message not yet consumed and of the queue's newest message. It does not use the local clock, so a
+copied store keeps its lag.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from store.broker_files import (
     read_delay_offsets,
     read_topic_configs,
 )
+from store.consumequeue.names import Drops
 from store.errors import DamageError, StoreError, StoreIOError
 from store.layout import SCHEDULE_TOPIC
 from store.reads.message_store import MessageStore
 from store.root.progress import read_progress_view
 
 _NONE = -1  # a broker's "no time"
-_Drops = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """A queue: offsets from ``min`` to ``max``, exclusive, have a message; times are ms or -1.
 
-    A broker's own rules dropped ``repeated`` messages and placed ``gaps`` lower than their queue
-    offsets say; None where that is not known. Of a damaged queue ``damage`` tells what is wrong,
-    and the rest means nothing.
+    By its own rules, the broker dropped ``repeated`` messages and placed ``gaps`` messages below
+    their queue offsets; None if unknown. For a damaged queue, ``damage`` is the error and the
+    other fields are meaningless.
     """
 
     topic: str
@@ -51,7 +51,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic: what the broker configured, None if it is not known, and its queues."""
+    """A topic: the broker's configuration of it, None if unknown, and its queues."""
 
     topic: str
     config: TopicConfig | None
@@ -60,11 +60,11 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a reader of a queue is; its parts are None where they are not known.
+    """The lag of a consumer on a queue; fields are None if unknown.
 
-    ``offset`` is the one to go on from, None if none was committed. ``next_timestamp`` is the store
-    time of the first message from there on that is still there. ``expired`` counts the messages
-    that are gone from there. ``damage`` is why that first message cannot be read.
+    ``offset`` is the one to resume from, None if none was committed. ``next_timestamp`` is the
+    store time of the first message from there on that has not expired. ``expired`` counts the
+    messages from there on that have. ``damage`` is why that first message cannot be read.
     """
 
     queue: QueueState
@@ -78,9 +78,10 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All of it. The files say what was missing or torn among the broker's own.
+    """The whole overview.
 
-    ``links`` are the errors of symbolic links in place of a topic's or a queue's directory.
+    ``files`` are the broker's own files as read, with what was missing or torn. ``links`` are the
+    errors of symbolic links in place of a topic's or a queue's directory.
     """
 
     topics: tuple[TopicState, ...]
@@ -91,17 +92,17 @@ class Overview:
 
 
 def describe_topics(store: MessageStore) -> Overview:
-    """Look at all queues and at the broker's own files. Raises DamageError, StoreIOError.
+    """Read all queues and the broker's own files. Raises DamageError, StoreIOError.
 
-    A damaged or unreadable queue and a symbolic link stop nothing: each is reported.
+    A damaged or unreadable queue or a symbolic link is reported in the result instead.
     """
     root = store.store_root
     configs = read_topic_configs(root)
     consumers = read_consumer_offsets(root, enable_lmq=store.config.enable_lmq)
     delays = read_delay_offsets(root)
     known = configs.content or {}
-    dispatched = read_progress_view(store.output)
-    drops = None if dispatched is None else dispatched.drops
+    progress = read_progress_view(store.output)
+    drops = None if progress is None else progress.drops
     links: list[StoreIOError] = []
     topics = tuple(
         TopicState(topic, known.get(topic), _queues(store, topic, drops, links))
@@ -117,20 +118,20 @@ def describe_topics(store: MessageStore) -> Overview:
 
 
 def _by_path(links: list[StoreIOError]) -> tuple[StoreIOError, ...]:
-    """Return the errors of links by path, one each."""
-    found = {link.path: link for link in links}
-    return tuple(found[path] for path in sorted(found))
+    """Return one error per link, in order of path."""
+    by_path = {link.path: link for link in links}
+    return tuple(by_path[path] for path in sorted(by_path))
 
 
 def _queues(
-    store: MessageStore, topic: str, drops: _Drops | None, links: list[StoreIOError]
+    store: MessageStore, topic: str, drops: Drops | None, links: list[StoreIOError]
 ) -> tuple[QueueState, ...]:
     queues = (_queue_state(store, topic, queue_id) for queue_id in store.queue_ids(topic, links))
     if drops is None:
         return tuple(queues)
     return tuple(
-        replace(q, repeated=found.get("repeated", 0), gaps=found.get("gaps", 0))
-        for q, found in ((q, drops.get(f"{topic}/{q.queue_id}", {})) for q in queues)
+        replace(q, repeated=dropped.get("repeated", 0), gaps=dropped.get("gaps", 0))
+        for q, dropped in ((q, drops.get(f"{topic}/{q.queue_id}", {})) for q in queues)
     )
 
 
@@ -153,32 +154,36 @@ def _queue_state(store: MessageStore, topic: str, queue_id: int) -> QueueState:
 def _with_uncommitted(
     consumers: ConfigFile[list[CommittedOffset]], topics: tuple[TopicState, ...]
 ) -> list[CommittedOffset]:
-    """Add the queues in which a group has committed nothing, though in others of the topic."""
+    """Add an entry for each queue without a commit of a group that has one in the topic."""
     committed = consumers.content or []
     ids = {t.topic: [q.queue_id for q in t.queues] for t in topics}
-    there = {(c.group, c.topic, c.queue_id): c for c in committed}
+    offsets = {(c.group, c.topic, c.queue_id): c for c in committed}
     for group, topic in {(c.group, c.topic) for c in committed}:
         for queue_id in ids.get(topic, ()):
-            none = CommittedOffset(group, topic, queue_id, _NONE)
-            there.setdefault((group, topic, queue_id), none)
-    return [there[key] for key in sorted(there)]
+            uncommitted = CommittedOffset(group, topic, queue_id, _NONE)
+            offsets.setdefault((group, topic, queue_id), uncommitted)
+    return [offsets[key] for key in sorted(offsets)]
 
 
 def _lag(
-    store: MessageStore, queues: Mapping[tuple[str, int], QueueState], at: CommittedOffset
+    store: MessageStore,
+    queues: Mapping[tuple[str, int], QueueState],
+    committed: CommittedOffset,
 ) -> Lag:
-    queue = queues.get((at.topic, at.queue_id)) or QueueState(at.topic, at.queue_id)
-    if at.offset < 0 or queue.damage is not None:
-        return Lag(queue, at.offset if at.offset >= 0 else None, None, None, None, 0)
-    first_left = max(at.offset, queue.min_offset)
-    messages, expired = queue.max_offset - at.offset, first_left - at.offset
-    if first_left >= queue.max_offset:
-        return Lag(queue, at.offset, messages, None if messages > 0 else 0, None, expired)
+    topic, queue_id, offset = committed.topic, committed.queue_id, committed.offset
+    queue = queues.get((topic, queue_id)) or QueueState(topic, queue_id)
+    if offset < 0 or queue.damage is not None:
+        return Lag(queue, offset if offset >= 0 else None, None, None, None, 0)
+    next_offset = max(offset, queue.min_offset)
+    messages, expired = queue.max_offset - offset, next_offset - offset
+    if next_offset >= queue.max_offset:
+        return Lag(queue, offset, messages, None if messages > 0 else 0, None, expired)
     try:
-        stored = store.message_store_timestamp(at.topic, at.queue_id, first_left)
+        next_timestamp = store.message_store_timestamp(topic, queue_id, next_offset)
     except (DamageError, StoreIOError) as e:
-        return Lag(queue, at.offset, messages, None, None, expired, e)
-    if stored < 0:  # it has expired since
-        return Lag(queue, at.offset, messages, None, None, expired)
-    behind = max(queue.latest_timestamp - stored, 0)  # a clock may have stepped back
-    return Lag(queue, at.offset, messages, behind, stored, expired)
+        return Lag(queue, offset, messages, None, None, expired, e)
+    if next_timestamp < 0:  # it has expired since
+        return Lag(queue, offset, messages, None, None, expired)
+    # At least 0: the clock may have stepped back.
+    milliseconds = max(queue.latest_timestamp - next_timestamp, 0)
+    return Lag(queue, offset, messages, milliseconds, next_timestamp, expired)

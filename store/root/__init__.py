@@ -1,1 +1,1 @@
-"""The state of an OUTPUT root as files show it: progress, ends of files, truncation, expiry."""
+"""The state of an OUTPUT root as its files show it: progress, file ends, truncation, expiry."""

@@ -1,4 +1,4 @@
-"""A root that a dispatch of ours made: its settings, and whether it still fits its log."""
+"""The settings of a dispatched root, and the check that the root still matches its log."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ from store.config import (
 from store.errors import ConfigError, DamageError
 from store.root.progress import ProgressView
 
-_OMIT_HINT = "leave the option out: the root knows its own settings"
+_OMIT_HINT = "omit the option: the root records its own settings"
 
 
-def config_of(
-    dispatched: ProgressView, root: Path, broker_conf: Path | None, broker_version: str | None
+def config_of_root(
+    progress: ProgressView, root: Path, broker_conf: Path | None, broker_version: str | None
 ) -> StoreConfig:
-    """Return the settings a root was made with; those given must not contradict them."""
+    """Return the settings that a root was created with.
+
+    Raises ConfigError if ``broker_conf`` or ``broker_version`` contradicts them.
+    """
     config = replace(
-        config_from_shape(dispatched.shape, commit_log=dispatched.commit_log),
-        store_path_root_dir=dispatched.store,  # a store may lie elsewhere now
+        config_from_shape(progress.shape, commit_log=progress.commit_log),
+        store_path_root_dir=progress.store,  # the store may have been moved since
     )
     if broker_version is not None:
         given = replace(config, version=BrokerVersion.parse(broker_version))
-        check_shape(dispatched.shape, given, "this root", _OMIT_HINT)
+        check_shape(progress.shape, given, "this root", _OMIT_HINT)
     if broker_conf is None and not (root / BROKER_CONF).exists():
         return config
     given = load_config(root, broker_conf, str(config.version))
     if broker_conf is not None:
-        check_shape(dispatched.shape, given, "this root", _OMIT_HINT)
+        check_shape(progress.shape, given, "this root", _OMIT_HINT)
     return replace(
         config,
         store_path_root_dir=given.store_path_root_dir,
@@ -43,9 +46,9 @@ def config_of(
     )
 
 
-def check_last_record(dispatched: ProgressView, log: CommitLog, root: Path, output: Path) -> None:
-    """Raise unless the log still holds the record that was dispatched last, if not expired."""
-    last = dispatched.last_record
+def check_last_record(progress: ProgressView, log: CommitLog, root: Path, output: Path) -> None:
+    """Raise unless the log still holds the last dispatched record, or that record has expired."""
+    last = progress.last_record
     if last is None or last.offset < log.min_offset():
         return
     reason = "the log no longer holds the record dispatched last"
@@ -56,16 +59,17 @@ def check_last_record(dispatched: ProgressView, log: CommitLog, root: Path, outp
         is_same, reason = False, f"{reason}: {e.reason}"
     if is_same:
         return
-    other = other_store(output, dispatched.store, root, reason)
-    if other is not None:
-        raise other
-    raise DamageError(log.path_of(last.offset), last.offset, reason, "it was cut off or replaced")
+    error = other_store_error(output, progress.store, root, reason)
+    if error is not None:
+        raise error
+    raise DamageError(log.path_of(last.offset), last.offset, reason, "it was truncated or replaced")
 
 
-def other_store(output: Path, made_from: str, root: Path, reason: str) -> ConfigError | None:
-    """Return the error for a root whose log has changed, if the store lies elsewhere too.
+def other_store_error(output: Path, made_from: str, root: Path, reason: str) -> ConfigError | None:
+    """Return the error for a changed log if the root was made from a store at another path.
 
-    A store that was moved or copied has the same records, and is read where it lies now.
+    None if the path is the same. A store that was moved or copied holds the same records, so it is
+    read at its new path and gets here only if its log differs.
     """
     if made_from == str(root.resolve()):
         return None

@@ -1,8 +1,9 @@
-"""Marks found from the files of a root: where they ended when the log was at some offset.
+"""Where the files of a root ended at an earlier offset of the log, found by search.
 
-Units and index entries of a root of ours lie in log order, so the end is searched for in each. What
-units cannot tell of a queue whose messages were dropped by a broker's rules (a file begun, an ext
-unit put for a message that has no unit) the caller must know.
+Units and index entries of a dispatched root are in log order, so each file is searched for its
+end. Units alone do not show everything about a queue with messages that the broker's rules dropped
+(a file created, or an ext unit written, for a message without a unit): the caller passes those
+queues.
 """
 
 from __future__ import annotations
@@ -54,19 +55,19 @@ RecordAt = Callable[[int], Fingerprint | None]
 def find_queue_ends(
     root: Path, config: StoreConfig, offset: int, also: Collection[tuple[str, int]]
 ) -> Iterator[QueueEnd]:
-    """Yield the marks at ``offset`` of the queues that go beyond it.
+    """Yield the ends at ``offset`` of the queues that extend beyond it.
 
-    ``also`` are queues that may go beyond it by more than units.
+    ``also`` are queues that may extend beyond it by more than units.
     """
     for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
         directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
         queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
-        if (topic, queue_id) in also or _goes_beyond(queue, offset):
-            yield _queue_end_at((topic, queue_id), queue, config, offset)
+        if (topic, queue_id) in also or _reaches(queue, offset):
+            yield _find_queue_end((topic, queue_id), queue, config, offset)
 
 
-def _goes_beyond(queue: ConsumeQueue, offset: int) -> bool:
-    """Tell whether a queue's last unit lies at ``offset`` or behind."""
+def _reaches(queue: ConsumeQueue, offset: int) -> bool:
+    """Return whether a queue's last unit is of a message at ``offset`` or beyond."""
     for file in reversed(queue.files):
         units = written_units(file)
         if len(units):
@@ -74,7 +75,7 @@ def _goes_beyond(queue: ConsumeQueue, offset: int) -> bool:
     return False
 
 
-def _queue_end_at(
+def _find_queue_end(
     key: tuple[str, int], queue: ConsumeQueue, config: StoreConfig, offset: int
 ) -> QueueEnd:
     for file in reversed(queue.files):
@@ -88,7 +89,7 @@ def _queue_end_at(
 
 
 def count_ext_units(queue: ConsumeQueue, config: StoreConfig, end: int) -> int:
-    """Count the ext units up to the last that a unit before byte ``end`` refers to."""
+    """Count the ext units up to the last one that a unit before byte ``end`` refers to."""
     if not config.enable_consume_queue_ext:
         return 0
     for file in reversed(queue.files):
@@ -99,16 +100,17 @@ def count_ext_units(queue: ConsumeQueue, config: StoreConfig, end: int) -> int:
 
 
 def _ext_count_before(queue: ConsumeQueue, config: StoreConfig) -> int:
-    """Count the ext units put before an offset where no unit below it names one.
+    """Count the ext units written before an offset below which no unit refers to one.
 
-    None, unless older files of the queue have expired: then all before the first that is named.
+    That is 0, unless older files of the queue have expired: then all before the first one referred
+    to.
     """
     if not config.enable_consume_queue_ext or not queue.files or not queue.files[0].base:
         return 0
     for file in queue.files:
-        ext = _ext_addresses(written_units(file))
-        if len(ext):
-            return ExtFiles(config).count_to(int(ext[0])) - 1
+        addresses = _ext_addresses(written_units(file))
+        if len(addresses):
+            return ExtFiles(config).count_to(int(addresses[0])) - 1
     return 0
 
 
@@ -118,18 +120,18 @@ def _ext_addresses(units: NDArray[np.void]) -> NDArray[np.int64]:
 
 
 def trim_to_remaining_files(root: Path, config: StoreConfig, end: QueueEnd) -> QueueEnd:
-    """Return a mark noted long ago as it is now that older files may have expired.
+    """Return an end recorded earlier, adjusted to the files that have expired since.
 
-    Of a queue, or of its ext units, of which no file is left that the mark speaks of, nothing is.
+    If all files that it covers have expired, the queue (or its ext units) counts as empty.
     """
     queue = queue_directory(Path(), end.topic, end.queue_id)
     begin = _first_base(root / CONSUME_QUEUE_DIR / queue, config.mapped_file_size_consume_queue)
     if begin >= end.allocated > 0:
         end = replace(end, end=NO_QUEUE_YET, allocated=NO_QUEUE_YET)
     if config.enable_consume_queue_ext:
-        files = ExtFiles(config)
-        begin = _first_base(root / CONSUME_QUEUE_EXT_DIR / queue, files.file_size)
-        if begin >= files.span(end.ext_count)[1] > 0:
+        ext = ExtFiles(config)
+        begin = _first_base(root / CONSUME_QUEUE_EXT_DIR / queue, ext.file_size)
+        if begin >= ext.span(end.ext_count)[1] > 0:
             end = replace(end, ext_count=0)
     return end
 
@@ -161,15 +163,15 @@ def find_index_end(
         return IndexEnd()
     header, view = _empty_header(None), map_index_file(files[0], config)
     first = entries_of(view, config)["time_diff_seconds"][:1]
-    if first.any():  # it followed on one that has expired: when that ended is known to the second
-        began = read_header(view)[BEGIN_TIMESTAMP] - 1000 * int(first[0])
-        header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = began
+    if first.any():  # it followed an expired file, whose end time is known to the second
+        begin_timestamp = read_header(view)[BEGIN_TIMESTAMP] - 1000 * int(first[0])
+        header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = begin_timestamp
     return IndexEnd(files[0].name, tuple(header.tolist()))
 
 
 def _has_record(log: CommitLog, last: Fingerprint | None, offset: int) -> bool:
-    """Tell whether a record begins behind ``last`` and before ``offset``."""
-    if last is None:  # it has expired
+    """Return whether a record begins after ``last`` and before ``offset``."""
+    if last is None:  # expired
         return True
     at = last.offset + last.size
     file = log.find(at)
@@ -179,24 +181,24 @@ def _has_record(log: CommitLog, last: Fingerprint | None, offset: int) -> bool:
     return at < offset
 
 
-def _empty_header(before: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Return the header of a file that has just been begun, behind one with a header or none."""
+def _empty_header(previous: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Return the header of a new, empty file; ``previous`` is that of the file before it."""
     header = np.zeros(INDEX_HEADER_FIELDS, np.int64)
     header[INDEX_COUNT] = 1
-    if before is not None:
-        header[BEGIN_PHY] = header[END_PHY] = max(before[END_PHY], 0)
-        header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = max(before[END_TIMESTAMP], 0)
+    if previous is not None:
+        header[BEGIN_PHY] = header[END_PHY] = max(previous[END_PHY], 0)
+        header[BEGIN_TIMESTAMP] = header[END_TIMESTAMP] = max(previous[END_TIMESTAMP], 0)
     return header
 
 
 def _header(
     view: NDArray[np.uint8], config: StoreConfig, count: int, last: Fingerprint | None
 ) -> NDArray[np.int64]:
-    """Return a file's header as it was with its first ``count`` entries."""
+    """Return a file's header as it was when the file had ``count`` entries."""
     header, entries = read_header(view), entries_of(view, config)[:count]
     if last is not None:
         header[END_TIMESTAMP] = last.store_timestamp
-    elif count + 1 < header[INDEX_COUNT]:  # expired: known to the second
+    elif count + 1 < header[INDEX_COUNT]:  # the record has expired: known to the second
         header[END_TIMESTAMP] = header[BEGIN_TIMESTAMP] + 1000 * int(
             entries["time_diff_seconds"][-1]
         )
@@ -209,7 +211,7 @@ def _header(
 
 
 def was_dispatched(root: Path, config: StoreConfig, offset: int) -> bool:
-    """Tell whether a queue or the index of a root has a record that begins at ``offset``."""
+    """Return whether a queue or the index of a root refers to the record at ``offset``."""
     for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
         directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
         queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
@@ -217,15 +219,15 @@ def was_dispatched(root: Path, config: StoreConfig, offset: int) -> bool:
             units = written_units(file)
             units = units[units["size"] != PRE_BLANK_SIZE]
             if len(units) and int(units[0]["commit_log_offset"]) <= offset:
-                if _holds(units["commit_log_offset"], offset):
+                if _contains(units["commit_log_offset"], offset):
                     return True
                 break
     if not config.message_index_enable:
         return False
     views = (map_index_file(path, config) for path in reversed(list_index_files(root / INDEX_DIR)))
-    return any(_holds(entries_of(view, config)["phy_offset"], offset) for view in views)
+    return any(_contains(entries_of(view, config)["phy_offset"], offset) for view in views)
 
 
-def _holds(ascending: NDArray[np.int64], value: int) -> bool:
+def _contains(ascending: NDArray[np.int64], value: int) -> bool:
     at = int(np.searchsorted(ascending, value))
     return at < len(ascending) and int(ascending[at]) == value

@@ -1,10 +1,10 @@
-"""Which files of a root a broker deletes once the log has lost its oldest messages (§12).
+"""The files of a root that a broker deletes once the log's oldest messages have expired (§12).
 
-A queue file goes if the unit in its last 20 bytes lies below the log's minimum; a pre-fill unit
-does. The newest file that holds a unit stays, so that a queue whose messages have all expired
-keeps its end. An ext file goes if it ends below the ext unit of the first message still there
-(``ConsumeQueueExt.truncateByMinAddress``), an index file if its last entry lies below the minimum
-and it is not the newest.
+A queue file expires if the unit in its last 20 bytes is below the log's minimum; a pre-fill unit
+is. The newest file that holds a unit is kept, so that a queue whose messages have all expired
+keeps its end. An ext file expires if it ends below the ext unit of the first message that has not
+expired (``ConsumeQueueExt.truncateByMinAddress``), an index file if its last entry is below the
+minimum and it is not the newest file.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 
 
 def expired_queue_files(root: Path, config: StoreConfig, min_offset: int) -> Iterator[list[Path]]:
-    """Yield the files to delete of each directory that has any, oldest first.
+    """Yield the expired files of each directory that has any, oldest first.
 
-    ``min_offset`` is the log's minimum. A damaged queue is left as it is. Raises StoreIOError.
+    ``min_offset`` is the log's minimum. A damaged queue is left untouched. Raises StoreIOError.
     """
     for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
         directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
@@ -47,7 +47,7 @@ def expired_queue_files(root: Path, config: StoreConfig, min_offset: int) -> Ite
             expired = _expired(queue, min_offset)
             ext = _expired_ext(queue.files[len(expired) :], ext_directory, config, min_offset)
         except DamageError as e:
-            _log.warning("expired files are kept: %s", e)
+            _log.warning("keeping expired files: %s", e)
             continue
         yield from filter(None, (expired, ext))
 
@@ -60,7 +60,8 @@ def _expired(queue: ConsumeQueue, min_offset: int) -> list[Path]:
         last = units_in(file)[-1]
         if last["size"] <= 0 or last["commit_log_offset"] >= min_offset:
             break
-        # A file is begun for a message that a broker's rules then drop: it may hold no unit.
+        # A file is created even for a message that the broker's rules then drop, so it may
+        # hold no unit.
         if units_in(follower)[0]["size"] <= 0:
             break
         expired.append(file.path)
@@ -70,7 +71,7 @@ def _expired(queue: ConsumeQueue, min_offset: int) -> list[Path]:
 def _expired_ext(
     files: list[MappedFile], directory: Path, config: StoreConfig, min_offset: int
 ) -> list[Path]:
-    """Return the ext files to delete of a queue of which ``files`` stay."""
+    """Return the expired ext files of a queue that keeps ``files``."""
     if not config.enable_consume_queue_ext or not files:
         return []
     ext_files = MappedFileQueue([directory], config.mapped_file_size_consume_queue_ext).files
@@ -79,26 +80,27 @@ def _expired_ext(
     units = written_units(files[0])
     first = int(np.searchsorted(units["commit_log_offset"], min_offset))
     address = int(units["tags_code"][first]) if first < len(units) else 0
-    if address > EXT_ADDRESS_MAX:  # none, or a plain tags code
+    if address > EXT_ADDRESS_MAX:  # no unit, or a plain tags code
         return []
-    # Java parity: a file that ends where that unit begins is kept.
+    # Java parity: a file that ends exactly where that unit begins is kept.
     at, size = address - EXT_ADDRESS_BASE, config.mapped_file_size_consume_queue_ext
     return [file.path for file in ext_files if file.base + size < at]
 
 
 def expired_index_files(root: Path, config: StoreConfig, first: str, min_offset: int) -> list[Path]:
-    """Return the index files to delete from the one named ``first`` on, oldest first."""
+    """Return the expired index files, starting with the file named ``first``, oldest first."""
     files = [path for path in list_index_files(root / INDEX_DIR) if path.name >= first]
     expired = []
     for path in files[:-1]:
         try:
             view = map_index_file(path, config)
         except DamageError as e:
-            _log.warning("expired files are kept: %s", e)
+            _log.warning("keeping expired files: %s", e)
             break
         entries = entries_of(view, config)
         ends = (int(read_header(view)[END_PHY]), *map(int, entries["phy_offset"][-1:]))
-        if max(ends) >= min_offset:  # nothing protects a header: both must say so
+        # A header has no checksum, so both the header and the last entry must be below.
+        if max(ends) >= min_offset:
             break
         expired.append(path)
     return expired

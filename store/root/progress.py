@@ -1,26 +1,27 @@
-"""What a reader needs of ``OUTPUT/reput/progress``: settings, and how far the root may be trusted.
+"""The part of ``OUTPUT/reput/progress`` that a reader needs: the settings, and how far to trust it.
 
-The file is encoded as ``store.io.checked_json`` says. It belongs to the package ``checkpoints``, which
-writes it; a reader looks at these fields only (promise I8).
+``store.io.checked_json`` defines the encoding of the file. The package ``checkpoints`` owns and
+writes it; a reader decodes these fields only (promise I8).
 
 ===================  =========================================================================
 field                meaning
 ===================  =========================================================================
 format               2
-shape                the settings the files were made with, version included
-store, commit_log    the store it was made from; where its log lay, as ``storePathCommitLog``
-reput_from_offset    no unit or index entry at or beyond this physical offset counts
-index_file           name of the newest index file that counts, "" without one
-index_count          entries in that file that count
-index_first          name of the oldest index file that counts, "" without one
-index_files          how many index files count
-is_recovering        files are being cut back to this progress, or swapped for rebuilt ones
+shape                the settings that the files were created with, version included
+store, commit_log    the store it was made from; the path of its log, as ``storePathCommitLog``
+reput_from_offset    units and index entries at or beyond this physical offset are not valid
+index_file           name of the newest valid index file, "" without one
+index_count          number of valid entries in that file
+index_first          name of the oldest valid index file, "" without one
+index_files          number of valid index files
+is_recovering        files are being truncated to this progress, or swapped for rebuilt ones
 last_record          offset, size, store_timestamp, body_crc, record_crc of the last record, or null
-drops                by "topic/queue" what a broker's rules did to its messages: how many were
-                     dropped ("repeated"), and how many lie lower than they say ("gaps")
-batch, milestones    a dispatched batch adds one to both, the count of batches and the number of the
-                     newest milestone; a rollback, an adoption or a swap only to the count. So the
-                     difference is the generation of the files (``ProgressReader``)
+drops                by "topic/queue", the effect of the broker's rules: the number of messages
+                     dropped ("repeated"), and placed below their queue offset ("gaps")
+batch, milestones    the number of batches, and the rollback points. A dispatched batch adds one to
+                     ``batch`` and to the number of the newest rollback point; a rollback, an
+                     adoption or a swap adds one to ``batch`` only. The difference is therefore the
+                     generation of the files (``ProgressReader``)
 ===================  =========================================================================
 """
 
@@ -57,33 +58,33 @@ from store.io.lock_file import UNKNOWN_OWNER, find_owner
 from store.layout import ABORT_FILE, LOCK_FILE
 
 PROGRESS = Path("reput", "progress")
-SWAP = Path("reput", "swap")  # is there while rebuilt queues take the places of the old ones
-_SWAP_SECONDS, _SWAP_LOOK_SECONDS = 30.0, 0.005  # how long a read waits for a generation
+SWAP = Path("reput", "swap")  # exists while rebuilt queues replace the old ones
+_SWAP_SECONDS, _SWAP_POLL_SECONDS = 30.0, 0.005  # how long a read waits, and how often it polls
 _SWAPPING = "a swap of rebuilt files (reput rebuild)"
 _RECOVERING = "a recovery"
 
 
-def _has_number(milestone: dict[str, Any]) -> bool:
-    return type(milestone.get("number")) is int
+def _has_number(rollback_point: dict[str, Any]) -> bool:
+    return type(rollback_point.get("number")) is int
 
 
-_Milestone = Annotated[dict[str, Any], Check("a milestone", _has_number)]
+_RollbackPoint = Annotated[dict[str, Any], Check("a rollback point", _has_number)]
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What tells one record from another at the same physical offset; its time is in ms."""
+    """Identifies a record among all that could be at its physical offset; the time is in ms."""
 
     offset: Offset
     size: RecordSize
     store_timestamp: int
     body_crc: Int32
-    record_crc: Crc32  # of all its bytes: that of the body does not protect the properties
+    record_crc: Crc32  # of all its bytes: the body's CRC does not cover the properties
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressView:
-    """How far a root of ours has been dispatched, and with which settings."""
+    """How far a root has been dispatched, and with which settings."""
 
     reput_from_offset: Offset
     store: PathText
@@ -97,100 +98,101 @@ class ProgressView:
     last_record: Fingerprint | None
     drops: Drops
     batch: Count
-    milestones: tuple[_Milestone, ...]
+    milestones: tuple[_RollbackPoint, ...]
 
     @property
     def generation(self) -> int:
-        """How many batches were rolled back or swapped in: they have no milestone."""
+        """Number of rollbacks, adoptions and swaps: they add a batch but no rollback point."""
         return self.batch - (int(self.milestones[-1]["number"]) if self.milestones else 0)
 
 
 class ProgressReader:
-    """Reads a root's progress, and compares the root with what was read: see ``docs/reads.md``.
+    """Reads a root's progress and detects later changes to the root (see ``docs/reads.md``).
 
-    The files of a root belong to one *generation*: dispatching only adds to it, while a swap, an
-    adoption or a rollback begins another one.
+    The files of a root belong to one *generation*. Dispatching only adds to it; a swap, an
+    adoption or a rollback starts a new one.
     """
 
     def __init__(self, output: Path) -> None:
         self._output = output
         self._path = output / PROGRESS
-        self._text, self._swap = str(self._path), str(output / SWAP)  # asked for each read
+        # As strings, because every read uses them.
+        self._path_text, self._swap = str(self._path), str(output / SWAP)
         self._lock = output / LOCK_FILE
         self._abort = output / ABORT_FILE
         self._data: bytes | None = None
-        self._dispatched: ProgressView | None = None
+        self._progress: ProgressView | None = None
 
     def read(self) -> ProgressView | None:
-        """Return the progress now, the same object while it is unchanged.
+        """Return the current progress, the same object while it is unchanged.
 
         Raises as ``read_progress_view``.
         """
         data = read_state_file(self._path)
         if data != self._data:
-            found = None if data is None else decode_progress_view(data, self._path)
-            self._data, self._dispatched = data, found
-        return self._dispatched
+            progress = None if data is None else decode_progress_view(data, self._path)
+            self._data, self._progress = data, progress
+        return self._progress
 
-    def is_unchanged(self, dispatched: ProgressView | None) -> bool:
-        """Return whether ``dispatched`` is the progress now, and no file is being replaced."""
+    def is_unchanged(self, progress: ProgressView | None) -> bool:
+        """Return whether ``progress`` is current and no file is being replaced."""
         return (
-            self._dispatched is dispatched
-            and read_state_file(self._text) == self._data
+            self._progress is progress
+            and read_state_file(self._path_text) == self._data
             and not os.access(self._swap, os.F_OK)
-            and (dispatched is None or not dispatched.is_recovering)
+            and (progress is None or not progress.is_recovering)
         )
 
-    def is_generation(self, dispatched: ProgressView | None) -> bool:
-        """Return whether the root still is of one generation, and no file is being replaced."""
-        if self.is_unchanged(dispatched):
+    def is_same_generation(self, progress: ProgressView | None) -> bool:
+        """Return whether the root is still of that generation and no file is being replaced."""
+        if self.is_unchanged(progress):
             return True
-        now = read_progress_view(self._output)
-        if now is None or dispatched is None or os.access(self._swap, os.F_OK):
+        current = read_progress_view(self._output)
+        if current is None or progress is None or os.access(self._swap, os.F_OK):
             return False
-        return not now.is_recovering and now.generation == dispatched.generation
+        return not current.is_recovering and current.generation == progress.generation
 
     def await_generation(self, deadline: float) -> None:
-        """Wait while a swap or a recovery replaces files, until a monotonic time.
+        """Wait while a swap or a recovery replaces files, until ``deadline`` (monotonic time).
 
-        Raises StoreIOError (EBUSY) if the owner of the root is dead, or not done by then.
+        Raises StoreIOError (EBUSY) if the owner of the root is dead or misses the deadline.
         """
-        while (work := self._find_work()) is not None:
-            with work.file:
+        while (replacement := self._find_replacement()) is not None:
+            with replacement.file:
                 owner = find_owner(self._lock)
-                # Only while the file is there does the answer hold: with the next owner there is
-                # another file. Its inode is not used again before it is closed here.
-                if work.is_current():
+                # The owner found is valid only while the file exists: the next owner creates
+                # another one. The inode cannot be reused before the file is closed here.
+                if replacement.is_current():
                     if owner is None:
-                        raise self._busy(_interrupted(work, self._lock))
+                        raise self._busy(_interrupted(replacement, self._lock))
                     if time.monotonic() >= deadline:
-                        raise self._busy(_in_progress(work, owner))
-            time.sleep(_SWAP_LOOK_SECONDS)
+                        raise self._busy(_in_progress(replacement, owner))
+            time.sleep(_SWAP_POLL_SECONDS)
 
     def deadline(self) -> float:
-        """Return until when a read that begins to wait now does so."""
+        """Return the monotonic time until which a read that starts to wait now may wait."""
         return time.monotonic() + _SWAP_SECONDS
 
-    def replaced_again(self) -> StoreIOError:
-        """Return the error for a read that no generation outlived."""
-        return self._busy(f"its files were replaced again and again for {_SWAP_SECONDS} s")
+    def replaced_repeatedly(self) -> StoreIOError:
+        """Return the error for a read whose generation was replaced at every attempt."""
+        return self._busy(f"its files were replaced repeatedly for {_SWAP_SECONDS} s")
 
     def is_at_rest(self) -> bool:
         """Return whether no owner has written to the root since the last ``read``."""
         return not self._abort.exists() and read_state_file(self._path) == self._data
 
-    def _find_work(self) -> _Work | None:
-        """Return what replaces files now; the file that says so is open."""
-        for path, what in ((Path(self._swap), _SWAPPING), (self._path, _RECOVERING)):
+    def _find_replacement(self) -> _Replacement | None:
+        """Return the swap or recovery in progress, with its state file open."""
+        for path, name in ((Path(self._swap), _SWAPPING), (self._path, _RECOVERING)):
             try:
-                work = _Work(FileIO(path, opener=_open_regular), path, what)
+                file = FileIO(path, opener=_open_regular)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as e:
                 raise StoreIOError("read", path, e) from e
-            if what is _SWAPPING or decode_progress_view(work.file.readall(), path).is_recovering:
-                return work
-            work.file.close()
+            if name is _SWAPPING or decode_progress_view(file.readall(), path).is_recovering:
+                return _Replacement(file, path, name)
+            file.close()
         return None
 
     def _busy(self, reason: str) -> StoreIOError:
@@ -202,15 +204,15 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A swap or a recovery: the open file that says that it is in progress, and its name."""
+class _Replacement:
+    """A swap or recovery in progress: its state file, open, and its name for messages."""
 
     file: FileIO
     path: Path
-    what: str
+    name: str
 
     def is_current(self) -> bool:
-        """Return whether the path still leads to the file."""
+        """Return whether the path still refers to the open file."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self.file.fileno()))
         except FileNotFoundError:
@@ -222,23 +224,23 @@ class _Work:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", written)
 
 
-def _interrupted(work: _Work, lock: Path) -> str:
+def _interrupted(work: _Replacement, lock: Path) -> str:
     return (
-        f"{work.what} ({work.path}) that began at {work.since()} was interrupted: no process holds "
+        f"{work.name} ({work.path}) that began at {work.since()} was interrupted: no process holds "
         f"{lock}; run reput recover, or start reput dispatch or reput rebuild again"
     )
 
 
-def _in_progress(work: _Work, owner: int) -> str:
-    name = "another process" if owner == UNKNOWN_OWNER else f"process {owner}"
+def _in_progress(work: _Replacement, owner: int) -> str:
+    process = "another process" if owner == UNKNOWN_OWNER else f"process {owner}"
     return (
-        f"{work.what} ({work.path}) has been in progress in {name} since {work.since()}; the read "
-        f"waited {_SWAP_SECONDS} s; read again when it is done"
+        f"{work.name} ({work.path}) has been in progress in {process} since {work.since()}; the "
+        f"read waited {_SWAP_SECONDS} s; retry when it is done"
     )
 
 
 def read_progress_view(output: Path) -> ProgressView | None:
-    """Read a root's progress, None on a root that no dispatch of ours made.
+    """Read a root's progress, None for a root without one (a broker's).
 
     Raises DamageError, UnsupportedFormatError for another release's format, StoreIOError.
     """
@@ -248,45 +250,45 @@ def read_progress_view(output: Path) -> ProgressView | None:
 
 
 def decode_progress_view(data: bytes, path: Path) -> ProgressView:
-    """Decode; raises DamageError (naming ``path``), UnsupportedFormatError."""
-    dispatched = decode_record(data, path, ProgressView, part=True)
+    """Decode progress. Raises DamageError (naming ``path``), UnsupportedFormatError."""
+    progress = decode_record(data, path, ProgressView, part=True)
     with fields_of(path):
-        check_index_fields(dispatched)
-        if dispatched.generation < 0:
-            raise MismatchError("it is less than the number of the last milestone", "batch")
-    return dispatched
+        check_index_fields(progress)
+        if progress.generation < 0:
+            raise MismatchError("it is less than the number of the last rollback point", "batch")
+    return progress
 
 
 class IndexFields(Protocol):
-    """Which index files count, as ``ProgressView`` and ``checkpoints.progress`` have it."""
+    """The valid index files, as ``ProgressView`` and ``checkpoints.progress`` record them."""
 
     @property
-    def index_first(self) -> str: ...  # noqa: D102 - the class says it
+    def index_first(self) -> str: ...  # noqa: D102 - see the module
     @property
-    def index_file(self) -> str: ...  # noqa: D102 - the class says it
+    def index_file(self) -> str: ...  # noqa: D102 - see the module
     @property
-    def index_files(self) -> int: ...  # noqa: D102 - the class says it
+    def index_files(self) -> int: ...  # noqa: D102 - see the module
     @property
-    def index_count(self) -> int: ...  # noqa: D102 - the class says it
+    def index_count(self) -> int: ...  # noqa: D102 - see the module
     @property
-    def shape(self) -> Shape: ...  # noqa: D102 - the class says it
+    def shape(self) -> Shape: ...  # noqa: D102 - see the module
 
 
 def check_index_fields(fields: IndexFields) -> None:
-    """Raise MismatchError if no set of index files can be what the fields say."""
+    """Raise MismatchError if the fields contradict one another."""
     first, last, files = fields.index_first, fields.index_file, fields.index_files
     if bool(first) != bool(last) or bool(last) != bool(files):
         raise MismatchError(f"{files} files from {first!r} to {last!r}", "index_files")
     if first > last or (first < last) != (files > 1):
         raise MismatchError(f"{files} files from {first!r} to {last!r}", "index_files")
-    most = fields.shape["max_index_num"] if files else 0
-    if fields.index_count > most:
-        raise MismatchError(f"{fields.index_count} entries, at most {most} fit", "index_count")
+    count_max = fields.shape["max_index_num"] if files else 0
+    if fields.index_count > count_max:
+        raise MismatchError(f"{fields.index_count} entries, at most {count_max} fit", "index_count")
 
 
 @contextmanager
 def fields_of(path: Path) -> Iterator[None]:
-    """Raise a MismatchError about the fields of a state file as DamageError that names it."""
+    """Turn a MismatchError about the fields of a state file into a DamageError that names it."""
     try:
         yield
     except MismatchError as e:
@@ -294,6 +296,6 @@ def fields_of(path: Path) -> Iterator[None]:
 
 
 def decode_fingerprint(values: object) -> Fingerprint | None:
-    """Return the fingerprint that a value of JSON holds, None for null. Raises ValueError."""
-    found: Fingerprint | None = decode_value(Fingerprint | None, values)
-    return found
+    """Decode a fingerprint from its JSON value, None from null. Raises ValueError."""
+    fingerprint: Fingerprint | None = decode_value(Fingerprint | None, values)
+    return fingerprint

@@ -1,9 +1,9 @@
-"""How a dispatch stands: what waits in the log behind it, and when it last got on.
+"""The status of a dispatch: the oldest message in its backlog, and when it last made progress.
 
-Cheap enough to be asked every few seconds: it looks at the progress record and at one place of the
-log, the one where the dispatch goes on. A message there, long stored while the progress record is
-as old, means that the dispatch is stuck, whether its process is alive or not. One that catches up
-with an old log writes progress after every batch, and one with nothing to do has nothing waiting.
+Cheap enough to poll every few seconds: it reads the progress record, and the log at the offset
+where the dispatch resumes. If a message at that offset and the progress record are both old, the
+dispatch is stuck, whether its process is alive or not. A dispatch that is catching up with an old
+log writes progress after every batch, and an idle one has no backlog.
 """
 
 from __future__ import annotations
@@ -20,44 +20,45 @@ from store.root.progress import PROGRESS, ProgressReader
 
 @dataclass(frozen=True, slots=True)
 class DispatchStatus:
-    """Where a dispatch is. Times are epoch milliseconds."""
+    """The position of a dispatch and the age of its backlog. Times are epoch milliseconds."""
 
     reput_from_offset: int
     progress_timestamp: int  # when progress was last written
-    waiting_timestamp: int | None  # of the first message not dispatched, if one waits
+    waiting_timestamp: int | None  # store time of the first message in the backlog, if any
 
     def stuck_ms(self, now_ms: int) -> int:
-        """Return for how long a message has waited and nothing was dispatched."""
+        """Return for how long a message has been waiting without any progress."""
         if self.waiting_timestamp is None:
             return 0
         return max(now_ms - max(self.waiting_timestamp, self.progress_timestamp), 0)
 
 
 def read_dispatch_status(store_root: Path, output: Path, config: StoreConfig) -> DispatchStatus:
-    """Read where the dispatch of a store into ``output`` is.
+    """Read the status of the dispatch of a store into ``output``.
 
-    Raises ConfigError where nothing was dispatched into it, DamageError, StoreIOError.
+    Raises ConfigError if nothing has been dispatched into it, DamageError, StoreIOError.
     """
     path = output / PROGRESS
     try:
-        written = path.stat().st_mtime_ns // 1_000_000  # before what it says, so never too new
+        # Before the content is read, so that the time is never newer than the content.
+        written = path.stat().st_mtime_ns // 1_000_000
     except FileNotFoundError:
         written = 0
     except OSError as e:
         raise StoreIOError("read", path, e) from e
-    dispatched = ProgressReader(output).read()
-    if dispatched is None:
+    progress = ProgressReader(output).read()
+    if progress is None:
         raise ConfigError(f"{output} holds no dispatch: {path} does not exist")
     log = CommitLog(config.commit_log_paths(store_root), config)
-    waiting = _message_at(log, dispatched.reput_from_offset)
-    since = None if waiting is None else waiting.store_timestamp
-    return DispatchStatus(dispatched.reput_from_offset, written, since)
+    waiting = _message_at(log, progress.reput_from_offset)
+    waiting_timestamp = None if waiting is None else waiting.store_timestamp
+    return DispatchStatus(progress.reput_from_offset, written, waiting_timestamp)
 
 
 def _message_at(log: CommitLog, offset: int) -> Message | None:
-    """Return the message that begins at an offset, or behind the blank that does.
+    """Return the message that begins at an offset, or after the blank record that begins there.
 
-    At the live end of the log there are zeros or half a record: neither is a message.
+    The live end of the log holds zeros or a partial record; neither is a message.
     """
     for begin in (offset, log.roll_next_file(offset)):
         try:

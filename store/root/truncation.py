@@ -1,9 +1,9 @@
-"""Truncation: a root's files cut back to marks, byte for byte as they were (promise I4).
+"""Truncation: a root's files are truncated to recorded ends, byte for byte as before (promise I4).
 
-What lies behind a queue's end is made zero, files begun since are removed. Of the newest index
-file the entries behind the mark are made zero, the slot table is built again from those before it,
-and the header is written as the mark has it. Whatever a power loss left behind the marks, whole or
-torn, is gone then; cutting again changes nothing.
+Units after a queue's end are zeroed, and files created since are deleted. In the newest index
+file, entries after the end are zeroed, the slot table is rebuilt from the entries before it, and
+the header is written from the recorded end. This removes everything, whole or torn, that a power
+loss left after the ends. Truncation is idempotent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEW_OUTPUT_HINT = "give a new OUTPUT"
 
 @dataclass(slots=True)
 class TruncationCounts:
-    """What was cut: units and entries that held anything, files removed, queues looked at."""
+    """Counts of queues visited, non-zero units and entries zeroed, and files deleted."""
 
     queues: int = 0
     units: int = 0
@@ -45,7 +45,7 @@ class TruncationCounts:
 
 
 class Truncation:
-    """Cuts the files of one root. Durable after ``disk.sync``."""
+    """Truncates the files of one root. The result is durable after ``disk.sync``."""
 
     def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
         self.counts = TruncationCounts()
@@ -54,41 +54,40 @@ class Truncation:
         self._disk = disk
 
     def truncate_queue(self, end: QueueEnd) -> None:
-        """Cut one queue and its ext files. Raises DamageError for a file that must be there."""
+        """Truncate one queue and its ext files. Raises DamageError if a needed file is missing."""
         queue = queue_directory(Path(), end.topic, end.queue_id)
-        counts, size = self.counts, self._config.mapped_file_size_consume_queue
+        counts, file_size = self.counts, self._config.mapped_file_size_consume_queue
         counts.queues += 1
-        counts.units += self._truncate(
-            self._root / layout.CONSUME_QUEUE_DIR / queue, (end.end, end.allocated), size
-        )
+        directory = self._root / layout.CONSUME_QUEUE_DIR / queue
+        counts.units += self._truncate(directory, (end.end, end.allocated), file_size)
         if self._config.enable_consume_queue_ext:
-            ext, directory = (
-                ExtFiles(self._config),
-                self._root / layout.CONSUME_QUEUE_EXT_DIR / queue,
-            )
+            ext = ExtFiles(self._config)
+            directory = self._root / layout.CONSUME_QUEUE_EXT_DIR / queue
             span = ext.span(end.ext_count)
             counts.ext_units += self._truncate(directory, span, ext.file_size)
 
     def _truncate(self, directory: Path, span: tuple[int, int], file_size: int) -> int:
-        """Cut the files of one directory to ``span`` = (end, allocated); return the units cut."""
+        """Truncate a directory's files to ``span`` = (end, allocated); return the units removed."""
         end, allocated = span
         if end > allocated or (allocated > 0 and allocated % file_size):
-            reason = f"no queue of files of {file_size} bytes ends at {end} of {allocated} bytes"
+            reason = (
+                f"an end at {end} of {allocated} allocated bytes does not fit files of "
+                f"{file_size} bytes"
+            )
             raise DamageError(directory, max(end, 0), reason, _NEW_OUTPUT_HINT)
-        cut = 0
+        removed = 0
+        # An interrupted process may have deleted files in these directories without a sync.
         for changed in (directory, directory.parent, directory.parent.parent):
-            self._disk.include_in_sync(
-                changed
-            )  # a process killed before may have removed files there
+            self._disk.include_in_sync(changed)
         for path in _mapped_files(directory):
             base = int(path.name)
             if base >= allocated:
-                cut += count_data(path, 0, layout.CQ_UNIT_SIZE)
+                removed += count_data(path, 0, layout.CQ_UNIT_SIZE)
                 self._remove(path)
             elif base + file_size > end:
                 begin = max(end - base, 0)
                 _check_size(path, file_size, _REBUILD_HINT)
-                cut += count_data(path, begin, layout.CQ_UNIT_SIZE)
+                removed += count_data(path, begin, layout.CQ_UNIT_SIZE)
                 self._disk.zero(path, begin)
         if allocated <= 0:
             self._disk.remove_directory(directory)
@@ -98,12 +97,12 @@ class Truncation:
             if end > allocated - file_size:
                 raise DamageError(path, 0, "the file is missing", _REBUILD_HINT)
             self._disk.create(path, file_size)
-        return cut
+        return removed
 
     def mark_full_ext_files(self, end: QueueEnd) -> None:
-        """Write again what a queue's ext files before the last end with: a mark and zeros.
+        """Rewrite the end mark and zeros that close each of a queue's ext files but the last.
 
-        No batch writes there once the next file has begun, but who knows what wrote the root.
+        No batch writes there once the next file exists, but another program may have written it.
         """
         if not self._config.enable_consume_queue_ext:
             return
@@ -116,7 +115,7 @@ class Truncation:
                 self._disk.write(path, ext.per_file * layout.EXT_UNIT_SIZE, ext.end_mark())
 
     def truncate_index(self, end: IndexEnd) -> None:
-        """Cut the index. Raises DamageError if its newest file is not there."""
+        """Truncate the index. Raises DamageError if its newest file is missing."""
         self._disk.include_in_sync(self._root / layout.INDEX_DIR)
         for path in list_index_files(self._root / layout.INDEX_DIR):
             if path.name > end.file:
@@ -130,17 +129,17 @@ class Truncation:
         header = np.array(end.header, np.int64)
         count = int(header[INDEX_COUNT])
         if count > index_num:
-            reason = f"the batch record counts {count} entries of {index_num}"
+            reason = f"the batch record counts {count} entries, at most {index_num} fit"
             raise DamageError(path, 0, reason, _NEW_OUTPUT_HINT)
         self.counts.index_entries += self._count_entries(path, count)
-        self._write_slots(path, count)  # first, so that no slot names an entry that is gone
+        self._write_slots(path, count)  # first, so that no slot refers to a zeroed entry
         self._disk.write(path, 0, encode_header(header, self._config))
         self._disk.zero(path, layout.index_entry_at(count, slot_num))
 
     def _write_slots(self, path: Path, count: int) -> None:
-        """Build the slot table from the entries below ``count``; write the pages that differ.
+        """Rebuild the slot table from the entries below ``count``; write the pages that differ.
 
-        Entry 0, which lies between both, is never used.
+        Entry 0, between the table and the entries, is never used and is zeroed.
         """
         view, slot_num = map_file(path), self._config.max_hash_slot_num
         unused = layout.index_entry_at(0, slot_num)
@@ -149,11 +148,11 @@ class Truncation:
         begin, end = (layout.index_entry_at(n, slot_num) for n in (1, max(count, 1)))
         slots = np.zeros(slot_num, np.int32)
         fill_slots(view[begin:end], slots)
-        there = read_slots(path, self._config, slots.dtype)
+        stored = read_slots(path, self._config, slots.dtype)
         for first in range(0, slot_num, SLOTS_PER_PAGE):
-            right = slots[first : first + SLOTS_PER_PAGE]
-            if not np.array_equal(right, there[first : first + SLOTS_PER_PAGE]):
-                data = right.astype(layout.INDEX_SLOT)
+            page = slots[first : first + SLOTS_PER_PAGE]
+            if not np.array_equal(page, stored[first : first + SLOTS_PER_PAGE]):
+                data = page.astype(layout.INDEX_SLOT)
                 self._disk.write(path, layout.index_slot_at(first), data.tobytes())
 
     def _count_entries(self, path: Path, first: int) -> int:
@@ -166,7 +165,7 @@ class Truncation:
 
 
 def count_data(path: Path, begin: int, unit_size: int) -> int:
-    """Count the units of a file from byte ``begin`` on that are not all zero; skips holes."""
+    """Count the units of a file from byte ``begin`` on that are not all zeros; skip holes."""
     view, count = map_file(path), 0
     last = -1
     for start, stop in data_pieces(path, begin, len(view)):

@@ -15,7 +15,7 @@ from store.config import StoreConfig, check_shape
 from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import ConfigError, DamageError
 from store.layout import ABORT_FILE
-from store.root.config import other_store
+from store.root.config import other_store_error
 from store.unsupported import refuse_unsupported_store, require_log_files
 from streaming.queries.feed import Feed, threads_feed
 from streaming.sinks.compare import CompareSink, Report
@@ -141,7 +141,7 @@ def _check_log(progress: Progress, log: CommitLog, store_root: Path, output: Pat
     try:
         check_unchanged(log, progress.last_record)
     except DamageError as e:
-        other = other_store(output, progress.store, store_root, e.reason)
+        other = other_store_error(output, progress.store, store_root, e.reason)
         if other is not None:
             raise other from e
         raise

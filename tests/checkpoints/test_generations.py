@@ -306,5 +306,5 @@ def test_a_read_of_a_root_that_is_never_at_rest_gives_up(
 
     with MessageStore.open(*roots) as s:
         monkeypatch.setattr(message_store, "get_message", changing)
-        with pytest.raises(StoreIOError, match="its files were replaced again and again"):
+        with pytest.raises(StoreIOError, match="its files were replaced repeatedly"):
             s.get_message("T", 0, 0)

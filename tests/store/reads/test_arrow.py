@@ -1,4 +1,4 @@
-"""Messages as Arrow columns, against the model's parser record by record."""
+"""Messages as Arrow columns, compared record by record with the model's parser."""
 
 import datetime
 import ipaddress
@@ -25,7 +25,7 @@ from store.config import BrokerVersion, StoreConfig
 from store.errors import ConfigError, DamageError, StoreError
 from store.io.mapped_file import map_file
 from store.kernels import message as mk
-from store.reads import arrow as message_columns
+from store.reads import arrow_buffers
 from store.reads.arrow import message_batches
 from store.reads.arrow_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from tests.conftest import Golden
@@ -92,7 +92,7 @@ def host_text(host: tuple[bytes, int]) -> str:
 
 
 def time_of(ms: int) -> datetime.datetime | None:
-    """Return a time, None where its microseconds do not fit 64 bits."""
+    """Return a time, None if its microseconds do not fit 64 bits."""
     return EPOCH + datetime.timedelta(milliseconds=ms) if abs(ms) < 2**63 // 1000 else None
 
 
@@ -142,7 +142,7 @@ def records_of(stretch: Stretch, config: StoreConfig) -> list[Record]:
 
 
 def compress(message: Message, random: Random) -> Message:
-    """Compress the body of a message whose flag says that it is."""
+    """Compress the body of a message whose flag marks it as compressed."""
     if not message.sys_flag & COMPRESSED:
         return message
     kind = random.choice(list(COMPRESS))
@@ -176,7 +176,7 @@ def test_golden_logs_read_as_the_model_reads_them(golden: Golden) -> None:
         assert rows_of(message_batch(*stretch, wanted, config=config)) == [
             expected_row(record, wanted) for record in records
         ]
-        # Some bodies of g7 are not compressed, though their flag says so: see below.
+        # Some bodies of g7 are not compressed although their flag is set: see below.
         rows = np.array([r for r, record in enumerate(records) if decompresses(record)], np.int64)
         batch = message_batch(*stretch, ["body"], config=config)
         assert batch["body"].to_pylist() == [
@@ -243,7 +243,7 @@ def test_repeated_names_keep_the_last_value_even_when_only_decoding_makes_them_e
 def test_as_many_properties_as_a_record_can_hold() -> None:
     many = b"\x01v\x02" + b"".join(b"%x\x01v\x02" % n for n in range(5300))
     assert 32000 < len(many) < 32768
-    shortest = b"\x01v\x02" * 10_922  # one name, empty, again and again
+    shortest = b"\x01v\x02" * 10_922  # one empty name, repeated
     stretch = stretch_of(Message(properties=many), Message(properties=shortest), version="4.9.0")
     batch = message_batch(*stretch, ["properties"], config=config_of("4.9.0"))
     first, second = (row["properties"] for row in rows_of(batch))
@@ -329,13 +329,13 @@ def test_body_that_does_not_decompress_comes_as_it_is_stored() -> None:
 def test_record_that_changed_since_the_scan_is_damage() -> None:
     requests, view, base = stretch_of(Message(), Message())
     other = view.copy()
-    other[int(requests.commit_log_offset[1]) + 84] ^= 0x01  # of the body length
+    other[int(requests.commit_log_offset[1]) + 84] ^= 0x01  # in the body length
     with pytest.raises(DamageError, match="changed while it was read"):
         message_batch(requests, other, base, ["keys"], config=config_of("5.3.3"))
 
 
 def test_more_bytes_than_a_batch_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_columns, "_DATA_SIZE_MAX", 9)
+    monkeypatch.setattr(arrow_buffers, "_DATA_SIZE_MAX", 9)
     stretch = stretch_of(Message(body=b"12345"), Message(body=b"12345"))
     with pytest.raises(StoreError, match="10 bytes, more than the 9 of a batch"):
         message_batch(*stretch, ["body"], config=config_of("5.3.3"))

@@ -1,4 +1,4 @@
-"""Bodies in bulk: batches of bounded size, and what becomes of bodies beyond the limit."""
+"""Bodies in bulk: batches are bounded in size, and bodies beyond the limit raise or become null."""
 
 import logging
 import subprocess
@@ -52,7 +52,7 @@ def test_batches_keep_decompressed_bodies_within_the_limit(rows: list[int] | Non
         b for n, b in enumerate(bodies) if rows is None or n in rows
     ]
     batches = read(packed, BodyLimits(batch_bytes=600), rows=chosen)
-    expected = [4, 1, 1, 2] if rows is None else [3, 1, 1, 1]  # stored bodies count for nothing
+    expected = [4, 1, 1, 2] if rows is None else [3, 1, 1, 1]  # uncompressed bodies do not count
     assert [len(batch) for batch in batches] == expected
     assert pa.Table.from_batches(batches) == pa.Table.from_batches([whole])
 
@@ -74,7 +74,7 @@ def test_a_body_beyond_the_limit_is_an_error_or_null(caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("kind", ["nothing", *BOMBS, "many"])
 def test_memory_for_bombs_is_bounded(kind: str) -> None:
-    """Neither one body of gigabytes nor many of 60 MB in one stretch of the log are ever kept."""
+    """Neither one body of gigabytes nor many of 60 MB in one range of the log are held at once."""
     program = f"""
 import resource, zlib
 from store.reads.arrow import BodyLimits

@@ -1,4 +1,4 @@
-"""Reads of messages whose bodies are decompression bombs: bounded memory, and it is said."""
+"""Reads of messages with decompression bombs: memory is bounded, and the limit is reported."""
 
 import json
 import subprocess
@@ -56,13 +56,13 @@ def bombs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write forty bodies that are a megabyte each."""
+    """Write forty bodies of a megabyte each."""
     body = zlib.compress(b"x" * MEGABYTE)
     return make(tmp_path_factory.mktemp("packed"), [(body, SYS_COMPRESSED)] * 40)
 
 
 def reput(*arguments: object) -> tuple[int, str, float]:
-    """Run a command in a process of its own: exit code, standard output, peak memory in MB."""
+    """Run a command in its own process; return exit code, standard output, peak memory in MB."""
     program = """
 import resource, sys
 from streaming.cli import run
@@ -153,7 +153,7 @@ def test_a_call_keeps_bodies_up_to_four_times_the_limit(packed: Path) -> None:
         s.max_body_bytes = 2 * MEGABYTE
         for messages in (s.get_message("T", 0, 0).messages, s.query_message("T", "k").messages):
             assert [len(m.body) for m in messages[:8]] == [MEGABYTE] * 8
-            assert len(messages[0].body) == MEGABYTE  # once counted
+            assert len(messages[0].body) == MEGABYTE  # counted once
             with pytest.raises(BodyTooLargeError, match=f"of one call .* {8 * MEGABYTE} bytes"):
                 _ = messages[8].body
             assert len(messages[8].read_body()) == MEGABYTE

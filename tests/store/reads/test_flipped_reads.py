@@ -1,19 +1,20 @@
-"""Each byte of a root's queue and index files flipped: reads are right, raise, or miss something.
+"""Flip each byte of a root's queue and index files: reads are correct, raise, or miss messages.
 
-They may miss what cannot be seen to be there; then ``verify`` finds the flip. What a flip can hide,
-because nothing in the files says otherwise:
+A read may miss a message only if the files cannot show that it exists; ``verify`` then finds the
+flip. Undetectable by a read are flips of:
 
-* a slot, and an entry's link to the one before it: the chain of another key of the slot, or none;
-* an entry's hash, where it is in the chain of its slot all the same;
-* a unit's tags code, in the unit or behind its ext address: a read with a tag filter passes it by;
-* the size of an ext unit, which tells that there is none (the tag is compared all the same);
-* on a broker's root, which has no progress: an entry's offset (it may be one that a truncation of
-  the log left over), the header (whose times are given back as they are), and the end of a queue
-  (its last units may be stale);
-* on a root of ours with ``abort``, where a dispatch is at work or has crashed: the end of a queue,
-  by its last unit only (one that names no record may be one that is being written).
+* a slot, or an entry's link to the previous one: they yield another key's chain in the slot, or
+  none;
+* an entry's hash that keeps the entry in the chain of its slot;
+* a unit's tags code, in the unit or in its ext unit: a read with a tag filter skips the message;
+* the size of an ext unit, which then appears not to exist (the tag is still compared);
+* on a broker's root, which has no progress: an entry's offset (it may be the remains of a
+  truncation of the log), the header (its times are returned as stored), and the end of a queue (its
+  last units may be stale);
+* on a dispatched root with ``abort``, where a dispatch is running or has crashed: the end of a
+  queue, in its last unit only (a unit that refers to no record may be in flight).
 
-An entry's time is not relied upon, so its flips change nothing.
+Reads do not rely on an entry's time, so its flips change nothing.
 """
 
 import shutil
@@ -48,7 +49,7 @@ maxHashSlotNum=5
 maxIndexNum=13
 """
 START = 1_700_000_000_000
-SIZE = 256  # of each record: an offset with one other bit is often that of another record
+SIZE = 256  # of each record: an offset with one bit flipped is often the offset of another record
 TOPICS = ["TopicA", "TopicB"]
 HIDDEN = {"slot", "prev_index", "key_hash", "tags_code", "ext size", "ext tags_code"}
 UNIT_FIELDS = {"commit_log_offset", "size"}
@@ -58,7 +59,7 @@ Answers = dict[tuple[Path, str], Any]
 
 
 class Root(NamedTuple):
-    """A store, a root dispatched from it, and what reads answer."""
+    """A store, a root dispatched from it, and the answers of reads."""
 
     store: Path
     output: Path
@@ -67,7 +68,7 @@ class Root(NamedTuple):
 
 
 def messages() -> list[Message]:
-    """Make records of one size: two topics, two queues, one of which begins at offset 2."""
+    """Build records of one size: two topics, two queues, one of which begins at offset 2."""
     next_offsets = {("TopicA", 0): 0, ("TopicA", 1): 2, ("TopicB", 0): 0}
     sent = []
     for n in range(24):
@@ -108,7 +109,7 @@ def make(directory: Path, config: StoreConfig, *, is_brokers: bool, expired: int
 
 
 def questions(s: MessageStore, path: Path) -> dict[str, Callable[[], Any]]:
-    """Return all that is asked where a file is concerned.
+    """Return the answers of all reads that involve a file.
 
     An answer is a tuple of physical offsets, or one number.
     """
@@ -142,7 +143,7 @@ def queries(s: MessageStore) -> dict[str, Callable[[], Any]]:
 
 
 def read_all(s: MessageStore, queue: tuple[str, int], at: int, tags: str) -> tuple[int, ...]:
-    """Read from an offset on, as far as there is something."""
+    """Read from an offset to the end of the queue."""
     found: list[int] = []
     while True:
         result = s.get_message(*queue, at, 2, tags)
@@ -154,7 +155,7 @@ def read_all(s: MessageStore, queue: tuple[str, int], at: int, tags: str) -> tup
 
 
 def ask_again(root: Root, path: Path) -> tuple[set[str], set[str]]:
-    """Return which answers now miss messages, and which are otherwise wrong."""
+    """Return the answers that now miss messages, and those that are wrong otherwise."""
     missing: set[str] = set()
     wrong: set[str] = set()
     with MessageStore.open(root.store, root.output) as s:
@@ -176,7 +177,7 @@ def built_files(output: Path) -> list[Path]:
 
 
 def field_at(root: Root, path: Path, at: int) -> str:
-    """Name the field that a byte belongs to."""
+    """Return the name of the field that a byte belongs to."""
     kind = path.relative_to(root.output).parts[0]
     if kind == "consumequeue":
         return "commit_log_offset" if at % 20 < 8 else "size" if at % 20 < 12 else "tags_code"
@@ -194,7 +195,7 @@ def field_at(root: Root, path: Path, at: int) -> str:
 
 
 def is_in_last_unit(path: Path, at: int) -> bool:
-    """Tell whether a byte is in the last unit of a queue, whose files hold zeros behind it."""
+    """Return whether a byte is in the last unit of a queue, after which its files hold zeros."""
     files = sorted(path.parent.iterdir())
     data = b"".join(file.read_bytes() for file in files)
     units = [data[i : i + 20] for i in range(0, len(data), 20)]
@@ -230,7 +231,7 @@ def test_a_flipped_byte_is_never_a_wrong_answer(
             name = field_at(root, path, at)
             place = f"{path.relative_to(root.output)} {at} ^ {mask}: {name}"
             if (is_brokers or has_abort) and name in UNIT_FIELDS:
-                # The last unit may be stale, or in the writing: then the queue ends before it.
+                # The last unit may be stale or in flight: then the queue ends before it.
                 assert not missing | wrong or "max" in wrong, (place, missing, wrong)
                 assert is_brokers or not wrong or is_in_last_unit(path, at), (place, wrong)
             else:

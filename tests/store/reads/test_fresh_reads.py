@@ -1,4 +1,4 @@
-"""A store that stays open sees what changes, though it lists directories only when it must."""
+"""An open store sees all changes, although it lists directories only when necessary."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ HOUR_NS = 3600 * 10**9
 
 
 def settle(directory: Path) -> None:
-    """Let the last change of a directory be an hour old."""
+    """Set the modification time of a directory to an hour ago."""
     then = time.time_ns() - HOUR_NS + 12_345
     os.utime(directory, ns=(then, then))
 
@@ -111,7 +111,7 @@ def test_an_index_file_that_is_being_created_holds_nothing_yet(
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Rename another file over this one."""
+    """Replace this file with another by renaming."""
     other = path.with_name(f".{path.name}")
     other.write_bytes(content)
     other.replace(path)
@@ -127,7 +127,7 @@ def test_an_open_store_sees_files_that_come_and_go(tmp_path: Path, is_settled: b
         settle(queue)
     with MessageStore.open(root, output) as s:
         assert s.max_offset_in_queue("T", 0) == 120
-        make_store(root, numbered(200))  # the log grows, in its files and by new ones
+        make_store(root, numbered(200))  # the log grows, in its current file and by new files
         dispatch_all(root, output, CONFIG)
         assert offsets(s.get_message("T", 0, 119, 32).messages) == [119]  # its file ends there
         assert offsets(s.get_message("T", 0, 195).messages) == [195, 196, 197, 198, 199]

@@ -1,4 +1,4 @@
-"""Long polling: a held read returns with its message, in whichever process it is dispatched."""
+"""Long polling: a held read returns with its message, whichever process dispatches it."""
 
 import multiprocessing
 import threading
@@ -35,7 +35,7 @@ def append(root: Path, *tags: str) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Make a root with two messages."""
+    """Return a root with two messages."""
     append(tmp_path, "A", "B")
     return tmp_path
 
@@ -55,7 +55,7 @@ def read(root: Path, offset: int, tags: str = "*", wait_seconds: float = 60) -> 
 
 
 def until_held(root: Path, count: int = 1) -> None:
-    """Wait until so many reads of this process are held on a root."""
+    """Wait until this process holds ``count`` reads on a root."""
     service, deadline = PullRequestHoldService.of(root / "out"), time.monotonic() + SOON
     while service.held_count() < count:
         assert time.monotonic() < deadline
@@ -63,7 +63,7 @@ def until_held(root: Path, count: int = 1) -> None:
 
 
 def during(root: Path, do: Callable[[], None], *reads: tuple[int, str]) -> list[GetMessageResult]:
-    """Begin reads (offset, tags), do something once all are held, and return their results."""
+    """Start reads (offset, tags), do something once all are held, and return their results."""
     with ThreadPoolExecutor(len(reads)) as pool:
         results = [pool.submit(read, root, *r) for r in reads]
         until_held(root, len(reads))

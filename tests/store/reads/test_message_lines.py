@@ -1,4 +1,4 @@
-"""Lines of an export are, byte for byte, the objects that reads print with --json."""
+"""The lines of an export equal, byte for byte, the objects that reads print with --json."""
 
 import json
 import zlib
@@ -26,7 +26,7 @@ TEXT = 'a "quoted" \\ line\n\t\x01\x7f \u2028 é 世界 😀'
 
 
 def lines_of(sent: Sequence[Message], version: str = "5.3.3") -> tuple[list[str], list[str]]:
-    """Return the lines made in bulk, and those of reads."""
+    """Return the lines formatted in bulk, and those of reads."""
     config = StoreConfig(BrokerVersion.parse(version), mapped_file_size_commit_log=FILE_SIZE)
     bulk, single = [], []
     for base, content in build_log(sent, FILE_SIZE).items():

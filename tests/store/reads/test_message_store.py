@@ -1,4 +1,4 @@
-"""MessageStore on stores made here: limits, filters, promises I6 and I8, damage, settings."""
+"""MessageStore on generated stores: limits, filters, promises I6 and I8, damage, settings."""
 
 import shutil
 import subprocess
@@ -44,7 +44,7 @@ START = 1_700_000_000_000
 def numbered(
     count: int, *, body: bytes = b"hello", tags: Sequence[str] = ("A", "B")
 ) -> list[Message]:
-    """Make messages of topic T, queue 0, one a second, each with keys `k<n>` and `all`."""
+    """Build messages of topic T, queue 0, one per second, each with keys `k<n>` and `all`."""
     return [
         Message(
             topic="T",
@@ -184,7 +184,7 @@ def test_expired_files_move_the_queues_begin(made: tuple[Path, Path]) -> None:
         assert offsets(s.query_message("T", "all", 999).messages) == list(range(first, 200))
 
 
-# --- what progress does not name does not count (promise I8) -----------------------------------
+# --- files beyond progress are not valid (promise I8) ------------------------------------------
 
 
 def test_units_and_entries_beyond_progress_do_not_count(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_units_and_entries_beyond_progress_do_not_count(tmp_path: Path) -> None:
     more = [replace(m, topic="New") for m in numbered(20)]
     make_store(root, [*messages, *more])
     dispatch_all(root, out, CONFIG)
-    (out / "reput/progress").write_bytes(progress)  # as while the batch is in flight
+    (out / "reput/progress").write_bytes(progress)  # as if the batch were in flight
     with MessageStore.open(root, out) as s:
         assert s.topics() == ["T"]
         assert s.queue_ids("New") == []
@@ -293,7 +293,7 @@ def test_a_log_that_was_replaced_is_found_out(made: tuple[Path, Path], tmp_path:
         MessageStore.open(other, output)
     copy = tmp_path / "copy"
     shutil.copytree(made[0], copy)
-    with MessageStore.open(copy, output) as s:  # the same log elsewhere is fine
+    with MessageStore.open(copy, output) as s:  # the same log at another path is fine
         assert s.max_offset_in_queue("T", 0) == 200
     shutil.rmtree(made[0])
     other.rename(made[0])

@@ -1,7 +1,7 @@
-"""What MessageStore answers on the stores of real brokers, against what those brokers answered.
+"""The answers of MessageStore on the stores of real brokers, compared with the brokers' answers.
 
-It differs where design promises more than a broker does: a colliding tag or key is never
-returned, a message never twice, and a time range of a query misses nothing.
+They differ where the design promises more than a broker does: a colliding tag or key is never
+returned, no message is returned twice, and a query by time range misses nothing.
 """
 
 import json
@@ -31,7 +31,7 @@ def answers(golden: Golden) -> Answers:
 
 @pytest.fixture
 def store(golden: Golden) -> Iterator[MessageStore]:
-    """Open the broker's log with the queues and the index the same broker made."""
+    """Open the broker's log with the queues and the index that the same broker wrote."""
     expected = golden.directory / "expected"
     with MessageStore.open(golden.store_root, expected, broker_version=golden.version) as s:
         yield s
@@ -43,7 +43,7 @@ def commit_log_files(golden: Golden) -> list[Path]:
 
 
 def all_messages(golden: Golden) -> list[Message]:
-    """Decode the whole log, record by record; a torn last one ends it."""
+    """Decode the whole log record by record; a torn last record ends it."""
     found = []
     splits = golden.config.splits_properties
     for path in sorted(commit_log_files(golden), key=lambda path: path.name):
@@ -57,10 +57,10 @@ def all_messages(golden: Golden) -> list[Message]:
 
 
 def comparable(answers: Answers) -> list[Answers]:
-    """Return the queues of whose bounds the broker has no strange idea.
+    """Return the queues whose bounds the broker reports correctly.
 
-    A broker that starts on a log from offset 0 counts pre-fill units as entries (4.x always
-    starts so), and one entry more where the last queue file is empty.
+    A broker that starts on a log from offset 0 counts pre-fill units as entries (4.x always does),
+    and one entry too many if the last queue file is empty.
     """
     return [
         q
@@ -119,7 +119,7 @@ def test_time_lookups_are_the_brokers_or_better(store: MessageStore, answers: An
         times = [store.message_store_timestamp(*queue, n) for n in range(first, end)]
         for timestamp, *found in q["offset_by_time"][::7]:
             if len(found) < 3:
-                continue  # earlier than 5.1.4, or one that threw
+                continue  # earlier than 5.1.4, or the call threw
             _, *expected = found
             actual = [store.offset_in_queue_by_time(*queue, timestamp, b) for b in Boundary]
             if expected != actual:  # a broker's answer may be no crossing point then
@@ -135,7 +135,7 @@ def test_get_message_answers_as_the_broker(store: MessageStore, answers: Answers
 
 
 def check_get(store: MessageStore, queue: tuple[str, int], request: Answers) -> None:
-    """Compare one answer; messages whose tag only collides with a wanted one are left out."""
+    """Compare one answer, without the messages whose tag merely collides with a wanted one."""
     tags = request["filter"] or "*"
     actual = store.get_message(*queue, request["offset"], request["max_nums"], tags)
     wanted = {tag.strip() for tag in tags.split("||")}
@@ -153,7 +153,7 @@ def test_a_message_is_found_where_the_broker_found_it(
     for look in answers["look"]:
         found = store.look_message_by_offset(look["phy_offset"])
         if not look.get("found") or look["commit_log_offset"] != look["phy_offset"]:
-            assert found is None, look  # also bytes of an old record in a blank area
+            assert found is None, look  # possibly bytes of an old record in a blank area
             continue
         assert found is not None, look
         assert look["properties"] == sorted([*p] for p in found.properties.items())
@@ -162,7 +162,7 @@ def test_a_message_is_found_where_the_broker_found_it(
 
 
 def test_a_query_has_every_match_and_nothing_else(golden: Golden, answers: Answers) -> None:
-    # A broker's recovery after a crash loses index entries; what it builds anew has them all.
+    # A broker's recovery after a crash loses index entries; a rebuilt index has them all.
     with MessageStore.open(
         golden.store_root, golden.expected, broker_version=golden.version
     ) as store:
@@ -174,7 +174,7 @@ def test_a_query_has_every_match_and_nothing_else(golden: Golden, answers: Answe
 
 
 def check_queries(golden: Golden, store: MessageStore, answers: Answers) -> None:
-    """Compare all queries with what the log itself says."""
+    """Compare all queries with a scan of the log itself."""
     messages = [m for m in all_messages(golden) if m.sys_flag & 0xC != 0xC]
     for q in answers["query"]:
         kind = q.get("index_type") or "K"

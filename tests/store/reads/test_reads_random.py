@@ -1,4 +1,4 @@
-"""Random stores, random questions: reads answer what a scan of all units and records answers."""
+"""Random stores and queries: reads return the same as a scan of all units and records."""
 
 import shutil
 from contextlib import suppress
@@ -30,7 +30,7 @@ CONFIG = StoreConfig(
     enable_multi_dispatch=True,
     enable_lmq=True,
 )
-CLOSING = Sent(topic="Closing", properties=[("TAGS", "last")])  # a log's end must not be zeros
+CLOSING = Sent(topic="Closing", properties=[("TAGS", "last")])  # the log must not end with zeros
 VERSIONS = ["4.9.4", "5.1.4", "5.3.3", "5.5.0"]
 CONF = """
 mappedFileSizeCommitLog=8192
@@ -52,7 +52,7 @@ Kind = tuple[str, bool, bool, int, bool]
 
 
 class Questions:
-    """Asks about one store, opened once, and compares with the scan."""
+    """Queries one store, opened once, and compares the answers with the scan."""
 
     def __init__(self, s: MessageStore, scan: LogScan, random: Random) -> None:
         self.s, self.scan, self.random = s, scan, random
@@ -60,7 +60,7 @@ class Questions:
         self.times = [r.store_timestamp for r in scan.records.values()] or [0]
 
     def ask_all(self) -> None:
-        """Ask some of each kind."""
+        """Run some queries of each kind."""
         for queue in self.queues:
             self.ask_bounds(queue)
             for _ in range(6):
@@ -133,7 +133,7 @@ def assert_same(message: Message, record: Record) -> None:
 
 
 def rise(messages: list[Sent | Batch]) -> list[Sent | Batch]:
-    """Let the clock never step back."""
+    """Give the messages store times that never step back."""
     latest, risen = 0, []
     for message in flatten(messages):
         latest = max(latest, message.store_timestamp)
@@ -142,7 +142,7 @@ def rise(messages: list[Sent | Batch]) -> list[Sent | Batch]:
 
 
 def check(directory: Path, messages: list[Sent | Batch], kind: Kind, random: Random) -> None:
-    """Build a store of a kind from messages, and ask."""
+    """Build a store of a kind from messages, and query it."""
     version, has_ext, is_brokers, expired, rises = kind
     config = replace(CONFIG, version=BrokerVersion.parse(version), enable_consume_queue_ext=has_ext)
     messages = [*messages, CLOSING]
@@ -150,7 +150,7 @@ def check(directory: Path, messages: list[Sent | Batch], kind: Kind, random: Ran
     root, output = directory / "store", directory / "out"
     write_log(files, root / "commitlog")
     (root / "broker.conf").write_text(CONF + f"enableConsumeQueueExt={str(has_ext).lower()}\n")
-    with suppress(DamageError):  # what an earlier version does not know ends the log
+    with suppress(DamageError):  # a record that an earlier version does not know ends the log
         dispatch_all(root, output, config)
     bases = sorted(files)
     gone = bases[: min(expired, len(bases) - 1)]
@@ -162,7 +162,7 @@ def check(directory: Path, messages: list[Sent | Batch], kind: Kind, random: Ran
     with MessageStore.open(root, output, broker_version=version) as s:
         questions = Questions(s, scan, random)
         questions.ask_all()
-        questions.ask_all()  # now from what is known
+        questions.ask_all()  # the second time from caches
 
 
 @settings(max_examples=30, deadline=None)

@@ -1,4 +1,4 @@
-"""Threads that share what the docs say may be shared, switched as often as the interpreter can."""
+"""Threads share the objects that the docs permit, with the shortest possible switch interval."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def switched_often() -> Iterator[None]:
 
 
 def run_threads(*work: Callable[[int], None]) -> list[BaseException]:
-    """Run each with its number, all at the same time; return what they raised."""
+    """Run each function with its number, all concurrently; return the errors that they raised."""
     raised: list[BaseException] = []
     begin = threading.Barrier(len(work))
 
@@ -38,7 +38,7 @@ def run_threads(*work: Callable[[int], None]) -> list[BaseException]:
         begin.wait()
         try:
             do(number)
-        except BaseException as e:  # noqa: BLE001 - told by the test
+        except BaseException as e:  # noqa: BLE001 - the test reports it
             raised.append(e)
 
     threads = [threading.Thread(target=run, args=each) for each in enumerate(work)]
@@ -139,7 +139,7 @@ def test_one_thread_of_a_process_at_a_time_owns_a_root(tmp_path: Path) -> None:
 
 
 def find_owner_elsewhere(path: Path) -> str:
-    """Return the owner that another process finds."""
+    """Return the owner that another process sees."""
     code = "import sys; from pathlib import Path; from store.io.lock_file import find_owner; "
     code += "print(find_owner(Path(sys.argv[1])), end='')"
     command = [sys.executable, "-c", code, str(path)]
@@ -150,7 +150,7 @@ def test_the_owner_of_a_root_is_found_from_anywhere_and_keeps_its_lock(tmp_path:
     path, disk = tmp_path / "lock", Disk()
     assert find_owner(path) is None
     handle = disk.lock(path, b"lock")
-    for _ in range(2):  # to look for the owner in its own process does not release the lock
+    for _ in range(2):  # finding the owner from its own process does not release the lock
         assert find_owner(path) == os.getpid()
         assert find_owner_elsewhere(path) == str(os.getpid())
     child = os.fork()

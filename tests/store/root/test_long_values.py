@@ -1,4 +1,4 @@
-"""Values that are no sane number: refused by their names in one line, and not echoed whole."""
+"""Values that are not sane numbers: a one-line error names the field and shortens the value."""
 
 import json
 import zlib
