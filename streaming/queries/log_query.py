@@ -23,6 +23,7 @@ from streaming.sources.log_stream import RANGE_BYTES_MAX, RANGE_BYTES_MIN
 from streaming.sources.options import spark_interval
 from streaming.sources.spool import SPOOL_DIR, Spool
 from streaming.spark.errors import error_of
+from streaming.spark.private_api import java_query
 from streaming.spark.session import register_source
 from streaming.spark.stopping import LAST_BATCH_SECONDS, finish_batch
 
@@ -87,7 +88,7 @@ class RunningLogQuery(StreamingQuery):
     """Spark's query, but for its end: that finishes the batch in flight and frees what it owns."""
 
     def __init__(self, query: StreamingQuery, feed: _BatchApplier, sink: BatchSink) -> None:
-        super().__init__(query._jsq)
+        super().__init__(java_query(query))
         self._feed = feed
         self._sink = sink
 

@@ -11,12 +11,13 @@ import threading
 from pathlib import Path
 
 from py4j.java_gateway import JavaGateway
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from store.errors import SparkError
+from streaming.spark.private_api import active_session, launch_jvm_once
 from streaming.spark.stderr_filter import worth_passing_on
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
@@ -61,8 +62,7 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
     if is_local(master):
         conf.set("spark.python.daemon.module", "streaming.spark.worker_daemon")
     try:
-        if SparkContext._gateway is None:
-            SparkContext._ensure_initialized(gateway=_start_jvm(conf))
+        launch_jvm_once(lambda: _start_jvm(conf))
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as e:
         raise SparkError(f"Spark did not start: {str(e).splitlines()[0]}") from e
@@ -74,16 +74,8 @@ def register_source(spark: SparkSession, source: type[DataSource]) -> None:
     Spark's own ``spark.dataSource.register`` looks for the name in the thread's active session, and
     refuses one that is known there.
     """
-    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)
-    try:
+    with active_session(spark):
         spark.dataSource.register(source)
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
 
 
 def _start_jvm(conf: SparkConf) -> JavaGateway:

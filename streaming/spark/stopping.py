@@ -14,9 +14,11 @@ import time
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming import StreamingQuery
 
+from store.errors import SparkError
+from streaming.spark.private_api import set_terminated
+
 LAST_BATCH_SECONDS = 10.0
 _POLL_MS = 20
-_TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 
 def stop_query(query: StreamingQuery, timeout_seconds: float = LAST_BATCH_SECONDS) -> None:
@@ -36,16 +38,12 @@ def finish_batch(query: StreamingQuery, timeout_seconds: float) -> bool:
     here, nothing is done.
     """
     try:
-        execution = query._jsq.streamingQuery()
-        loader = execution.getClass().getClassLoader()
-        terminated = loader.loadClass(_TERMINATED).getField("MODULE$").get(None)
-        execution.state().set(terminated)
-        thread = execution.queryExecutionThread()
+        thread = set_terminated(query)
         deadline = time.monotonic() + timeout_seconds
         while thread.isAlive() and time.monotonic() < deadline and not _is_waiting(query):
             thread.join(_POLL_MS)
         return not thread.isAlive()
-    except (AttributeError, Py4JError):  # Spark Connect has no such objects
+    except (SparkError, AttributeError, Py4JError):  # Spark Connect has no such objects
         return False
 
 
