@@ -17,16 +17,16 @@ _BAR_WIDTH = 16
 _WHAT_MAX = 30
 
 
-class Report(Protocol):
-    """Takes how much is done and of how much, and what is being done if that has changed."""
+class UpdateBar(Protocol):
+    """Updates a bar: how much is done, of how much, and the current step if it has changed."""
 
     def __call__(self, done: int, total: int, what: str = ...) -> None:
-        """Show that so much is done."""
+        """Update the bar."""
 
 
 @contextmanager
-def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[Report]:
-    """Show a bar while inside; ``figures`` are beside the percentage."""
+def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[UpdateBar]:
+    """Show a bar while the context lasts; ``figures`` are columns beside the percentage."""
     name = TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, max_width=_WHAT_MAX)
     )
@@ -34,10 +34,10 @@ def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[Report
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(printable(what), total=None)
 
-        def report(done: int, total: int, what: str = "") -> None:
+        def update(done: int, total: int, what: str = "") -> None:
             bar.update(task, completed=done, total=total, description=printable(what) or None)
 
-        yield report
+        yield update
 
 
 class _TimeLeft(ProgressColumn):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from streaming.cli.lines import printable, time_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+    from streaming.sinks.ordered_sink import ReportProgress
 
 _HEAD_BYTES = 4 * (CELL_MAX + 1)  # of a body: more than fits a cell, at 4 bytes a character
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))  # in what is meant as text there are none
@@ -134,7 +134,7 @@ def body_cell(body: bytes) -> str:
 
 
 @contextmanager
-def progress_bar(what: str, *, is_shown: bool) -> Iterator[Report | None]:
+def progress_bar(what: str, *, is_shown: bool) -> Iterator[ReportProgress | None]:
     """Show a bar of the log read, if a person looks on."""
     if not is_shown:
         yield None

@@ -9,7 +9,7 @@ commits what they wrote, all or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,6 +49,7 @@ from streaming.export.task import (
     export_part,
     near_names,
 )
+from streaming.sinks.ordered_sink import ReportProgress
 from streaming.sources.log_stream import LogStream
 from streaming.sources.options import OFFSET_KEY
 
@@ -56,8 +57,6 @@ COMPRESSIONS = {PARQUET: ("snappy", "zstd", "gzip", NONE), JSONL: (NONE, "gzip",
 _PARTITION_COLUMNS = ("topic", "day")
 _COLUMNS = {PARQUET: tuple(MESSAGE_FIELDS), JSONL: (*JSON_FIELDS, *BODY_FIELDS)}
 _RANGE_BYTES = 64 * 1024 * 1024
-
-Report = Callable[[int, int], None]  # bytes of log done, bytes in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def export(
     store_root: Path,
     to: Path,
     options: ExportOptions,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
 ) -> Exported:
     """Write the messages of a log below ``to``, which must be new or empty unless appended to.
 
@@ -248,7 +247,7 @@ class ExportJob:
             raise DamageError(log.path_of(last.offset), last.offset, why, hint)
         return end
 
-    def run(self, run: Run, report: Report | None = None) -> Exported:
+    def run(self, run: Run, report: ReportProgress | None = None) -> Exported:
         """Export the ranges and commit the files. Raises as ``export``."""
         parts = self._run_tasks(run, self._spec(), report)
         missing = self._missing_topics(run, parts)
@@ -292,7 +291,9 @@ class ExportJob:
             max_body_bytes=options.max_body_bytes,
         )
 
-    def _run_tasks(self, run: Run, spec: FileSpec, report: Report | None) -> list[ExportedPart]:
+    def _run_tasks(
+        self, run: Run, spec: FileSpec, report: ReportProgress | None
+    ) -> list[ExportedPart]:
         done, total = 0, sum(part.end - part.begin for part in self.ranges)
 
         def advance(task: ExportTask) -> None:

@@ -33,11 +33,14 @@ from store.reads.arrow import BodyLimits, message_batches
 from store.reads.arrow_schema import rows_of_topics
 from store.reads.message_lines import columns_of, json_lines
 from store.root.progress import Fingerprint
-from streaming.export.hive_partition import NO_VALUE, partition_directory
 
 PARQUET, JSONL = "parquet", "jsonl"
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a Hive partition whose value is NULL
 NONE = "none"
 SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}  # of compressed JSON lines
+# What a path or a glob treats specially: as Spark's ExternalCatalogUtils, and the closing brace.
+_SPECIAL = "\"#%'*/:=?\\{}[]^\x7f"
+_ESCAPES = {ord(c): f"%{ord(c):02X}" for c in (*map(chr, range(32)), *_SPECIAL)}
 _KEYS = ("topic", "store_timestamp_ms")  # columns that say which directory a row belongs in
 _LINE = "line"
 _FLUSH_BYTES = 128 << 20  # of columns or lines held, uncompressed
@@ -249,6 +252,18 @@ class _PartWriter:
         self._done.files.append(
             StagedFile(name, f"{directory}/{file}", sum(piece.size for piece in data))
         )
+
+
+def partition_directory(name: str, value: str) -> str:
+    """Return the directory of a Hive partition: ``name=value``, escaped as Spark escapes it.
+
+    A character that a path or a glob treats specially is ``%XX``. An empty value becomes
+    ``NO_VALUE``, which Hive reads as NULL. A value that equals ``NO_VALUE`` has its first character
+    escaped: Spark and DuckDB, which compare with the unescaped text, then read the value itself.
+    """
+    if value == NO_VALUE:
+        return f"{name}=%{ord(value[0]):02X}{value[1:]}"
+    return f"{name}={value.translate(_ESCAPES) or NO_VALUE}"
 
 
 def suffix(spec: FileSpec) -> str:

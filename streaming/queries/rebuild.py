@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,8 +28,7 @@ from store.errors import StoreError
 from store.layout import CONSUME_QUEUE_DIR
 from streaming.queries.feed import Feed, threads_feed
 from streaming.sinks.dispatch import DispatchSink
-
-Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+from streaming.sinks.ordered_sink import ReportProgress
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +72,7 @@ def take_root(
 
 
 def rebuild_root(
-    root: DispatchRoot, feed: Feed | None = None, report: Report | None = None
+    root: DispatchRoot, feed: Feed | None = None, report: ReportProgress | None = None
 ) -> RebuildResult:
     """Rebuild a root that ``DispatchRoot.replacing`` took, and give it back, also after an error.
 
@@ -92,7 +90,7 @@ def rebuild_root(
     return rebuilt
 
 
-def _rebuild(root: DispatchRoot, feed: Feed | None, report: Report | None) -> RebuildResult:
+def _rebuild(root: DispatchRoot, feed: Feed | None, report: ReportProgress | None) -> RebuildResult:
     began, run = time.perf_counter(), _Rebuild(root, feed, report)
     built, resumed_from = run.build()
     dispatched = time.perf_counter()
@@ -118,7 +116,7 @@ def rebuild_queues(
     root: DispatchRoot,
     selection: QueueSelection,
     feed: Feed | None = None,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
 ) -> list[RebuiltQueue]:
     """Rebuild some queues of a root that ``DispatchRoot.open`` took, and close it, also on error.
 
@@ -154,7 +152,7 @@ class _Rebuild:
         self,
         root: DispatchRoot,
         feed: Feed | None,
-        report: Report | None,
+        report: ReportProgress | None,
         selection: QueueSelection | None = None,
     ) -> None:
         self.new = NewRoot(root, selection)

@@ -18,7 +18,8 @@ from store.layout import ABORT_FILE
 from store.root.config import other_store
 from store.unsupported import refuse_foreign_store, require_log_files
 from streaming.queries.feed import Feed, threads_feed
-from streaming.sinks.compare import CompareSink, Report
+from streaming.sinks.compare import CompareSink
+from streaming.sinks.ordered_sink import ReportProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def verify(
     store_root: Path,
     output: Path,
     config: StoreConfig,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     feed: Feed | None = None,
 ) -> Verification:
     """Compare the queues and the index of ``output`` with the log of ``store_root``.

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from store.commitlog.dispatch_request import concat
 from store.commitlog.replay import cannot_derive
 from store.commitlog.scanner import Damage, Stretch
 from store.compare.store import StoreComparison
-from streaming.sinks.ordered_sink import BatchSink, SinkCounts, take_following
-
-Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+from streaming.sinks.ordered_sink import BatchSink, ReportProgress, SinkCounts, take_following
 
 
 class CompareSink(BatchSink):
@@ -21,7 +18,7 @@ class CompareSink(BatchSink):
     takes_parts = True
 
     def __init__(
-        self, comparison: StoreComparison, span: tuple[int, int], report: Report | None
+        self, comparison: StoreComparison, span: tuple[int, int], report: ReportProgress | None
     ) -> None:
         super().__init__()
         self._comparison = comparison

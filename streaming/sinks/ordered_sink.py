@@ -12,6 +12,8 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage, Stretch
 from store.errors import StoreError
 
+ReportProgress = Callable[[int, int], None]  # bytes of log done, bytes of log in total
+
 
 class StoppedError(StoreError):
     """A batch was not applied because its query is being stopped. That is no failure."""

@@ -29,9 +29,9 @@ from store.reads.message_store import MessageStore
 from streaming.cli import run
 from streaming.export.directory import STAGING, ExportDirectory
 from streaming.export.export import Exported, ExportOptions, export_part, open_export
-from streaming.export.hive_partition import NO_VALUE, partition_directory
 from streaming.export.record import RECORD
 from streaming.export.run import RunHere
+from streaming.export.task import NO_VALUE, partition_directory
 from tests.checkpoints.test_retention import log_files
 from tests.logs.build import Message, build_log, write_log
 from tests.support.verify_stores import CONFIG, flip, messages, write_store

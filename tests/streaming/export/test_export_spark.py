@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from store.errors import ConfigError, DamageError, UnsupportedFormatError
 from streaming.cli import run
 from streaming.export.export import ExportOptions, export
-from streaming.export.hive_partition import NO_VALUE
 from streaming.export.run import SparkRun
+from streaming.export.task import NO_VALUE
 from tests.checkpoints.test_retention import log_files
 from tests.logs.build import Message
 from tests.support.commands import reput
