@@ -38,7 +38,7 @@ from streaming.cli.show import drops_line
 
 if TYPE_CHECKING:
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
-    from streaming.queries.dispatch import Dispatch, PreparedDispatch
+    from streaming.queries.dispatch import PreparedDispatch, RunningDispatch
     from streaming.queries.metrics import DispatchProgress
     from streaming.sinks.dispatch import ArrivalListener
 
@@ -161,7 +161,7 @@ def run_dispatch(
     reporter: Reporter,
     *,
     master: str | None = None,
-    meanwhile: Callable[[Dispatch, threading.Event], None] | None = None,
+    meanwhile: Callable[[RunningDispatch, threading.Event], None] | None = None,
 ) -> None:
     """Run a dispatch until it ends or is stopped, or ``meanwhile`` returns. Raises what ended it.
 
@@ -200,7 +200,7 @@ def run_dispatch(
             spark.stop()
 
 
-def _wait(running: Dispatch, stop: threading.Event) -> None:
+def _wait(running: RunningDispatch, stop: threading.Event) -> None:
     while running.query.isActive and not stop.wait(POLL_SECONDS):
         pass
 
@@ -248,7 +248,7 @@ class Reporter(LineReporter):
             fields |= {f"arrivals_{name}": value for name, value in asdict(counts).items()}
         self.show_progress(text, **fields)
 
-    def end(self, running: Dispatch) -> None:
+    def end(self, running: RunningDispatch) -> None:
         """Say what was done; a report that comes later is not shown."""
         from checkpoints.progress import queue_key
 

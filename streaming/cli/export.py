@@ -24,7 +24,7 @@ from streaming.cli.options import (
 from streaming.cli.show import progress_bar
 
 if TYPE_CHECKING:
-    from streaming.export.export import Exported, ExportJob, ExportOptions
+    from streaming.export.export import ExportJob, ExportOptions, ExportResult
 
 _NO_MESSAGE = "NO_MESSAGE"
 
@@ -130,18 +130,18 @@ def export_messages(  # noqa: PLR0913, PLR0917 - one parameter an option
     )
 
 
-def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> Exported:
+def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> ExportResult:
     """Run an export as a Spark job; without a range to export there is no need for one."""
-    from streaming.export.run import RunHere, SparkRun
+    from streaming.export.run import LocalRunner, SparkRunner
 
     if not job.ranges:
-        return job.run(RunHere())
+        return job.run(LocalRunner())
     from streaming.spark.session import build_session
 
     spark = build_session("reput export", master)
     try:
         with progress_bar("exporting", is_shown=is_shown) as report:
-            return job.run(SparkRun(spark.sparkContext), report)
+            return job.run(SparkRunner(spark.sparkContext), report)
     finally:
         spark.stop()
 

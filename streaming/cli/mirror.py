@@ -33,7 +33,7 @@ from streaming.cli.options import (
 
 if TYPE_CHECKING:
     from streaming.queries.metrics import DispatchProgress
-    from streaming.queries.mirror import Mirror, MirrorOptions, PreparedMirror
+    from streaming.queries.mirror import MirrorOptions, PreparedMirror, RunningMirror
 
 
 def register(app: typer.Typer) -> None:
@@ -245,7 +245,7 @@ class MirrorReporter(LineReporter):
         text = progress_line(progress, self.begin_offset)
         self.show_progress(text, commit_log_offset=at, **fields)
 
-    def end(self, running: Mirror, prepared: PreparedMirror) -> None:
+    def end(self, running: RunningMirror, prepared: PreparedMirror) -> None:
         """Say what was done."""
         seconds = self.end_line()
         counts, position = running.sink.counts, running.sink.position

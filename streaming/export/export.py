@@ -38,7 +38,7 @@ from store.reads.arrow_schema import MESSAGE_FIELDS
 from store.reads.message_json import BODY_FIELDS, JSON_FIELDS
 from streaming.export.directory import ExportDirectory, check_directory
 from streaming.export.record import ExportRecord, ExportSettings
-from streaming.export.run import Run, SparkRun
+from streaming.export.run import SparkRunner, TaskRunner
 from streaming.export.task import (
     JSONL,
     NONE,
@@ -47,7 +47,7 @@ from streaming.export.task import (
     ExportTask,
     FileSpec,
     export_part,
-    near_names,
+    similar_names,
 )
 from streaming.sinks.ordered_sink import ReportProgress
 from streaming.sources.log_stream import LogStream
@@ -83,7 +83,7 @@ class ExportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """What an export wrote: the range of the log, files and their bytes, and messages.
 
     ``without_messages`` are the topics asked for of which the range holds no message.
@@ -103,7 +103,7 @@ def export(
     to: Path,
     options: ExportOptions,
     report: ReportProgress | None = None,
-) -> Exported:
+) -> ExportResult:
     """Write the messages of a log below ``to``, which must be new or empty unless appended to.
 
     ``report`` is called with the bytes of log done and those in all. Raises ConfigError,
@@ -111,7 +111,7 @@ def export(
     SparkError; then ``to`` is as it was. So it is where there is no message to export.
     """
     with open_export(store_root, to, options) as job:
-        return job.run(SparkRun(spark.sparkContext), report)
+        return job.run(SparkRunner(spark.sparkContext), report)
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def _columns(kind: str, asked: Sequence[str] | None) -> tuple[str, ...]:
     known = _COLUMNS[kind]
     for name in asked or ():
         if name not in known and name not in _PARTITION_COLUMNS:
-            near = near_names(name, set(known))
+            near = similar_names(name, set(known))
             hint = f"did you mean {_any_of(near)}?" if near else f"known are {', '.join(known)}"
             raise ConfigError(f"--columns: {kind} files have no column {shown(name)}; {hint}")
     if asked is None:
@@ -247,7 +247,7 @@ class ExportJob:
             raise DamageError(log.path_of(last.offset), last.offset, why, hint)
         return end
 
-    def run(self, run: Run, report: ReportProgress | None = None) -> Exported:
+    def run(self, run: TaskRunner, report: ReportProgress | None = None) -> ExportResult:
         """Export the ranges and commit the files. Raises as ``export``."""
         parts = self._run_tasks(run, self._spec(), report)
         missing = self._missing_topics(run, parts)
@@ -268,7 +268,7 @@ class ExportJob:
         else:
             self._directory.roll_back()
         size = sum(file.size for file in files)
-        return Exported(begin, end, len(files), size, messages, missing)
+        return ExportResult(begin, end, len(files), size, messages, missing)
 
     def _spec(self) -> FileSpec:
         """Return what the tasks share.
@@ -292,7 +292,7 @@ class ExportJob:
         )
 
     def _run_tasks(
-        self, run: Run, spec: FileSpec, report: ReportProgress | None
+        self, run: TaskRunner, spec: FileSpec, report: ReportProgress | None
     ) -> list[ExportedPart]:
         done, total = 0, sum(part.end - part.begin for part in self.ranges)
 
@@ -304,7 +304,7 @@ class ExportJob:
 
         return run(export_part, [ExportTask(part, spec) for part in self.ranges], advance)
 
-    def _missing_topics(self, run: Run, parts: list[ExportedPart]) -> tuple[str, ...]:
+    def _missing_topics(self, run: TaskRunner, parts: list[ExportedPart]) -> tuple[str, ...]:
         """Return the topics without messages in the range.
 
         Raises UnknownTopicError for those that neither the log nor the broker's files know. Later
@@ -320,7 +320,7 @@ class ExportJob:
                 raise UnknownTopicError(self._reason(sorted(unknown), [*parts, *others]))
         return tuple(sorted(missing))
 
-    def _search_rest(self, run: Run, topics: tuple[str, ...]) -> list[ExportedPart]:
+    def _search_rest(self, run: TaskRunner, topics: tuple[str, ...]) -> list[ExportedPart]:
         """Search the log outside of the exported range for topics."""
         begin, end = self._span
         first, behind = max(self.log.min_offset(), 0), self._stream.report_latest()[OFFSET_KEY]
@@ -332,7 +332,7 @@ class ExportJob:
     def _reason(self, unknown: list[str], parts: list[ExportedPart]) -> str:
         texts = []
         for topic in unknown:
-            near = near_names(topic, {name for p in parts for name in p.near.get(topic, ())})
+            near = similar_names(topic, {name for p in parts for name in p.near.get(topic, ())})
             hint = f" (did you mean {_any_of(near)}?)" if near else ""
             texts.append(f"topic {shown(topic)} is not in the log of {self._root}{hint}")
         return "; ".join(texts)

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pyspark import SparkContext
 
-from streaming.spark.errors import error_of
+from streaming.spark.errors import to_store_error
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.2
 _TASKS_A_CORE = 16  # of Spark, at most: enough for cores to end at about the same time
 
 
-class Run(Protocol):
+class TaskRunner(Protocol):
     """Runs a function on each of some tasks, in any order and anywhere.
 
     ``cores``: how many run at a time. ``advance`` is told of each task that is done. Raises the
@@ -41,7 +41,7 @@ class Run(Protocol):
         """Run all, and return what they came to, in the order of the tasks."""
 
 
-class RunHere:
+class LocalRunner:
     """Runs one task after the other in this process."""
 
     cores = 1
@@ -60,7 +60,7 @@ class RunHere:
         return results
 
 
-class SparkRun:
+class SparkRunner:
     """Runs tasks on the executors of a session: a job whose rows are a few tasks each."""
 
     def __init__(self, context: SparkContext) -> None:
@@ -91,7 +91,7 @@ class SparkRun:
             try:
                 return [result for results in rows.collect() for result in results]
             except Exception as e:
-                raise error_of(e) from e
+                raise to_store_error(e) from e
 
 
 @dataclass(frozen=True, slots=True)

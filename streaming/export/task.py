@@ -125,7 +125,7 @@ def export_part(task: ExportTask) -> ExportedPart:
     return writer.finish()
 
 
-def near_names(name: str, names: set[str]) -> list[str]:
+def similar_names(name: str, names: set[str]) -> list[str]:
     """Return the few names that are most like a name, whatever their case."""
     by_lower = {other.lower(): other for other in names}
     found = difflib.get_close_matches(name.lower(), by_lower, _NEAR_MAX)
@@ -173,7 +173,9 @@ class _PartWriter:
         self._flush()
         done, part = self._done, self._part
         done.seen = self._seen.intersection(self._spec.topics)
-        done.near = {t: near_names(t, self._seen) for t in self._spec.topics if t not in done.seen}
+        done.near = {
+            t: similar_names(t, self._seen) for t in self._spec.topics if t not in done.seen
+        }
         if self._last >= 0:
             done.last = fingerprint_at(
                 map_file(Path(part.path)), self._last - part.base, self._last

@@ -22,7 +22,7 @@ from streaming.queries.log_query import LogQuery, RunningLogQuery
 from streaming.queries.metrics import DispatchProgress
 from streaming.sinks.dispatch import ArrivalListener, DispatchSink
 from streaming.sources.options import check_size, spark_interval
-from streaming.spark.errors import error_of
+from streaming.spark.errors import to_store_error
 
 _log = logging.getLogger(__name__)
 MAX_BYTES_PER_TRIGGER = 1 << 30
@@ -47,7 +47,7 @@ class DispatchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
+class RunningDispatch:
     """A running dispatch: Spark's query, the sink it feeds and the root it owns."""
 
     query: RunningLogQuery
@@ -109,7 +109,7 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
 
 def begin_dispatch(
     spark: SparkSession, store_root: Path, output: Path, options: DispatchOptions
-) -> Dispatch:
+) -> RunningDispatch:
     """Start a dispatch as ``start_dispatch`` does; return the query with its sink and root."""
     return prepare_dispatch(store_root, output, options).start(spark)
 
@@ -124,14 +124,14 @@ class PreparedDispatch:
     options: DispatchOptions
     begin: int
 
-    def start(self, spark: SparkSession) -> Dispatch:
+    def start(self, spark: SparkSession) -> RunningDispatch:
         """Start the query; where that fails, give the root back."""
         try:
             running = _start_query(spark, self)
         except BaseException:
             self.close()
             raise
-        return Dispatch(running, self.sink, self.root, self.config)
+        return RunningDispatch(running, self.sink, self.root, self.config)
 
     def close(self) -> None:
         """Give the root back."""
@@ -178,7 +178,7 @@ def _sink(root: DispatchRoot, config: StoreConfig, options: DispatchOptions) -> 
 def query_error(query: StreamingQuery) -> StoreError | None:
     """Return what ended a query as an error of ours; errors of workers keep their kind."""
     failure = query.exception()
-    return None if failure is None else error_of(failure)
+    return None if failure is None else to_store_error(failure)
 
 
 def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptions) -> int | None:

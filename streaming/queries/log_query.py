@@ -16,13 +16,13 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from store.commitlog.scanner import Stretch
 from store.config import StoreConfig, config_to_json
 from store.errors import SparkError, StoreError
-from streaming.queries.metrics import DispatchProgress, Listener
+from streaming.queries.metrics import DispatchProgress, ProgressListener
 from streaming.sinks.ordered_sink import BatchSink, StoppedError
 from streaming.sources.dispatch import FORMAT, DispatchRequestSource, parts_of, spooled_stretches
 from streaming.sources.log_stream import RANGE_BYTES_MAX, RANGE_BYTES_MIN
 from streaming.sources.options import spark_interval
 from streaming.sources.spool import SPOOL_DIR, Spool
-from streaming.spark.errors import error_of
+from streaming.spark.errors import to_store_error
 from streaming.spark.private_api import java_query
 from streaming.spark.session import register_source
 from streaming.spark.stopping import LAST_BATCH_SECONDS, finish_batch
@@ -49,7 +49,7 @@ class LogQuery:
     def start(self, spark: SparkSession, sink: BatchSink) -> RunningLogQuery:
         """Start it; when it ends, for whatever reason, the sink is closed."""
         name = f"{self.name}-{uuid.uuid4().hex[:8]}"
-        listener = Listener(name, sink, self.on_progress)
+        listener = ProgressListener(name, sink, self.on_progress)
         spark.streams.addListener(listener)
         listener.on_end(lambda: spark.streams.removeListener(listener))
         if self.on_end is not None:
@@ -125,7 +125,7 @@ class RunningLogQuery(StreamingQuery):
         raised = self.exception()
         if raised is None:
             return None
-        error = error_of(raised)
+        error = to_store_error(raised)
         is_stops = self._feed.is_interrupted and isinstance(error, SparkError)
         return None if is_stops else error
 
@@ -174,7 +174,7 @@ class _BatchApplier:
     def _apply(self, batch: DataFrame) -> None:
         """Run the batch's jobs while what is spooled is applied, then apply the rest."""
         try:
-            with _AheadOfSpark(self._sink, self._spool):
+            with _SpoolApplier(self._sink, self._spool):
                 table = self._read(batch)
             stretches: list[Stretch] = []
             for end, part in parts_of(table, self._spool):
@@ -191,7 +191,7 @@ class _BatchApplier:
         try:
             return batch.toArrow()
         except Exception as e:
-            if self._is_cancelled() and isinstance(error_of(e), SparkError):
+            if self._is_cancelled() and isinstance(to_store_error(e), SparkError):
                 raise StoppedError("Spark cancelled the batch") from e
             raise
 
@@ -203,7 +203,7 @@ class _BatchApplier:
         return self.query is None or self.query.isActive
 
 
-class _AheadOfSpark:
+class _SpoolApplier:
     """Applies what tasks have spooled, in log order, while Spark runs the others of a batch."""
 
     def __init__(self, sink: BatchSink, spool: Spool) -> None:

@@ -41,7 +41,7 @@ class DispatchProgress:
     lag_ms: int  # how far the last message dispatched lies behind now, 0 when nothing is behind
 
 
-class Listener(StreamingQueryListener):
+class ProgressListener(StreamingQueryListener):
     """Turns Spark's progress events of one query into reports, and gives the root back."""
 
     def __init__(

@@ -92,7 +92,7 @@ class MirrorOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class RunningMirror:
     """A running mirror: Spark's query and the sink it feeds."""
 
     query: RunningLogQuery
@@ -119,7 +119,7 @@ class PreparedMirror:
     is_new: bool
     log: CommitLog
 
-    def start(self, spark: SparkSession) -> Mirror:
+    def start(self, spark: SparkSession) -> RunningMirror:
         """Start the query; where that fails, give the name up."""
         try:
             return _start_query(spark, self)
@@ -132,7 +132,9 @@ class PreparedMirror:
         self.sink.close()
 
 
-def start_mirror(spark: SparkSession, store_root: str | Path, options: MirrorOptions) -> Mirror:
+def start_mirror(
+    spark: SparkSession, store_root: str | Path, options: MirrorOptions
+) -> RunningMirror:
     """Start mirroring the commit log of ``store_root`` to Kafka.
 
     Raises ConfigError, DamageError, KafkaIOError, MirrorInUseError, UnsupportedFormatError before
@@ -257,7 +259,7 @@ def _position(
     return found
 
 
-def _start_query(spark: SparkSession, prepared: PreparedMirror) -> Mirror:
+def _start_query(spark: SparkSession, prepared: PreparedMirror) -> RunningMirror:
     options = prepared.options
     ends = options.available_now or options.to_time is not None
     checkpoint = Path(tempfile.mkdtemp(prefix="reput-mirror-"))
@@ -274,4 +276,4 @@ def _start_query(spark: SparkSession, prepared: PreparedMirror) -> Mirror:
         on_progress=options.on_progress,
         on_end=lambda: shutil.rmtree(checkpoint, ignore_errors=True),
     )
-    return Mirror(query.start(spark, prepared.sink), prepared.sink, checkpoint)
+    return RunningMirror(query.start(spark, prepared.sink), prepared.sink, checkpoint)

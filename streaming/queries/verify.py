@@ -28,7 +28,7 @@ class Verification:
 
     store: Path
     output: Path
-    is_ours: bool  # a dispatch of ours made the root, else a broker
+    is_reput_root: bool  # a dispatch of ours made the root, else a broker
     begin_offset: int  # the log was derived from here
     end_offset: int  # to here
     log_end_offset: int  # where the log ended when this began
@@ -109,7 +109,7 @@ def verify(
     return Verification(
         store=store_root,
         output=output,
-        is_ours=progress is not None,
+        is_reput_root=progress is not None,
         begin_offset=span.terms.begin,
         end_offset=at,
         log_end_offset=max(log_end, at),

@@ -124,7 +124,7 @@ class DispatchRequestReader(LogStreamReader):
         Raises StoreIOError.
         """
         spool = Spool(Path(self._options["spool"]))
-        if not spool.is_seen(self._options["spooltoken"]):
+        if not spool.has_token(self._options["spooltoken"]):
             return None
         try:
             return spool.write((part.begin, part.end), batches)

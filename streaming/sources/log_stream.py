@@ -136,7 +136,7 @@ class LogStream:
                 gap = Damage(part.begin, part.end, part.path, part.gap, part.is_lost)
                 if self._data_loss is DataLoss.FAIL:
                     raise gap.error()
-                warn_of(gap)
+                warn_skipped(gap)
         return [LogPartition(part) for part in plan.ranges if not part.gap]
 
     def plan_between(self, begin: int, stop: int) -> Plan:
@@ -203,7 +203,7 @@ class LogStream:
             raise gap.error()
         if self._missing_from != end:
             self._missing_from = end
-            warn_of(gap)
+            warn_skipped(gap)
 
     def _sound(self, plan: Plan) -> Plan:
         """Scan what a plan holds; return it up to the first damage. Raises what it begins with."""
@@ -234,7 +234,7 @@ class LogStream:
         return end, None
 
 
-def warn_of(gap: Damage) -> None:
+def warn_skipped(gap: Damage) -> None:
     """Warn that a part of the log is left out."""
     _log.warning("%s: offsets %d to %d are left out: %s", gap.path, gap.begin, gap.end, gap.reason)
 

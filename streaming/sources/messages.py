@@ -49,7 +49,7 @@ from streaming.sources.log_stream import (
     LogStream,
     LogStreamReader,
     Offset,
-    warn_of,
+    warn_skipped,
 )
 from streaming.sources.options import (
     EARLIEST,
@@ -61,7 +61,7 @@ from streaming.sources.options import (
     parse_options,
     table_options,
 )
-from streaming.sources.pushdown import RowFilter, pushdown_is_enabled
+from streaming.sources.pushdown import RowFilter, is_pushdown_enabled
 
 FORMAT = "rocketmq-commitlog"
 
@@ -103,7 +103,7 @@ class CommitLogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
         options = parse_options(self._options(schema, streaming=False), streaming=False)
-        kind = FilteringReader if pushdown_is_enabled() else CommitLogReader
+        kind = FilteringReader if is_pushdown_enabled() else CommitLogReader
         return kind(_MessageRows(options, _wanted(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -173,7 +173,7 @@ class _MessageRows:
             if isinstance(stretch, Damage):
                 if not skip:
                     raise stretch.error()
-                warn_of(stretch)
+                warn_skipped(stretch)
                 continue
             rows = self._rows(stretch)
             if not len(rows):

@@ -101,7 +101,7 @@ def _whole(value: object) -> tuple[int, int] | None:
     return None
 
 
-def pushdown_is_enabled() -> bool:
+def is_pushdown_enabled() -> bool:
     """Tell whether the session pushes filters down: spark.sql.python.filterPushdown.enabled.
 
     Spark refuses a reader that takes filters where it is off, and tells the reader of it only by

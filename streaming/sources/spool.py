@@ -41,7 +41,7 @@ class Spool:
         self._disk.put(self.directory / token, [])
         return token
 
-    def is_seen(self, token: str) -> bool:
+    def has_token(self, token: str) -> bool:
         """Return whether the directory is the query's own."""
         return (self.directory / token).is_file()
 

@@ -10,7 +10,7 @@ from store.errors import SparkError, StoreError
 _STORE_ERROR = re.compile(r"store\.errors\.(\w+): (.*)")
 
 
-def error_of(failure: Exception) -> StoreError:
+def to_store_error(failure: Exception) -> StoreError:
     """Return the StoreError that a failure of Spark's tells of, else a SparkError."""
     text = str(failure)
     found = _STORE_ERROR.search(text)

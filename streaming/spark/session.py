@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource
 
 from store.errors import SparkError
 from streaming.spark.private_api import active_session, launch_jvm_once
-from streaming.spark.stderr_filter import worth_passing_on
+from streaming.spark.stderr_filter import without_noise
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _GC = "-XX:+UseParallelGC"  # batches arrive as few large arrays, which G1 treats as special cases
@@ -88,7 +88,7 @@ def _start_jvm(conf: SparkConf) -> JavaGateway:
 
     def pass_on() -> None:
         with os.fdopen(reader, "rb") as lines:
-            for line in worth_passing_on(lines):
+            for line in without_noise(lines):
                 os.write(_STDERR, line)
 
     threading.Thread(target=pass_on, name="reput-stderr", daemon=True).start()

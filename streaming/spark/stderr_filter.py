@@ -21,7 +21,7 @@ _PLANNER = b"python_streaming_source_runner.py"
 _WORKER, _BROKEN_PIPE = b"pyspark/daemon.py", b"BrokenPipeError"
 
 
-def worth_passing_on(lines: Iterable[bytes]) -> Iterator[bytes]:
+def without_noise(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines that say something; a traceback is held until it is known to be complete."""
     block: list[bytes] = []
     has_ended = False  # the block has the line of its exception: it may go on with another

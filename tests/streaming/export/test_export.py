@@ -28,9 +28,9 @@ from store.reads.message_json import message_json
 from store.reads.message_store import MessageStore
 from streaming.cli import run
 from streaming.export.directory import STAGING, ExportDirectory
-from streaming.export.export import Exported, ExportOptions, export_part, open_export
+from streaming.export.export import ExportOptions, ExportResult, export_part, open_export
 from streaming.export.record import RECORD
-from streaming.export.run import RunHere
+from streaming.export.run import LocalRunner
 from streaming.export.task import NO_VALUE, partition_directory
 from tests.checkpoints.test_retention import log_files
 from tests.logs.build import Message, build_log, write_log
@@ -69,9 +69,9 @@ def sent_to(*topics: str, count: int = 3) -> list[Message]:
     ]
 
 
-def export(store: Path, to: Path, **options: Any) -> Exported:
+def export(store: Path, to: Path, **options: Any) -> ExportResult:
     with open_export(store, to, ExportOptions(**options)) as job:
-        return job.run(RunHere())
+        return job.run(LocalRunner())
 
 
 def files_of(to: Path) -> list[Path]:
@@ -236,7 +236,7 @@ def test_the_report_counts_bytes_of_the_log(tmp_path: Path) -> None:
     store = write(tmp_path, messages(60))
     told: list[tuple[int, int]] = []
     with open_export(store, tmp_path / "to", ExportOptions()) as job:
-        done = job.run(RunHere(), lambda *progress: told.append(progress))
+        done = job.run(LocalRunner(), lambda *progress: told.append(progress))
     total = done.end_offset - done.begin_offset
     assert len(told) > 1
     assert [counted for counted, _ in told] == sorted(counted for counted, _ in told)
@@ -556,7 +556,7 @@ def test_a_task_of_an_export_that_ended_writes_nothing(tmp_path: Path) -> None:
     store, to = write(tmp_path, messages(3)), tmp_path / "to"
     late: list[Any] = []
 
-    class RunLater(RunHere):
+    class RunLater(LocalRunner):
         def __call__(self, function: Any, tasks: Any, advance: Any) -> Any:
             late.extend(tasks)
             raise Killed

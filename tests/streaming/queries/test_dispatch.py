@@ -17,7 +17,7 @@ from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig, config_from, load_config
 from store.errors import ConfigError, DamageError, RootInUseError
 from streaming import start_dispatch
-from streaming.queries.dispatch import Dispatch, DispatchOptions, begin_dispatch, query_error
+from streaming.queries.dispatch import DispatchOptions, RunningDispatch, begin_dispatch, query_error
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.support.dispatching import assert_same_store, dispatch_all
 
@@ -51,14 +51,16 @@ def make_store(root: Path, count: int) -> StoreConfig:
     return config
 
 
-def run(spark: SparkSession, store: Path, output: Path, options: DispatchOptions) -> Dispatch:
+def run(
+    spark: SparkSession, store: Path, output: Path, options: DispatchOptions
+) -> RunningDispatch:
     """Run a dispatch until it ends by itself."""
     running = begin_dispatch(spark, store, output, options)
     wait_for_end(running)
     return running
 
 
-def wait_for_end(running: Dispatch) -> None:
+def wait_for_end(running: RunningDispatch) -> None:
     """Wait until a dispatch has ended by itself, with whatever error."""
     try:
         running.query.awaitTermination()

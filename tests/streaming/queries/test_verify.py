@@ -54,7 +54,7 @@ def test_a_dispatched_store_is_equal(golden: Golden, tmp_path: Path) -> None:
     before = tree(tmp_path)
     result = verify(golden.store_root, tmp_path, golden.config)
     assert result.differences == ()
-    assert result.is_ours
+    assert result.is_reput_root
     assert result.end_offset == progress.reput_from_offset
     assert result.messages == progress.messages
     counts = result.counts
@@ -130,7 +130,7 @@ def test_odd_logs_are_equal_whoever_built_the_root(tmp_path: Path, variant: str,
     forget_progress(tmp_path / "output")
     brokers = verify(tmp_path / "store", tmp_path / "output", config)
     assert brokers.differences == ()
-    assert not brokers.is_ours
+    assert not brokers.is_reput_root
 
 
 def test_what_the_log_got_since_is_not_compared(tmp_path: Path) -> None:
