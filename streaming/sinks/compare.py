@@ -12,7 +12,7 @@ from streaming.sinks.ordered_sink import BatchSink, ReportProgress, SinkCounts, 
 
 
 class CompareSink(BatchSink):
-    """Compares batches with a root; ``at`` is the offset up to which the log was compared."""
+    """Compares batches with a root; ``at`` is the offset up to which the log has been compared."""
 
     name = "comparison"
     takes_parts = True
@@ -29,15 +29,15 @@ class CompareSink(BatchSink):
         self.counts = SinkCounts()
 
     def begin(self, offset: int) -> None:
-        """Take the stretches from ``offset`` on: those between were lost."""
+        """Continue at ``offset``: the range before it was lost."""
         self.at = offset
 
     def applied_to(self) -> int:
-        """Return up to which offset the log was compared."""
+        """Return the offset up to which the log has been compared."""
         return self.at
 
     def is_blocked(self) -> bool:
-        """Return whether nothing more is compared."""
+        """Return whether damage or an error has ended the comparison."""
         return self.error is not None or self._damage is not None
 
     def _apply_part(self, stretches: list[Stretch]) -> None:
@@ -57,7 +57,7 @@ class CompareSink(BatchSink):
             )
 
     def _apply(self, stretches: list[Stretch]) -> None:
-        """Compare the rest of a batch. Raises DamageError at damage, after all before it."""
+        """Compare the rest of a batch. Raises DamageError after comparing all before the damage."""
         self._apply_part(stretches)
         if self._damage is not None:
             raise cannot_derive(self._damage)
@@ -65,4 +65,4 @@ class CompareSink(BatchSink):
             self._report(self.at - self._span[0], self._span[1] - self._span[0])
 
     def _end(self) -> None:
-        """Do nothing: a comparison owns nothing."""
+        """Do nothing: a comparison holds no resources."""

@@ -1,4 +1,4 @@
-"""What of Spark's standard error a person sees."""
+"""The lines of Spark's standard error that reach the user."""
 
 import pytest
 
