@@ -410,16 +410,16 @@ def test_a_batch_that_spark_cancels_keeps_what_has_been_applied(
             has_begun.set()
             has_ended.wait(60)
 
-    def cancel(feed: _BatchApplier, batch: DataFrame) -> pa.Table:
-        read(feed, batch)
+    def cancel(applier: _BatchApplier, batch: DataFrame) -> pa.Table:
+        read(applier, batch)
         assert has_begun.wait(60)
         is_cancelled.set()
         raise StoppedError("Spark cancelled the batch")
 
-    def leave(ahead: _SpoolApplier, *how: object) -> None:
-        ahead._end.set()
+    def leave(spool_applier: _SpoolApplier, *how: object) -> None:
+        spool_applier._end.set()
         has_ended.set()
-        exit_(ahead, *how)
+        exit_(spool_applier, *how)
 
     with monkeypatch.context() as patched:
         patched.setattr(_SpoolApplier, "__exit__", leave)
