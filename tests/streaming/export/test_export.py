@@ -1,4 +1,4 @@
-"""Exports, run in this process: what the files hold, what is refused, and what a kill leaves."""
+"""Exports in this process: the content of the files, refusals, and recovery from a kill."""
 
 import gzip
 import io
@@ -52,7 +52,7 @@ ODD_TOPICS = [
 
 
 class Killed(BaseException):
-    """A kill: nothing of what is done behind it counts."""
+    """Simulates a kill: nothing that happens after it takes effect."""
 
 
 def write(root: Path, sent: Sequence[Message], start: int = 0) -> Path:
@@ -431,7 +431,7 @@ def test_a_log_that_changed_where_the_last_export_ended_is_refused(tmp_path: Pat
 
 
 class DyingDisk(Disk):
-    """Ends the process, as it were, at its n-th change."""
+    """Simulates a kill at the n-th change of the disk."""
 
     def __init__(self, steps: list[int]) -> None:
         super().__init__()
@@ -486,7 +486,7 @@ def test_an_export_killed_anywhere_leaves_no_duplicate_and_no_hole(
 def killed_at(
     store: Path, to: Path, place: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> bool:
-    """Export a log of so many messages, all at once or after 20, and die at a step."""
+    """Export a log of so many messages, at once or after the first 20, and die at a step."""
     count, step = place
     grow_to = [count] if count == 20 else [20, count]
     for path in log_files(store)[1:]:

@@ -1,4 +1,4 @@
-"""Exports through Spark: what the files hold, for Spark, for DuckDB and for people."""
+"""Exports through Spark: the files as Spark, DuckDB and users read them."""
 
 import json
 from pathlib import Path
