@@ -1,4 +1,4 @@
-"""The spool: what tasks read goes to the sink by files, and is applied while others are read."""
+"""The spool: tasks pass ranges to the sink in files, which it applies while others are read."""
 
 import shutil
 import tempfile
@@ -124,7 +124,7 @@ def test_the_parts_of_a_batch_come_in_log_order(tmp_path: Path) -> None:
 def apply_in_parts(
     store_root: Path, output: Path, config: StoreConfig, disk: Disk, sizes: Iterable[int]
 ) -> None:
-    """Apply the log as one batch of parts of so many records; a killed process leaves its lock."""
+    """Apply the log as one batch, in parts of so many records; release the lock as a kill does."""
     root = DispatchRoot.open(output, store_root, config, disk=disk)
     try:
         sink = DispatchSink(root, config)
@@ -230,7 +230,7 @@ def test_a_range_that_two_attempts_of_a_task_delivered_is_applied_once(tmp_path:
 
     class Batch:
         def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
-            while sink.applied_to() < stretches[1].end:  # both by the thread that is ahead
+            while sink.applied_to() < stretches[1].end:  # the thread of the spool applies both
                 time.sleep(0.01)
             return pa.Table.from_batches(rows)
 
@@ -267,7 +267,7 @@ def dispatched(store: Path) -> Path:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of the files that are taken, as they are."""
+    """Return a list to which the names of the taken files are added."""
     names: list[str] = []
     take = Spool.take
 
