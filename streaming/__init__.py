@@ -1,11 +1,12 @@
 """RocketMQ's reput as a Spark Structured Streaming query.
 
-``CommitLogDataSource`` is the data source ``rocketmq-commitlog``; ``start_dispatch`` starts the
-query that builds ConsumeQueue and IndexFile, ``start_mirror`` the one that sends the messages to
-Kafka, ``query_error`` returns what ended one, ``stop_query`` stops any streaming query between two
-batches; ``build_session`` makes a Spark session fit for all, ``register_source`` makes a data
-source known to any session.
-Importing this package loads no PySpark.
+``CommitLogDataSource`` is the data source ``rocketmq-commitlog``. ``start_dispatch`` starts the
+query that builds ConsumeQueue and IndexFile, ``start_mirror`` the query that sends messages to
+Kafka. ``query_error`` returns the error that ended a dispatch, ``stop_query`` stops any streaming
+query between two batches. ``build_session`` returns a Spark session with the settings that these
+queries need, and ``register_source`` registers a data source with any session.
+
+Importing this package does not import PySpark.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compile all kernels into their cache: ``python -m streaming.compile_kernels``.
 
-Run when reput is set up and when its image is built, so that no command has to compile them. Numba
-compiles a kernel when it is called, for the types that it is called with; so a small store is
-dispatched, compared, read and made into Kafka's records, without Spark and without Kafka.
+Set-up and the image build run this, so that no command has to compile. Numba compiles a kernel at
+its first call, for the types of the arguments. So this module dispatches, verifies and reads a
+small store and encodes it as Kafka records, without Spark and without Kafka.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOPIC = "T"
 
 
 def compile_kernels() -> None:
-    """Call each kernel as the commands do."""
+    """Call each kernel with the types that the commands use."""
     load_kernels()
     with tempfile.TemporaryDirectory(prefix="reput-kernels-") as directory:
         store, output = Path(directory, "store"), Path(directory, "output")
@@ -58,7 +58,7 @@ def compile_kernels() -> None:
 
 
 def _write_log(store: Path, config: StoreConfig) -> None:
-    """Write messages of all sorts: with keys or none, batched, delayed, repeated properties."""
+    """Write every kind of message: with and without keys, batched, delayed, repeated properties."""
     properties = make_properties(uniq_key="U", keys="a b", tags="A")
     message = NewMessage(_TOPIC, 0, b"body", properties)
     with CommitLogWriter(store, config) as writer:
@@ -69,7 +69,7 @@ def _write_log(store: Path, config: StoreConfig) -> None:
 
 
 def _dispatch(store: Path, output: Path, config: StoreConfig) -> DispatchRequests:
-    """Build queues and index in two batches, and return the messages of the last."""
+    """Build the queues and the index in two batches; return requests from the last batch."""
     root = DispatchRoot.open(output, store, config)
     sink = DispatchSink(root, config)
     planner = LogPlanner(root.log, lambda: root.is_log_clean(store))
@@ -87,7 +87,7 @@ def _dispatch(store: Path, output: Path, config: StoreConfig) -> DispatchRequest
 
 
 def _read(store: Path, output: Path) -> None:
-    """Walk the log's end, which is not known where the root is taken for a broker's."""
+    """Walk to the log's end, as a read does where the root is a broker's and does not record it."""
     with MessageStore.open(store, output) as s:
         assert s.query_message(_TOPIC, "a").messages
         assert s.max_phy_offset() > 0
@@ -100,8 +100,8 @@ def _encode(
     requests: DispatchRequests, file: tuple[NDArray[np.uint8], int, str], config: StoreConfig
 ) -> None:
     view, base, path = file
-    wanted = tuple(MESSAGE_FIELDS)
-    for _ in message_batches(requests, view, base, wanted, config=config, path=path):
+    columns = tuple(MESSAGE_FIELDS)
+    for _ in message_batches(requests, view, base, columns, config=config, path=path):
         pass
     Encoder(config, 1 << 20, None).encode(requests, {_TOPIC: Route(_TOPIC, 4)}, file)
 

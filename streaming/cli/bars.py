@@ -17,7 +17,7 @@ _BAR_WIDTH = 16
 _WHAT_MAX = 30
 
 
-class Report(Protocol):
+class UpdateBar(Protocol):
     """Takes progress: how much of the total is done, and the current task if it has changed."""
 
     def __call__(self, done: int, total: int, what: str = ...) -> None:
@@ -25,7 +25,7 @@ class Report(Protocol):
 
 
 @contextmanager
-def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[Report]:
+def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[UpdateBar]:
     """Show a bar while inside; ``figures`` are shown next to the percentage."""
     name = TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, max_width=_WHAT_MAX)
@@ -34,10 +34,10 @@ def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[Report
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(printable(what), total=None)
 
-        def report(done: int, total: int, what: str = "") -> None:
+        def update(done: int, total: int, what: str = "") -> None:
             bar.update(task, completed=done, total=total, description=printable(what) or None)
 
-        yield report
+        yield update
 
 
 class _TimeLeft(ProgressColumn):

@@ -29,7 +29,7 @@ from streaming.cli.tables import print_table
 
 if TYPE_CHECKING:
     from store.commitlog.commit_log import CommitLog
-    from streaming.queries.dispatch import Dispatch
+    from streaming.queries.dispatch import RunningDispatch
 
 _POLL_SECONDS = 0.1
 _CATCH_UP_SECONDS = 300.0  # the first batch of an installation compiles the kernels
@@ -96,13 +96,13 @@ def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: fl
     reporter = Reporter(is_live=sys.stderr.isatty())
     options = DispatchOptions(on_progress=reporter.report)
 
-    def write(running: Dispatch, stop: threading.Event) -> None:
+    def write(running: RunningDispatch, stop: threading.Event) -> None:
         _write(running, stop, store, seconds)
 
     run_dispatch(prepare_dispatch(store, output, options), reporter, meanwhile=write)
 
 
-def _write(running: Dispatch, stop: threading.Event, store: Path, seconds: float) -> None:
+def _write(running: RunningDispatch, stop: threading.Event, store: Path, seconds: float) -> None:
     """Run the writer, then wait until everything it wrote has been dispatched."""
     from store.commitlog.commit_log import CommitLog
 

@@ -38,7 +38,7 @@ from streaming.cli.show import drops_line
 
 if TYPE_CHECKING:
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
-    from streaming.queries.dispatch import Dispatch, PreparedDispatch
+    from streaming.queries.dispatch import PreparedDispatch, RunningDispatch
     from streaming.queries.metrics import DispatchProgress
     from streaming.sinks.dispatch import ArrivalListener
 
@@ -174,7 +174,7 @@ def run_dispatch(
     reporter: Reporter,
     *,
     master: str | None = None,
-    meanwhile: Callable[[Dispatch, threading.Event], None] | None = None,
+    meanwhile: Callable[[RunningDispatch, threading.Event], None] | None = None,
 ) -> None:
     """Run a dispatch until it ends or is stopped, or ``meanwhile`` returns. Raises its failure.
 
@@ -213,7 +213,7 @@ def run_dispatch(
             spark.stop()
 
 
-def _wait(running: Dispatch, stop: threading.Event) -> None:
+def _wait(running: RunningDispatch, stop: threading.Event) -> None:
     while running.query.isActive and not stop.wait(POLL_SECONDS):
         pass
 
@@ -264,7 +264,7 @@ class Reporter(LineReporter):
             fields |= {f"arrivals_{name}": value for name, value in asdict(counts).items()}
         self.show_progress(text, **fields)
 
-    def end(self, running: Dispatch) -> None:
+    def end(self, running: RunningDispatch) -> None:
         """Report the result; later progress is not shown."""
         from checkpoints.progress import queue_key
 

@@ -24,7 +24,7 @@ from streaming.cli.options import (
 from streaming.cli.show import exit_not_found, progress_bar
 
 if TYPE_CHECKING:
-    from streaming.export.export import Exported, ExportJob, ExportOptions
+    from streaming.export.export import ExportJob, ExportOptions, ExportResult
 
 _NO_MESSAGE = "NO_MESSAGE"
 
@@ -141,18 +141,18 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
     )
 
 
-def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> Exported:
+def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> ExportResult:
     """Run an export as a Spark job, or without Spark if there is no range to export."""
-    from streaming.export.run import RunHere, SparkRun
+    from streaming.export.run import LocalRunner, SparkRunner
 
     if not job.ranges:
-        return job.run(RunHere())
+        return job.run(LocalRunner())
     from streaming.spark.session import build_session
 
     spark = build_session("reput export", master)
     try:
         with progress_bar("exporting", is_shown=is_shown) as report:
-            return job.run(SparkRun(spark.sparkContext), report)
+            return job.run(SparkRunner(spark.sparkContext), report)
     finally:
         spark.stop()
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from streaming.kafka.routes import Creation
     from streaming.kafka.topic_rules import TopicRules
     from streaming.queries.metrics import DispatchProgress
-    from streaming.queries.mirror import Mirror, MirrorOptions, PreparedMirror
+    from streaming.queries.mirror import MirrorOptions, PreparedMirror, RunningMirror
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ class MirrorReporter(LineReporter):
         text = progress_line(progress, self.begin_offset)
         self.show_progress(text, commit_log_offset=at, **fields)
 
-    def end(self, running: Mirror, prepared: PreparedMirror) -> None:
+    def end(self, running: RunningMirror, prepared: PreparedMirror) -> None:
         """Report the result."""
         seconds = self.end_line()
         counts, position = running.sink.counts, running.sink.position

@@ -19,7 +19,7 @@ from streaming.cli.lines import print_json, printable, say, time_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from streaming.cli.bars import Report
+    from streaming.sinks.ordered_sink import ReportProgress
 
 # The status for a key, a tag or a commit log offset; queue reads have the broker's statuses.
 NOT_FOUND = "NOT_FOUND"
@@ -150,7 +150,7 @@ def exit_not_found(
 
 
 @contextmanager
-def progress_bar(task: str, *, is_shown: bool) -> Iterator[Report | None]:
+def progress_bar(task: str, *, is_shown: bool) -> Iterator[ReportProgress | None]:
     """Show how much of the log has been read, if ``is_shown``."""
     if not is_shown:
         yield None

@@ -134,7 +134,7 @@ def result_json(result: Verification) -> dict[str, Any]:
         "equal": result.is_equal,
         "store": str(result.store),
         "output": str(result.output),
-        "made_by": "reput" if result.is_ours else "broker",
+        "made_by": "reput" if result.is_reput_root else "broker",
         "begin_offset": result.begin_offset,
         "end_offset": result.end_offset,
         "log_end_offset": result.log_end_offset,

@@ -1,1 +1,1 @@
-"""Messages as Parquet or JSON lines."""
+"""The export of messages to Parquet or JSON Lines files."""

@@ -1,8 +1,8 @@
-"""The directory of an export: one writer at a time, and every state that a kill leaves is known.
+"""The directory of an export: one writer at a time, and recovery from a kill at any point.
 
-Files are written below ``_reput_export.tmp``, synced, moved to their places, and counted by the
-record (``streaming.export.record``), in this order. Their names hold the range of the log that they
-are from, so those beyond the record's end are known as uncounted, and the next export deletes them.
+Files are written below ``_reput_export.tmp``, synced, moved to their places, and then committed by
+the record (``streaming.export.record``). A file's name holds the range of the log that it covers.
+So files beyond the record's end are known to be uncommitted, and the next export deletes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streaming.export.task import StagedFile
 STAGING = "_reput_export.tmp"
 _LOCK = "_reput_export.lock"
 _DISCARDED = "_reput_export.discarded"
-_NEW_RECORD = f"{RECORD}.tmp"  # of a process that was killed before it could rename it
+_NEW_RECORD = f"{RECORD}.tmp"  # the remains of a process that was killed before the rename
 _NOT_DATA = {_LOCK, _NEW_RECORD, "lost+found"}
 _FILE = re.compile(r"part-([0-9]{20})-[0-9]{20}-[0-9]{3,}\.(parquet|jsonl|jsonl\.gz|jsonl\.zst)")
 
@@ -51,16 +51,16 @@ def check_directory(to: Path, *, append: bool) -> ExportRecord | None:
 
 
 class ExportDirectory:
-    """A directory that is being exported into. Raises StoreIOError."""
+    """The locked target directory of an export. Raises StoreIOError."""
 
     def __init__(self, path: Path) -> None:
-        """Lock the directory, made if missing. Raises RootInUseError."""
+        """Lock the directory, and create it if missing. Raises RootInUseError."""
         self.path = path
         self.staging = path / STAGING
         self._existed = path.is_dir()
         self._disk = Disk()
         self._lock = self._take_lock()
-        self._keeps_record = os.path.lexists(path / RECORD)
+        self._has_record = os.path.lexists(path / RECORD)
         self._record: ExportRecord | None = None
 
     def _take_lock(self) -> IO[bytes]:
@@ -70,28 +70,29 @@ class ExportDirectory:
             raise RootInUseError(f"{self.path} is in use by another export") from e
 
     def begin(self, record: ExportRecord) -> None:
-        """Start from a record: files that it does not count are deleted."""
+        """Start from a record: delete the files that it does not cover."""
         self._record = record
-        self._delete_uncounted()
-        if not self._keeps_record:
+        self._delete_uncommitted()
+        if not self._has_record:
             self._disk.replace(self.path / RECORD, encode_record(record))
         self._disk.make_directory(self.staging)
 
     def commit(self, files: Iterable[StagedFile], record: ExportRecord) -> None:
-        """Move staged files to their places and count them."""
+        """Move staged files to their places and commit them in the record."""
         disk = self._disk
-        disk.sync_all(self.path)  # on a cluster the shared file system has synced its part
+        # On a cluster, the shared file system has already synced what the executors wrote.
+        disk.sync_all(self.path)
         for file in files:
             disk.move(self.staging / file.name, self.path / file.target)
         disk.sync()
         disk.replace(self.path / RECORD, encode_record(record))
-        self._record, self._keeps_record = record, True
+        self._record, self._has_record = record, True
         self._delete_staging()
 
     def roll_back(self) -> None:
-        """Delete files that the record does not count; of a first export, the directory too."""
-        self._delete_uncounted()
-        if self._keeps_record:
+        """Delete files that the record does not cover; after a first export, the directory too."""
+        self._delete_uncommitted()
+        if self._has_record:
             return
         for name in (RECORD, _NEW_RECORD, _LOCK):
             self._disk.remove(self.path / name)
@@ -103,7 +104,7 @@ class ExportDirectory:
         self._disk.unlock(self._lock)
         self._disk.close()
 
-    def _delete_uncounted(self) -> None:
+    def _delete_uncommitted(self) -> None:
         if self._record is None:
             return
         self._delete_staging()
@@ -114,7 +115,7 @@ class ExportDirectory:
         self._disk.sync()
 
     def _delete_staging(self) -> None:
-        """Delete the staging directory: first its name, without which late tasks write nothing."""
+        """Delete the staging directory; rename it first, so that late tasks write nothing."""
         discarded = self.path / _DISCARDED
         if discarded.is_dir():
             self._disk.remove_tree(discarded)
@@ -124,7 +125,7 @@ class ExportDirectory:
 
 
 def _files_from(to: Path, offset: int) -> Iterator[Path]:
-    """Yield the files of ranges that begin at an offset of the log or later."""
+    """Yield the files whose ranges begin at or after an offset of the log."""
     for topic in _directories(to, "topic="):
         for day in _directories(topic, "day="):
             with os.scandir(day) as entries:

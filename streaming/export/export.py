@@ -1,15 +1,15 @@
-"""Messages as files: Parquet or JSON lines, a directory for each topic and day.
+"""The export of messages to Parquet or JSON Lines files, with a directory for each topic and day.
 
-``DIR/topic=T/day=YYYY-MM-DD/part-….parquet`` (or ``.jsonl``) is read by Spark, DuckDB and others as
-a table with the columns ``topic`` and ``day``. Days are those of the store time, in UTC.
+Spark, DuckDB and others read ``DIR/topic=T/day=YYYY-MM-DD/part-….parquet`` (or ``.jsonl``) as a
+table with the columns ``topic`` and ``day``. The day is that of the store time, in UTC.
 
-Tasks write the files (``streaming.export.task``), on whatever runs them; this module plans them and
-commits what they wrote, all or nothing.
+Tasks write the files (``streaming.export.task``), on Spark or in this process. This module plans
+the tasks and commits their files, all or nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from store.reads.arrow_schema import MESSAGE_FIELDS
 from store.reads.message_json import BODY_FIELDS, JSON_FIELDS
 from streaming.export.directory import ExportDirectory, check_directory
 from streaming.export.record import ExportRecord, ExportSettings
-from streaming.export.run import Run, SparkRun
+from streaming.export.run import SparkRunner, TaskRunner
 from streaming.export.task import (
     JSONL,
     NONE,
@@ -47,8 +47,9 @@ from streaming.export.task import (
     ExportTask,
     FileSpec,
     export_part,
-    near_names,
+    similar_names,
 )
+from streaming.sinks.ordered_sink import ReportProgress
 from streaming.sources.log_stream import LogStream
 from streaming.sources.options import OFFSET_KEY
 
@@ -57,16 +58,15 @@ _PARTITION_COLUMNS = ("topic", "day")
 _COLUMNS = {PARQUET: tuple(MESSAGE_FIELDS), JSONL: (*JSON_FIELDS, *BODY_FIELDS)}
 _RANGE_BYTES = 64 * 1024 * 1024
 
-Report = Callable[[int, int], None]  # bytes of log done, bytes in all
-
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What is exported, and how.
+    """The options of an export.
 
     Times are epoch ms of the store time, both inclusive. ``compression`` None is the format's
-    default (snappy, none), ``columns`` None all; those of JSON lines are the fields of
-    ``get --json``. ``append`` resumes where the last export into the directory ended.
+    default (snappy for Parquet, none for JSON Lines). ``columns`` None is all columns; those of
+    JSON Lines are the fields of ``get --json``. ``append`` resumes where the last export into the
+    directory ended.
     """
 
     file_format: str = PARQUET
@@ -84,10 +84,10 @@ class ExportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
-    """What an export wrote: the range of the log, files and their bytes, and messages.
+class ExportResult:
+    """The result of an export: the range of the log, and what was written.
 
-    ``without_messages`` are the topics asked for of which the range holds no message.
+    ``without_messages`` are the requested topics without a message in the range.
     """
 
     begin_offset: int
@@ -103,23 +103,23 @@ def export(
     store_root: Path,
     to: Path,
     options: ExportOptions,
-    report: Report | None = None,
-) -> Exported:
-    """Write the messages of a log below ``to``, which must be new or empty unless appended to.
+    report: ReportProgress | None = None,
+) -> ExportResult:
+    """Write the messages of a log below ``to``, which must be new or empty except to append.
 
-    ``report`` is called with the bytes of log done and those in all. Raises ConfigError,
+    ``report`` is called with the bytes of log done and the bytes in total. Raises ConfigError,
     UnknownTopicError, DamageError, RootInUseError, UnsupportedFormatError, StoreIOError,
-    SparkError; then ``to`` is as it was. So it is where there is no message to export.
+    SparkError. After an error, and if there is no message to export, ``to`` is unchanged.
     """
     with open_export(store_root, to, options) as job:
-        return job.run(SparkRun(spark.sparkContext), report)
+        return job.run(SparkRunner(spark.sparkContext), report)
 
 
 @contextmanager
 def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[ExportJob]:
-    """Plan an export and lock its directory while inside. Raises as ``export``, without Spark."""
-    given = options.broker_conf, options.broker_version
-    config = open_store_config(store_root, None, *given, needs_log=True)
+    """Plan an export; lock its directory while the context lasts. Raises as ``export``."""
+    broker = options.broker_conf, options.broker_version
+    config = open_store_config(store_root, None, *broker, needs_log=True)
     settings = make_settings(store_root, options)
     check_directory(to, append=options.append)
     for log in config.commit_log_paths(store_root):
@@ -141,7 +141,7 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
 
 
 def make_settings(store_root: Path, options: ExportOptions) -> ExportSettings:
-    """Return the settings of an export. Raises ConfigError naming the option that is wrong."""
+    """Return the settings of an export. Raises ConfigError, which names the wrong option."""
     kind, begin, end = options.file_format, options.from_time, options.to_time
     if kind not in COMPRESSIONS:
         known = ", ".join(COMPRESSIONS)
@@ -166,21 +166,23 @@ def make_settings(store_root: Path, options: ExportOptions) -> ExportSettings:
     )
 
 
-def _columns(kind: str, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns that the files hold; topic and day are in the directories' names."""
+def _columns(kind: str, requested: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns of the files; topic and day are in the directory names."""
     known = _COLUMNS[kind]
-    for name in asked or ():
+    for name in requested or ():
         if name not in known and name not in _PARTITION_COLUMNS:
-            near = near_names(name, set(known))
-            hint = f"did you mean {_any_of(near)}?" if near else f"known are {', '.join(known)}"
+            similar = similar_names(name, set(known))
+            hint = f"known are {', '.join(known)}"
+            if similar:
+                hint = f"did you mean {_any_of(similar)}?"
             raise ConfigError(f"--columns: {kind} files have no column {shown(name)}; {hint}")
-    if asked is None:
+    if requested is None:
         chosen = known
     elif kind == JSONL:
-        named = {*asked, *(BODY_FIELDS if BODY_FIELDS[1] in asked else ())}
+        named = {*requested, *(BODY_FIELDS if BODY_FIELDS[1] in requested else ())}
         chosen = tuple(name for name in known if name in named)
     else:
-        chosen = tuple(name for name in dict.fromkeys(asked) if name in known)
+        chosen = tuple(name for name in dict.fromkeys(requested) if name in known)
     if kind == PARQUET:
         chosen = tuple(name for name in chosen if name not in _PARTITION_COLUMNS)
     if not chosen:
@@ -189,7 +191,7 @@ def _columns(kind: str, asked: Sequence[str] | None) -> tuple[str, ...]:
 
 
 class ExportJob:
-    """One export into a locked directory: planned, then run."""
+    """One export into a locked directory: first planned, then run."""
 
     def __init__(self, store_root: Path, config: StoreConfig, options: ExportOptions) -> None:
         self._root, self._config, self._options = store_root, config, options
@@ -206,13 +208,13 @@ class ExportJob:
 
     @property
     def log(self) -> CommitLog:
-        """The log that is exported."""
+        """The commit log that is exported."""
         return self._stream.log
 
     def plan(
         self, directory: ExportDirectory, settings: ExportSettings, resumed: ExportRecord | None
     ) -> None:
-        """Plan the ranges. Raises DamageError, LostDataError where the log does not continue."""
+        """Plan the ranges. Raises DamageError or LostDataError if the log cannot be resumed."""
         begin = max(self.log.min_offset(), 0)
         if resumed is not None:
             begin = self._resume_at(resumed)
@@ -229,7 +231,7 @@ class ExportJob:
         self.ranges = self._stream.plan_between(*self._span).ranges
 
     def _resume_at(self, record: ExportRecord) -> int:
-        """Return where to resume; what has expired since the last export is lost data."""
+        """Return the offset to resume at; a part that expired since the last export is lost."""
         log, end, last = self.log, record.end_offset, record.last_record
         begin = max(log.min_offset(), 0)
         if end < begin:
@@ -248,7 +250,7 @@ class ExportJob:
             raise DamageError(log.path_of(last.offset), last.offset, why, hint)
         return end
 
-    def run(self, run: Run, report: Report | None = None) -> Exported:
+    def run(self, run: TaskRunner, report: ReportProgress | None = None) -> ExportResult:
         """Export the ranges and commit the files. Raises as ``export``."""
         parts = self._run_tasks(run, self._spec(), report)
         missing = self._missing_topics(run, parts)
@@ -269,13 +271,13 @@ class ExportJob:
         else:
             self._directory.roll_back()
         size = sum(file.size for file in files)
-        return Exported(begin, end, len(files), size, messages, missing)
+        return ExportResult(begin, end, len(files), size, messages, missing)
 
     def _spec(self) -> FileSpec:
-        """Return what the tasks share.
+        """Return the specification that all tasks share.
 
-        An export that is appended to is cut by offsets alone: where the clock stepped back, a
-        message beyond ``to_time`` that was left out would never be exported.
+        With ``append``, only offsets limit an export: where the clock stepped back, a message later
+        than ``to_time`` that one export left out would never be exported.
         """
         settings, options = self._record.settings, self._options
         return FileSpec(
@@ -292,7 +294,9 @@ class ExportJob:
             max_body_bytes=options.max_body_bytes,
         )
 
-    def _run_tasks(self, run: Run, spec: FileSpec, report: Report | None) -> list[ExportedPart]:
+    def _run_tasks(
+        self, run: TaskRunner, spec: FileSpec, report: ReportProgress | None
+    ) -> list[ExportedPart]:
         done, total = 0, sum(part.end - part.begin for part in self.ranges)
 
         def advance(task: ExportTask) -> None:
@@ -303,42 +307,44 @@ class ExportJob:
 
         return run(export_part, [ExportTask(part, spec) for part in self.ranges], advance)
 
-    def _missing_topics(self, run: Run, parts: list[ExportedPart]) -> tuple[str, ...]:
+    def _missing_topics(self, run: TaskRunner, parts: list[ExportedPart]) -> tuple[str, ...]:
         """Return the topics without messages in the range.
 
-        Raises UnknownTopicError for those that neither the log nor the broker's files know. Later
-        exports into a directory do not look again.
+        Raises UnknownTopicError for topics that neither the log nor the broker's files hold. Only
+        the first export into a directory checks this.
         """
-        asked = set(self._record.settings.topics)
-        missing = asked.difference(*(part.seen for part in parts))
+        requested = set(self._record.settings.topics)
+        missing = requested.difference(*(part.seen for part in parts))
         unknown = {t for t in missing if not _is_known_to_broker(self._root, t)}
         if unknown and self._is_first:
             others = self._search_rest(run, tuple(sorted(unknown)))
             unknown = unknown.difference(*(part.seen for part in others))
             if unknown:
-                raise UnknownTopicError(self._reason(sorted(unknown), [*parts, *others]))
+                raise UnknownTopicError(self._not_found_text(sorted(unknown), [*parts, *others]))
         return tuple(sorted(missing))
 
-    def _search_rest(self, run: Run, topics: tuple[str, ...]) -> list[ExportedPart]:
-        """Search the log outside of the exported range for topics."""
+    def _search_rest(self, run: TaskRunner, topics: tuple[str, ...]) -> list[ExportedPart]:
+        """Search the log outside the exported range for topics."""
         begin, end = self._span
-        first, behind = max(self.log.min_offset(), 0), self._stream.report_latest()[OFFSET_KEY]
-        spans = [(at, stop) for at, stop in ((first, begin), (end, behind)) if at < stop]
+        log_begin, log_end = max(self.log.min_offset(), 0), self._stream.report_latest()[OFFSET_KEY]
+        spans = [(at, stop) for at, stop in ((log_begin, begin), (end, log_end)) if at < stop]
         ranges = [part for span in spans for part in self._stream.plan_between(*span).ranges]
         spec = replace(self._spec(), staging=None, topics=topics, skip_damage=True)
         return run(export_part, [ExportTask(part, spec) for part in ranges], lambda _: None)
 
-    def _reason(self, unknown: list[str], parts: list[ExportedPart]) -> str:
+    def _not_found_text(self, unknown: list[str], parts: list[ExportedPart]) -> str:
         texts = []
         for topic in unknown:
-            near = near_names(topic, {name for p in parts for name in p.near.get(topic, ())})
-            hint = f" (did you mean {_any_of(near)}?)" if near else ""
+            similar = similar_names(
+                topic, {name for p in parts for name in p.similar.get(topic, ())}
+            )
+            hint = f" (did you mean {_any_of(similar)}?)" if similar else ""
             texts.append(f"topic {shown(topic)} is not in the log of {self._root}{hint}")
         return "; ".join(texts)
 
 
 def _is_known_to_broker(store_root: Path, topic: str) -> bool:
-    """Return whether a broker has the topic's queues or its settings."""
+    """Return whether the broker's files have the topic's queues or its settings."""
     if can_name_directory(topic) and (store_root / CONSUME_QUEUE_DIR / topic).is_dir():
         return True
     try:

@@ -1,8 +1,8 @@
-"""The record of an export, ``_reput_export.json`` in its directory: what has been exported.
+"""The record of an export, ``_reput_export.json`` in its directory: the part of the log exported.
 
 Readers of data directories skip names that begin with ``_``. The record is replaced after the
-files are in their places, so files of a range beyond ``end_offset`` belong to an export that was
-killed; they do not count.
+files are in their places. So files of a range beyond ``end_offset`` are the remains of an
+interrupted export and are not part of the data.
 
 ===================  =========================================================================
 field                meaning
@@ -11,9 +11,9 @@ format               1
 store                the store's absolute path
 file_format          parquet or jsonl; compression, columns, topics, exclude_system, from_time:
                      as the options
-begin_offset         where the first export began in the log
-end_offset           up to where the log has been exported: the next one begins there
-messages             how many messages the directory holds
+begin_offset         the offset at which the first export began
+end_offset           the log has been exported up to here, and the next export begins here
+messages             the number of messages in the directory
 last_record          fingerprint of the last record before ``end_offset``, or null
 ===================  =========================================================================
 """
@@ -37,7 +37,7 @@ _SIZE_MAX = 16 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """What all exports into one directory have in common. The time is epoch ms."""
+    """The settings that all exports into one directory share. The time is epoch ms."""
 
     store: str
     file_format: str
@@ -48,17 +48,17 @@ class ExportSettings:
     from_time: int | None
 
     def difference_from(self, other: ExportSettings) -> str:
-        """Return the first setting that differs and both values, "" if none does."""
+        """Return the first setting that differs with both values, "" if all are equal."""
         for field in fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if mine != theirs:
-                return f"{field.name} is {_shown(theirs)} there, {_shown(mine)} here"
+            here, there = getattr(self, field.name), getattr(other, field.name)
+            if here != there:
+                return f"{field.name} is {_shown(there)} there, {_shown(here)} here"
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportRecord:
-    """Up to where a log has been exported, and how."""
+    """The part of a log that has been exported, and the settings."""
 
     settings: ExportSettings
     begin_offset: int
@@ -68,14 +68,14 @@ class ExportRecord:
 
 
 def encode_record(record: ExportRecord) -> bytes:
-    """Encode as JSON."""
+    """Encode a record as JSON."""
     values = {"format": _FORMAT, **asdict(record.settings), **asdict(record)}
     del values["settings"]
     return json.dumps(values, indent=1).encode() + b"\n"
 
 
 def decode_record(data: bytes, path: Path) -> ExportRecord:
-    """Decode; raises DamageError (naming ``path``), UnsupportedFormatError."""
+    """Decode a record. Raises DamageError, which names ``path``, and UnsupportedFormatError."""
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as e:
@@ -109,7 +109,7 @@ def decode_record(data: bytes, path: Path) -> ExportRecord:
 
 
 def read_record(directory: Path) -> ExportRecord | None:
-    """Return the record of a directory, None without one.
+    """Return the record of a directory, None if it has none.
 
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
@@ -129,7 +129,7 @@ def read_record(directory: Path) -> ExportRecord | None:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """The values of a record; each is checked for its type. Raises DamageError."""
+    """The values of a record. Each method raises DamageError if the type is wrong."""
 
     values: dict[str, Any]
     path: Path

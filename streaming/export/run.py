@@ -1,7 +1,7 @@
-"""What runs the tasks of an export: a job of Spark's, or this process.
+"""The runners of an export's tasks: a Spark job, or this process.
 
-Executors need this package (installed, or sent with ``--py-files``), and STORE and the directory
-that is written at the same paths. Through Spark go the task and a short answer.
+Executors need this package (installed, or sent with ``--py-files``), and must see STORE and the
+target directory at the same paths. Only the task and a short result pass through Spark.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Generic, Protocol, TypeVar
 
 from pyspark import SparkContext
 
-from streaming.spark.errors import error_of
+from streaming.spark.errors import to_store_error
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-_LOOK_SECONDS = 0.2
-_TASKS_A_CORE = 16  # of Spark, at most: enough for cores to end at about the same time
+_POLL_SECONDS = 0.2
+_TASKS_PER_CORE = 16  # Spark tasks, at most: enough for all cores to finish at about the same time
 
 
-class Run(Protocol):
-    """Runs a function on each of some tasks, in any order and anywhere.
+class TaskRunner(Protocol):
+    """Runs a function on each of some tasks, in any order and in any process.
 
-    ``cores``: how many run at a time. ``advance`` is told of each task that is done. Raises the
+    ``cores`` tasks run at a time. ``advance`` is called with each finished task. Raises the
     StoreError that a task raised.
     """
 
@@ -38,11 +38,11 @@ class Run(Protocol):
         tasks: Sequence[_Task],
         advance: Callable[[_Task], None],
     ) -> list[_Result]:
-        """Run all, and return what they came to, in the order of the tasks."""
+        """Run all tasks; return their results in the order of the tasks."""
 
 
-class RunHere:
-    """Runs one task after the other in this process."""
+class LocalRunner:
+    """Runs the tasks one after another in this process."""
 
     cores = 1
 
@@ -52,7 +52,7 @@ class RunHere:
         tasks: Sequence[_Task],
         advance: Callable[[_Task], None],
     ) -> list[_Result]:
-        """Run all."""
+        """Run all tasks."""
         results = []
         for task in tasks:
             results.append(function(task))
@@ -60,8 +60,8 @@ class RunHere:
         return results
 
 
-class SparkRun:
-    """Runs tasks on the executors of a session: a job whose rows are a few tasks each."""
+class SparkRunner:
+    """Runs tasks on the executors of a session: one job, each of whose rows is a group of tasks."""
 
     def __init__(self, context: SparkContext) -> None:
         self.cores: int = context.defaultParallelism
@@ -73,30 +73,30 @@ class SparkRun:
         tasks: Sequence[_Task],
         advance: Callable[[_Task], None],
     ) -> list[_Result]:
-        """Run all; how many are done is asked of Spark."""
+        """Run all tasks; Spark's status tracker is polled for the number of those finished."""
         if not tasks:
             return []
         context, group = self._context, f"reput-{uuid.uuid4().hex}"
         context.setJobGroup(group, "reput", interruptOnCancel=False)
-        count = min(len(tasks), self.cores * _TASKS_A_CORE)
+        count = min(len(tasks), self.cores * _TASKS_PER_CORE)
         bounds = [n * len(tasks) // count for n in range(count + 1)]
         groups = [tasks[begin:end] for begin, end in pairwise(bounds)]
-        rows = context.parallelize(groups, count).map(_Each(function))
+        rows = context.parallelize(groups, count).map(_RunGroup(function))
 
         def report(number: int) -> None:
             for task in groups[number]:
                 advance(task)
 
-        with _Watch(lambda: _completed(context, group), report, count):
+        with _ProgressPoller(lambda: _completed_count(context, group), report, count):
             try:
                 return [result for results in rows.collect() for result in results]
             except Exception as e:
-                raise error_of(e) from e
+                raise to_store_error(e) from e
 
 
 @dataclass(frozen=True, slots=True)
-class _Each(Generic[_Task, _Result]):
-    """Runs a function on each of a Spark task's tasks: one of Spark's own costs 30 ms and more."""
+class _RunGroup(Generic[_Task, _Result]):
+    """Runs a function on a group of tasks in one Spark task, which costs 30 ms or more."""
 
     function: Callable[[_Task], _Result]
 
@@ -104,26 +104,26 @@ class _Each(Generic[_Task, _Result]):
         return [self.function(task) for task in tasks]
 
 
-def _completed(context: SparkContext, group: str) -> int:
-    """Return how many tasks of a group's jobs are done."""
+def _completed_count(context: SparkContext, group: str) -> int:
+    """Return the number of finished Spark tasks of a job group."""
     tracker, done = context.statusTracker(), 0
     for job in tracker.getJobIdsForGroup(group):
-        found = tracker.getJobInfo(job)
-        stages = [tracker.getStageInfo(n) for n in found.stageIds] if found is not None else []
+        info = tracker.getJobInfo(job)
+        stages = [tracker.getStageInfo(n) for n in info.stageIds] if info is not None else []
         done += sum(stage.numCompletedTasks for stage in stages if stage is not None)
     return done
 
 
-class _Watch:
-    """Tells of so many tasks while a job runs, in their order, as there are done."""
+class _ProgressPoller:
+    """Polls a job for finished Spark tasks, and reports as many group numbers, in order."""
 
     def __init__(self, done: Callable[[], int], report: Callable[[int], None], count: int) -> None:
         self._done = done
         self._report = report
         self._count = count
-        self._told = 0
+        self._reported = 0
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="reput-progress", daemon=True)
+        self._thread = threading.Thread(target=self._poll, name="reput-progress", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -132,13 +132,13 @@ class _Watch:
         self._end.set()
         self._thread.join()
         if kind is None:
-            self._tell_up_to(self._count)
+            self._report_up_to(self._count)
 
-    def _watch(self) -> None:
-        while not self._end.wait(_LOOK_SECONDS):
-            self._tell_up_to(min(self._done(), self._count))
+    def _poll(self) -> None:
+        while not self._end.wait(_POLL_SECONDS):
+            self._report_up_to(min(self._done(), self._count))
 
-    def _tell_up_to(self, count: int) -> None:
-        for number in range(self._told, count):
+    def _report_up_to(self, count: int) -> None:
+        for number in range(self._reported, count):
             self._report(number)
-        self._told = max(self._told, count)
+        self._reported = max(self._reported, count)

@@ -1,8 +1,8 @@
-"""One task of an export: a range of the log, written as files of its own.
+"""One task of an export: writes one range of the log to files of its own.
 
-A task knows no Spark. It writes into the export's staging directory, under names that no other
-attempt uses, and returns what it wrote; the files that count are moved to their places by whoever
-runs the tasks.
+A task does not depend on Spark. It writes to the export's staging directory, under names that no
+other attempt uses, and returns a list of the files. The export job moves the files of the
+successful attempts to their places.
 """
 
 from __future__ import annotations
@@ -33,15 +33,18 @@ from store.reads.arrow import BodyLimits, message_batches
 from store.reads.arrow_schema import rows_of_topics
 from store.reads.message_lines import columns_of, json_lines
 from store.root.progress import Fingerprint
-from streaming.export.hive_partition import NO_VALUE, partition_directory
 
 PARQUET, JSONL = "parquet", "jsonl"
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a Hive partition whose value is NULL
 NONE = "none"
-SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}  # of compressed JSON lines
-_KEYS = ("topic", "store_timestamp_ms")  # columns that say which directory a row belongs in
+SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}  # of compressed JSON Lines
+# What a path or a glob treats specially: as Spark's ExternalCatalogUtils, and the closing brace.
+_SPECIAL = "\"#%'*/:=?\\{}[]^\x7f"
+_ESCAPES = {ord(c): f"%{ord(c):02X}" for c in (*map(chr, range(32)), *_SPECIAL)}
+_KEYS = ("topic", "store_timestamp_ms")  # the columns that determine the directory of a row
 _LINE = "line"
-_FLUSH_BYTES = 128 << 20  # of columns or lines held, uncompressed
-_NEAR_MAX = 3
+_FLUSH_BYTES = 128 << 20  # of buffered columns or lines, uncompressed
+_SIMILAR_MAX = 3
 _DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
 _DAY_MIN, _DAY_MAX = (date.min - _EPOCH).days, (date.max - _EPOCH).days
@@ -51,10 +54,10 @@ _DAYS = _NO_DAY - _DAY_MIN + 1
 
 @dataclass(frozen=True, slots=True)
 class FileSpec:
-    """What all tasks of an export share. Times are epoch ms, both inclusive, None for no bound.
+    """The specification that all tasks share. Times are epoch ms, inclusive; None is no bound.
 
-    ``columns`` are those of the source (Parquet) or fields of ``message_json`` (JSON lines).
-    Without a ``staging`` directory nothing is written: the tasks only look which topics there are.
+    ``columns`` are columns of the source (Parquet) or fields of ``message_json`` (JSON Lines).
+    Without a ``staging`` directory nothing is written: the tasks only search for topics.
     """
 
     staging: Path | None
@@ -86,7 +89,7 @@ class ExportTask:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file of the staging directory, and where below the target it belongs."""
+    """A file in the staging directory; ``target`` is its final path below the directory."""
 
     name: str
     target: str
@@ -95,23 +98,23 @@ class StagedFile:
 
 @dataclass(slots=True)
 class ExportedPart:
-    """What a task wrote: the files, how many messages; ``last`` is the range's last record.
+    """The result of a task; ``last`` is the range's last record.
 
-    Of the topics asked for, ``seen`` are those in the range, ``near`` the names in the range that
-    resemble another one.
+    Of the requested topics, ``seen`` are those found in the range. For each of the others,
+    ``similar`` has the topics of the range with a similar name.
     """
 
     files: list[StagedFile] = field(default_factory=list)
     messages: int = 0
     last: Fingerprint | None = None
     seen: set[str] = field(default_factory=set)
-    near: dict[str, list[str]] = field(default_factory=dict)
+    similar: dict[str, list[str]] = field(default_factory=dict)
 
 
 def export_part(task: ExportTask) -> ExportedPart:
     """Write the files of one range.
 
-    Raises DamageError unless damage is to be skipped, UnsupportedFormatError, StoreIOError.
+    Raises DamageError unless damage is skipped, UnsupportedFormatError, StoreIOError.
     """
     writer = _PartWriter(task)
     for stretch in Scanner(task.spec.config).read(task.part, skip_damage=task.spec.skip_damage):
@@ -122,15 +125,15 @@ def export_part(task: ExportTask) -> ExportedPart:
     return writer.finish()
 
 
-def near_names(name: str, names: set[str]) -> list[str]:
-    """Return the few names that are most like a name, whatever their case."""
+def similar_names(name: str, names: set[str]) -> list[str]:
+    """Return the few names that are most similar to a name, ignoring case."""
     by_lower = {other.lower(): other for other in names}
-    found = difflib.get_close_matches(name.lower(), by_lower, _NEAR_MAX)
-    return [by_lower[lower] for lower in found]
+    matches = difflib.get_close_matches(name.lower(), by_lower, _SIMILAR_MAX)
+    return [by_lower[lower] for lower in matches]
 
 
 class _PartWriter:
-    """Collects the rows of a range, and writes them by topic and day."""
+    """Buffers the rows of a range, and writes them by topic and day."""
 
     def __init__(self, task: ExportTask) -> None:
         self._part, self._spec = task.part, task.spec
@@ -145,10 +148,10 @@ class _PartWriter:
     def _begin(self) -> None:
         self._tables: list[pa.Table] = []
         self._partitions: list[NDArray[np.int64]] = []
-        self._held = 0
+        self._buffered_bytes = 0
 
     def add(self, stretch: DispatchRequests) -> None:
-        """Take the messages of a stretch."""
+        """Add the messages of a stretch."""
         self._seen.update(stretch.topics)
         if len(stretch):
             self._last = int(stretch.commit_log_offset[-1])
@@ -161,16 +164,18 @@ class _PartWriter:
             self._done.messages += batch.num_rows
             self._partitions.append(self._partition_of(batch))
             self._tables.append(self._output(batch))
-            self._held += self._tables[-1].nbytes
-            if self._held >= _FLUSH_BYTES:
+            self._buffered_bytes += self._tables[-1].nbytes
+            if self._buffered_bytes >= _FLUSH_BYTES:
                 self._flush()
 
     def finish(self) -> ExportedPart:
-        """Write what is left; return what was written."""
+        """Write the remaining rows; return the result."""
         self._flush()
         done, part = self._done, self._part
         done.seen = self._seen.intersection(self._spec.topics)
-        done.near = {t: near_names(t, self._seen) for t in self._spec.topics if t not in done.seen}
+        done.similar = {
+            t: similar_names(t, self._seen) for t in self._spec.topics if t not in done.seen
+        }
         if self._last >= 0:
             done.last = fingerprint_at(
                 map_file(Path(part.path)), self._last - part.base, self._last
@@ -205,13 +210,13 @@ class _PartWriter:
         )
 
     def _output(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return what the files hold of a batch."""
+        """Return the content of the files for a batch."""
         if self._spec.file_format == PARQUET:
             return pa.Table.from_batches([batch]).select(list(self._spec.columns))
         return pa.table({_LINE: json_lines(batch, self._spec.columns)})
 
     def _partition_of(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        """Return a number for the topic and day of each row."""
+        """Return for each row a number that stands for its topic and day."""
         topics = batch.column("topic").dictionary_encode()
         names = topics.dictionary.to_pylist()
         numbers = [self._topics.setdefault(name, len(self._topics)) for name in names]
@@ -221,7 +226,7 @@ class _PartWriter:
         return found + days - _DAY_MIN
 
     def _flush(self) -> None:
-        """Write what is held, a file for each topic and day."""
+        """Write the buffered rows, one file for each topic and day."""
         if not self._tables:
             return
         table, partitions = pa.concat_tables(self._tables), np.concatenate(self._partitions)
@@ -240,7 +245,7 @@ class _PartWriter:
 
     def _write(self, rows: pa.Table, directory: str) -> None:
         part, spec, staging = self._part, self._spec, self._spec.staging
-        if staging is None or not staging.is_dir():  # the export failed: do not make it again
+        if staging is None or not staging.is_dir():  # the export failed: do not create it again
             raise StoreError("the export that this task belongs to has ended")
         data = _parquet(rows, spec) if spec.file_format == PARQUET else _lines(rows, spec)
         name = uuid4().hex
@@ -251,8 +256,20 @@ class _PartWriter:
         )
 
 
+def partition_directory(name: str, value: str) -> str:
+    """Return the directory of a Hive partition: ``name=value``, escaped as Spark escapes it.
+
+    A character that a path or a glob treats specially is ``%XX``. An empty value becomes
+    ``NO_VALUE``, which Hive reads as NULL. A value that equals ``NO_VALUE`` has its first character
+    escaped: Spark and DuckDB, which compare with the unescaped text, then read the value itself.
+    """
+    if value == NO_VALUE:
+        return f"{name}=%{ord(value[0]):02X}{value[1:]}"
+    return f"{name}={value.translate(_ESCAPES) or NO_VALUE}"
+
+
 def suffix(spec: FileSpec) -> str:
-    """Return how the names of the files end."""
+    """Return the suffix of the files' names."""
     if spec.file_format == PARQUET:
         return ".parquet"
     return f".jsonl{SUFFIXES.get(spec.compression, '')}"
@@ -281,7 +298,7 @@ def _lines(rows: pa.Table, spec: FileSpec) -> list[pa.Buffer]:
 
 
 def _bytes_of(lines: pa.Array) -> pa.Buffer:
-    """Return the bytes of lines one after another, as Arrow holds them."""
+    """Return the concatenated lines as a view of Arrow's buffer."""
     _, offsets, data = lines.buffers()
     ends = np.frombuffer(offsets, np.int64)
     begin, end = ends[lines.offset], ends[lines.offset + len(lines)]

@@ -1,4 +1,4 @@
-"""The dispatch query: source, dispatchers, root and checkpoint epoch wired together."""
+"""The dispatch query: connects the source, the sink, the root and a checkpoint epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streaming.queries.log_query import LogQuery, RunningLogQuery
 from streaming.queries.metrics import DispatchProgress
 from streaming.sinks.dispatch import ArrivalListener, DispatchSink
 from streaming.sources.options import check_size, spark_interval
-from streaming.spark.errors import error_of
+from streaming.spark.errors import to_store_error
 
 _log = logging.getLogger(__name__)
 MAX_BYTES_PER_TRIGGER = 1 << 30
@@ -30,7 +30,7 @@ MAX_BYTES_PER_TRIGGER = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class DispatchOptions:
-    """How a dispatch runs; the defaults are those of ``reput dispatch``."""
+    """The options of a dispatch; the defaults equal those of ``reput dispatch``."""
 
     broker_conf: Path | None = None
     broker_version: str | None = None
@@ -40,14 +40,14 @@ class DispatchOptions:
     trigger_interval: str = "0s"
     max_bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
-    keep_expired: bool = False  # queue and index files that the log's minimum has passed
+    keep_expired: bool = False  # queue and index files entirely below the log's minimum
     listeners: Sequence[ArrivalListener] = ()
     on_progress: Callable[[DispatchProgress], None] | None = None
     on_recovery: RecoveryReporter | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
+class RunningDispatch:
     """A running dispatch: Spark's query, the sink it feeds and the root it owns."""
 
     query: RunningLogQuery
@@ -78,19 +78,20 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
 ) -> StreamingQuery:
     """Start dispatching the commit log of ``store_root`` into ``output``; return the query.
 
-    It is a StreamingQuery whose ``stop`` finishes the batch in flight and releases the root before
-    it returns; so does ``awaitTermination`` where the query has ended.
+    ``stop`` of the query finishes the batch in flight and releases the root before it returns;
+    ``awaitTermination`` also releases the root when the query has ended.
 
-    ``from_offset`` or ``from_time`` (epoch ms) begins a new OUTPUT there; on an existing one it
-    replays from there, which changes nothing, and is refused beyond its progress. Queue and index
-    files whose messages have all expired from the log are deleted, unless ``keep_expired``.
-    ``listeners`` are called with what a batch holds, after it is durable; they must not raise.
+    ``from_offset`` or ``from_time`` (epoch ms) is where a new OUTPUT begins. On an existing OUTPUT,
+    the dispatch replays from there, which changes nothing; an offset beyond its progress is
+    refused. Queue and index files whose messages have all expired from the log are deleted, unless
+    ``keep_expired``. ``listeners`` are called with the requests of a batch once it is durable; they
+    must not raise.
 
-    Where the query is ended through Spark (``spark.streams``), a listener releases the root a
-    moment later: call ``stop`` on what this returned to wait for that.
+    If the query is stopped through Spark (``spark.streams``), a listener releases the root shortly
+    afterwards: call ``stop`` on the returned query to wait for that.
 
     Raises ConfigError, DamageError, RootInUseError, UnsupportedFormatError and StoreIOError before
-    anything is written; damage met later ends the query with that error.
+    anything is written. Damage found later ends the query with that error.
     """
     options = DispatchOptions(
         broker_conf=Path(broker_conf) if broker_conf is not None else None,
@@ -109,14 +110,14 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
 
 def begin_dispatch(
     spark: SparkSession, store_root: Path, output: Path, options: DispatchOptions
-) -> Dispatch:
-    """Start a dispatch as ``start_dispatch`` does; return the query with its sink and root."""
+) -> RunningDispatch:
+    """Start a dispatch like ``start_dispatch``; return the query with its sink and root."""
     return prepare_dispatch(store_root, output, options).start(spark)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedDispatch:
-    """A dispatch that owns its root and lacks nothing but Spark."""
+    """A dispatch that owns its root and is ready to start on Spark."""
 
     root: DispatchRoot
     sink: DispatchSink
@@ -124,33 +125,33 @@ class PreparedDispatch:
     options: DispatchOptions
     begin: int
 
-    def start(self, spark: SparkSession) -> Dispatch:
-        """Start the query; where that fails, give the root back."""
+    def start(self, spark: SparkSession) -> RunningDispatch:
+        """Start the query; if that fails, release the root."""
         try:
             running = _start_query(spark, self)
         except BaseException:
             self.close()
             raise
-        return Dispatch(running, self.sink, self.root, self.config)
+        return RunningDispatch(running, self.sink, self.root, self.config)
 
     def close(self) -> None:
-        """Give the root back."""
+        """Release the root."""
         self.sink.close()
 
 
 def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -> PreparedDispatch:
-    """Check everything that can be checked without Spark, and take the root."""
+    """Check everything that can be checked without Spark, and lock the root."""
     spark_interval(options.trigger_interval)
     check_size("max_bytes_per_trigger", options.max_bytes_per_trigger)
-    given = options.broker_conf, options.broker_version
-    config = open_store_config(store_root, output, *given, needs_log=options.available_now)
+    broker = options.broker_conf, options.broker_version
+    config = open_store_config(store_root, output, *broker, needs_log=options.available_now)
     replay_from = _replay_offset(store_root, config, options)
     root = DispatchRoot.open(
         output, store_root, config, from_offset=replay_from, report=options.on_recovery
     )
     for recovered in root.recovered:
         _log.info(
-            "%s: went back from offset %d to %d (%s)",
+            "%s: rolled back from offset %d to %d (%s)",
             output,
             recovered.from_offset,
             recovered.to_offset,
@@ -176,13 +177,13 @@ def _sink(root: DispatchRoot, config: StoreConfig, options: DispatchOptions) -> 
 
 
 def query_error(query: StreamingQuery) -> StoreError | None:
-    """Return what ended a query as an error of ours; errors of workers keep their kind."""
+    """Return the error that ended a query; an error raised in a worker keeps its class."""
     failure = query.exception()
-    return None if failure is None else error_of(failure)
+    return None if failure is None else to_store_error(failure)
 
 
 def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptions) -> int | None:
-    """Return the offset that the options ask to begin at, None where they ask for none."""
+    """Return the offset at which the options begin the dispatch, or None without one."""
     if options.from_offset is None and options.from_time is None:
         return None
     if options.from_offset is not None and options.from_time is not None:

@@ -1,4 +1,4 @@
-"""Feeds: what scans a span of the log and applies its stretches to a sink, in log order."""
+"""Feeds: a feed scans a span of the log and applies its stretches to a sink, in log order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.commitlog.replay import scan_in_order
 from store.config import StoreConfig
 from streaming.sinks.ordered_sink import BatchSink
 
-# The span of the log, and whether the log was closed cleanly.
+# Called with the span of the log, whether the log was closed cleanly, and the sink.
 Feed = Callable[[tuple[int, int], bool, BatchSink], None]
 
 

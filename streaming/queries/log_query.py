@@ -1,4 +1,4 @@
-"""A query of ours: the log's stretches, batch by batch, into a sink, and its end in good order."""
+"""The streaming query that feeds the log's stretches to a sink, batch by batch, and its stop."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from store.commitlog.scanner import Stretch
 from store.config import StoreConfig, config_to_json
 from store.errors import SparkError, StoreError
-from streaming.queries.metrics import DispatchProgress, Listener
+from streaming.queries.metrics import DispatchProgress, ProgressListener
 from streaming.sinks.ordered_sink import BatchSink, StoppedError
 from streaming.sources.dispatch import FORMAT, DispatchRequestSource, parts_of, spooled_stretches
 from streaming.sources.log_stream import RANGE_BYTES_MAX, RANGE_BYTES_MIN
 from streaming.sources.options import spark_interval
 from streaming.sources.spool import SPOOL_DIR, Spool
-from streaming.spark.errors import error_of
+from streaming.spark.errors import to_store_error
+from streaming.spark.private_api import java_query
 from streaming.spark.session import register_source
 from streaming.spark.stopping import LAST_BATCH_SECONDS, finish_batch
 
@@ -31,33 +32,33 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """What a query reads and how it runs; offsets and sizes in bytes of log."""
+    """What a query reads and how it runs. Offsets are physical offsets of the log."""
 
     name: str
     store_root: str
     config: StoreConfig
     begin: int
-    max_bytes: int  # a batch
+    max_bytes: int  # of log, in a batch
     fail_on_data_loss: bool
     checkpoint: Path
-    trigger_interval: str | None  # None: until what the log holds now is done
-    options: Mapping[str, str] = field(default_factory=dict)  # further ones, of the source
+    trigger_interval: str | None  # None: process the current log, then end
+    options: Mapping[str, str] = field(default_factory=dict)  # further options of the source
     on_progress: Callable[[DispatchProgress], None] | None = None
     on_end: Callable[[], None] | None = None
 
     def start(self, spark: SparkSession, sink: BatchSink) -> RunningLogQuery:
-        """Start it; when it ends, for whatever reason, the sink is closed."""
+        """Start the query; when it ends, for whatever reason, the sink is closed."""
         name = f"{self.name}-{uuid.uuid4().hex[:8]}"
-        listener = Listener(name, sink, self.on_progress)
+        listener = ProgressListener(name, sink, self.on_progress)
         spark.streams.addListener(listener)
         listener.on_end(lambda: spark.streams.removeListener(listener))
         if self.on_end is not None:
             listener.on_end(self.on_end)
         spool = Spool(self.checkpoint / SPOOL_DIR)
-        feed = _BatchApplier(sink, spool)
-        writer = self._stream(spark, spool).writeStream.foreachBatch(feed.apply).queryName(name)
-        feed.query = self._triggered(writer).start()
-        return RunningLogQuery(feed.query, feed, sink)
+        applier = _BatchApplier(sink, spool)
+        writer = self._stream(spark, spool).writeStream.foreachBatch(applier.apply).queryName(name)
+        applier.query = self._triggered(writer).start()
+        return RunningLogQuery(applier.query, applier, sink)
 
     def _stream(self, spark: SparkSession, spool: Spool) -> DataFrame:
         register_source(spark, DispatchRequestSource)
@@ -84,28 +85,28 @@ class LogQuery:
 
 
 class RunningLogQuery(StreamingQuery):
-    """Spark's query, but for its end: that finishes the batch in flight and frees what it owns."""
+    """Spark's query, whose end also finishes the batch in flight and closes the sink."""
 
-    def __init__(self, query: StreamingQuery, feed: _BatchApplier, sink: BatchSink) -> None:
-        super().__init__(query._jsq)
-        self._feed = feed
+    def __init__(self, query: StreamingQuery, applier: _BatchApplier, sink: BatchSink) -> None:
+        super().__init__(java_query(query))
+        self._applier = applier
         self._sink = sink
 
     def stop(self) -> None:
-        """Stop after the batch in flight; return when the sink's root or name is free again.
+        """Stop after the batch in flight; return when the sink's root or name is released.
 
-        After 10 s of waiting for the batch, Spark interrupts its jobs; what the sink has begun to
-        apply is finished in any case. A failure of that batch is what ``exception`` returns.
+        If the batch takes more than 10 s, Spark interrupts its jobs; what the sink has begun to
+        apply is finished in any case. If that batch fails, ``exception`` returns the failure.
         Raises StoreError if the sink cannot be closed.
         """
-        self._feed.refuse()
+        self._applier.stop_accepting()
         if not finish_batch(self, LAST_BATCH_SECONDS):
-            self._feed.is_interrupted = True
+            self._applier.is_interrupted = True
             super().stop()
         self._sink.close()
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait for the end, as Spark's query does; then the root or name is free again too.
+        """Wait until the query has ended, like Spark's query, and release the root or name.
 
         ``timeout`` in seconds. Raises StreamingQueryException if the query failed.
         """
@@ -118,19 +119,19 @@ class RunningLogQuery(StreamingQuery):
         return has_ended
 
     def failure(self) -> StoreError | None:
-        """Return what the query failed with; not that a stop interrupted it."""
+        """Return the failure of the query; an interruption by a stop is not one."""
         if self._sink.error is not None:
             return self._sink.error
         raised = self.exception()
         if raised is None:
             return None
-        error = error_of(raised)
-        is_stops = self._feed.is_interrupted and isinstance(error, SparkError)
-        return None if is_stops else error
+        error = to_store_error(raised)
+        is_interruption = self._applier.is_interrupted and isinstance(error, SparkError)
+        return None if is_interruption else error
 
 
 class _InterruptedError(Exception):
-    """Ends a batch that Spark interrupted; by this text Spark knows that nothing failed."""
+    """Ends an interrupted batch; by this text Spark recognises that nothing failed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -140,23 +141,23 @@ class _InterruptedError(Exception):
 
 
 class _BatchApplier:
-    """Gives each batch to the sink, until the query is to stop."""
+    """Applies each batch to the sink, until the query is being stopped."""
 
     def __init__(self, sink: BatchSink, spool: Spool) -> None:
         self.query: StreamingQuery | None = None
-        self.is_interrupted = False  # by Spark, on behalf of our own stop
+        self.is_interrupted = False  # by Spark, on behalf of ``RunningLogQuery.stop``
         self._sink = sink
         self._spool = spool
-        self._refuses = threading.Event()
+        self._is_stopping = threading.Event()
 
     def apply(self, batch: DataFrame, _batch_id: int) -> None:
-        """Apply a batch. Raises what it fails with.
+        """Apply a batch. Raises its failure.
 
-        What the stop itself causes is no failure, and Spark gets it in few words: it searches the
-        text with a recursion that a long one makes overflow the stack.
+        The end of a batch through a stop is not a failure, and is reported to Spark in a short
+        text: Spark searches the text recursively, and a long one would overflow the stack.
         """
         try:
-            if not self._refuses.is_set():
+            if not self._is_stopping.is_set():
                 self._apply(batch)
                 return
         except StoppedError:
@@ -165,15 +166,15 @@ class _BatchApplier:
             time.sleep(_POLL_SECONDS)
         raise _InterruptedError from None
 
-    def refuse(self) -> None:
-        """Take no more batches; the one in flight waits for nothing outside any more."""
-        self._refuses.set()
+    def stop_accepting(self) -> None:
+        """Accept no further batch; the one in flight no longer waits for external systems."""
+        self._is_stopping.set()
         self._sink.stop_waiting()
 
     def _apply(self, batch: DataFrame) -> None:
-        """Run the batch's jobs while what is spooled is applied, then apply the rest."""
+        """Apply spooled ranges while the batch's jobs run, then apply the rest."""
         try:
-            with _AheadOfSpark(self._sink, self._spool):
+            with _SpoolApplier(self._sink, self._spool):
                 table = self._read(batch)
             stretches: list[Stretch] = []
             for end, part in parts_of(table, self._spool):
@@ -190,20 +191,20 @@ class _BatchApplier:
         try:
             return batch.toArrow()
         except Exception as e:
-            if self._is_cancelled() and isinstance(error_of(e), SparkError):
+            if self._is_cancelled() and isinstance(to_store_error(e), SparkError):
                 raise StoppedError("Spark cancelled the batch") from e
             raise
 
     def _is_cancelled(self) -> bool:
-        """Return whether Spark's own stop was called: by ours, or by the user."""
-        return self.is_interrupted or (not self._refuses.is_set() and not self._is_active())
+        """Return whether Spark's own stop was called: by ``RunningLogQuery`` or by the user."""
+        return self.is_interrupted or (not self._is_stopping.is_set() and not self._is_active())
 
     def _is_active(self) -> bool:
         return self.query is None or self.query.isActive
 
 
-class _AheadOfSpark:
-    """Applies what tasks have spooled, in log order, while Spark runs the others of a batch."""
+class _SpoolApplier:
+    """Applies spooled ranges in log order while Spark still runs other tasks of the batch."""
 
     def __init__(self, sink: BatchSink, spool: Spool) -> None:
         self._sink = sink
@@ -226,10 +227,10 @@ class _AheadOfSpark:
     def _run(self) -> None:
         try:
             while not self._sink.is_blocked() and not self._end.is_set():
-                found = self._spool.find(self._sink.applied_to())
-                if found is None:
+                name = self._spool.find(self._sink.applied_to())
+                if name is None:
                     self._end.wait(_POLL_SECONDS)
                 else:
-                    self._sink.apply_part(spooled_stretches(self._spool, found))
+                    self._sink.apply_part(spooled_stretches(self._spool, name))
         except BaseException as e:  # noqa: BLE001 - raised where the batch is applied
             self._error = e

@@ -1,7 +1,7 @@
-"""How far a running dispatch is: lag through a StreamingQueryListener, rates from the sink.
+"""The progress of a running query: lag from a StreamingQueryListener, rates from the sink.
 
-Spark's Python sources report no metrics of their own, so what the source reports as its latest
-offset is held against what the sink has made durable.
+Spark's Python sources report no metrics of their own. So the lag is the source's latest offset
+minus the offset up to which the sink's data is durable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DispatchProgress:
-    """One report. Offsets are physical offsets; rates are those since the last report."""
+    """One progress report. Offsets are physical offsets; rates are since the last report."""
 
     reput_from_offset: int
     latest_offset: int
@@ -38,11 +38,11 @@ class DispatchProgress:
     bytes_per_second: float
     messages_per_second: float
     lag_bytes: int
-    lag_ms: int  # how far the last message dispatched lies behind now, 0 when nothing is behind
+    lag_ms: int  # age of the last message dispatched, 0 without lag
 
 
-class Listener(StreamingQueryListener):
-    """Turns Spark's progress events of one query into reports, and gives the root back."""
+class ProgressListener(StreamingQueryListener):
+    """Converts Spark's progress events of one query to reports; closes the sink at its end."""
 
     def __init__(
         self, name: str, sink: BatchSink, report: Callable[[DispatchProgress], None] | None
@@ -50,16 +50,16 @@ class Listener(StreamingQueryListener):
         self._name = name
         self._sink = sink
         self._report = report
-        self._ends: list[Callable[[], None]] = []
+        self._end_callbacks: list[Callable[[], None]] = []
         self._run_id = ""
         self._last = (time.monotonic(), sink.counts)
 
-    def on_end(self, do: Callable[[], None]) -> None:
-        """Call when the query has ended."""
-        self._ends.append(do)
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Add a callback for the end of the query."""
+        self._end_callbacks.append(callback)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Note which run is ours."""
+        """Remember the run of this listener's query."""
         if event.name == self._name:
             self._run_id = str(event.runId)
 
@@ -72,12 +72,12 @@ class Listener(StreamingQueryListener):
         self._report(self.progress(offset))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Report that nothing is behind."""
+        """Report that there is no lag."""
         if str(event.runId) == self._run_id and self._report is not None:
             self._report(self.progress(0))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Give the root back, whoever stopped the query."""
+        """Close the sink, whatever ended the query."""
         if str(event.runId) != self._run_id:
             return
         # Not in this callback: closing waits for a batch, and Spark waits for listeners.
@@ -88,24 +88,24 @@ class Listener(StreamingQueryListener):
             self._sink.close()
         except StoreError as e:  # raised again where the query is stopped or waited for
             _log.debug("the sink was not closed: %s", e)
-        for do in self._ends:
-            do()
+        for callback in self._end_callbacks:
+            callback()
 
     def progress(self, latest_offset: int) -> DispatchProgress:
-        """Return how far the sink is, against the log's end."""
+        """Return the sink's progress, relative to the log's end."""
         counts, now = self._sink.counts, time.monotonic()
-        before, old = self._last
-        seconds = max(now - before, 1e-6)
+        previous_time, previous = self._last
+        seconds = max(now - previous_time, 1e-6)
         self._last = (now, counts)
         latest = max(latest_offset, counts.reput_from_offset)
         lag = latest - counts.reput_from_offset
-        behind = int(time.time() * 1000) - counts.last_store_timestamp
+        age_ms = int(time.time() * 1000) - counts.last_store_timestamp
         return DispatchProgress(
             reput_from_offset=counts.reput_from_offset,
             latest_offset=latest,
             messages=counts.messages,
-            bytes_per_second=(counts.bytes - old.bytes) / seconds,
-            messages_per_second=(counts.messages - old.messages) / seconds,
+            bytes_per_second=(counts.bytes - previous.bytes) / seconds,
+            messages_per_second=(counts.messages - previous.messages) / seconds,
             lag_bytes=lag,
-            lag_ms=max(behind, 0) if lag and counts.last_store_timestamp else 0,
+            lag_ms=max(age_ms, 0) if lag and counts.last_store_timestamp else 0,
         )

@@ -1,7 +1,7 @@
-"""The mirror: a query over the log whose sink is Kafka, and whose position lies there too.
+"""The mirror: a query over the log whose sink, and whose position, are in Kafka.
 
-It reads STORE and needs no OUTPUT. Spark's checkpoint is a temporary directory that is thrown
-away: where to go on is what Kafka committed last.
+It reads STORE and needs no OUTPUT. Spark's checkpoint is a temporary directory that is discarded:
+the mirror resumes at the position that Kafka committed last.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TRANSACTION_BYTES = 32 * 1024 * 1024
 COMPRESSION = "zstd"
 TRANSACTIONAL_ID_PREFIX = "reput-mirror-"
 WAIT_FOR_KAFKA_SECONDS = 120.0
-# Ours where kafka-python's are meant for single messages, or for who does not begin anew.
+# kafka-python's defaults suit single messages and producers that are never replaced.
 _DEFAULTS: Mapping[str, Any] = {
     "batch_size": 512 * 1024,
     "delivery_timeout_ms": 30_000,
@@ -68,10 +68,10 @@ _DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class MirrorOptions:
-    """How a mirror runs; the defaults are those of ``reput mirror``. Sizes in bytes.
+    """The options of a mirror; the defaults equal those of ``reput mirror``. Sizes in bytes.
 
-    ``from_offset`` and ``from_time`` (epoch ms) are for a new name, or with ``force_position``.
-    ``to_time`` (inclusive) ends the run there, or where the log ends now.
+    ``from_offset`` and ``from_time`` (epoch ms) require a new name or ``force_position``.
+    ``to_time`` (inclusive) ends the run there, or at the current end of the log.
     """
 
     bootstrap: str
@@ -98,7 +98,7 @@ class MirrorOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class RunningMirror:
     """A running mirror: Spark's query and the sink it feeds."""
 
     query: RunningLogQuery
@@ -113,7 +113,7 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class PreparedMirror:
-    """A mirror that owns its name in Kafka and lacks nothing but Spark."""
+    """A mirror that owns its name in Kafka and is ready to start on Spark."""
 
     store_root: Path
     name: str
@@ -125,8 +125,8 @@ class PreparedMirror:
     is_new: bool
     log: CommitLog
 
-    def start(self, spark: SparkSession) -> Mirror:
-        """Start the query; where that fails, give the name up."""
+    def start(self, spark: SparkSession) -> RunningMirror:
+        """Start the query; if that fails, release the name."""
         try:
             return _start_query(spark, self)
         except BaseException:
@@ -134,21 +134,23 @@ class PreparedMirror:
             raise
 
     def close(self) -> None:
-        """End the producer."""
+        """Close the producer."""
         self.sink.close()
 
 
-def start_mirror(spark: SparkSession, store_root: str | Path, options: MirrorOptions) -> Mirror:
+def start_mirror(
+    spark: SparkSession, store_root: str | Path, options: MirrorOptions
+) -> RunningMirror:
     """Start mirroring the commit log of ``store_root`` to Kafka.
 
     Raises ConfigError, DamageError, KafkaIOError, MirrorInUseError, UnsupportedFormatError before
-    anything but the position's topic is written; what is met later ends the query.
+    anything but the position topic is written. An error found later ends the query.
     """
     return prepare_mirror(Path(store_root), options).start(spark)
 
 
 def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
-    """Check everything that can be checked without Spark, and take the name over."""
+    """Check everything that can be checked without Spark, and take over the name."""
     spark_interval(options.trigger_interval)
     check_size("max_bytes_per_trigger", options.max_bytes_per_trigger)
     check_size("transaction_bytes", options.transaction_bytes)
@@ -156,8 +158,8 @@ def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
     if options.from_offset is not None and options.from_time is not None:
         raise ConfigError("give an offset or a time to begin at, not both")
     check_kafka_name(options.position_topic, "--position-topic")
-    given = options.broker_conf, options.broker_version
-    config = open_store_config(store_root, None, *given, needs_log=options.available_now)
+    broker = options.broker_conf, options.broker_version
+    config = open_store_config(store_root, None, *broker, needs_log=options.available_now)
     client = client_options(options.bootstrap, options.properties, _DEFAULTS)
     codec = client.get("compression_type") or options.compression
     check_codec(codec)
@@ -179,14 +181,14 @@ def _prepare(
 ) -> PreparedMirror:
     client, codec, cluster = kafka
     config, log, name = source
-    known = read_topic_configs(store_root)
-    if known.problem and known.content is not None:
-        _log.warning("%s", known.problem)
-    router = Router(cluster, options.rules, known.content or {}, options.creation)
+    topic_configs = read_topic_configs(store_root)
+    if topic_configs.problem and topic_configs.content is not None:
+        _log.warning("%s", topic_configs.problem)
+    router = Router(cluster, options.rules, topic_configs.content or {}, options.creation)
     router.prepare()
     ensure_position_topic(cluster, options.position_topic)
 
-    def begin() -> tuple[TransactionalProducer, Position | None]:
+    def connect() -> tuple[TransactionalProducer, Position | None]:
         producer = TransactionalProducer(client, TRANSACTIONAL_ID_PREFIX + name, codec)
         try:
             return producer, read_position(client, options.position_topic, name)
@@ -194,16 +196,16 @@ def _prepare(
             producer.close()
             raise
 
-    producer, found = begin()
+    producer, committed = connect()
     try:
-        position = _position(log, found, options, store_root, name)
+        position = _starting_position(log, committed, options, store_root, name)
         until = UNLIMITED
         if options.to_time is not None:
             until = max(first_stored_after(log, options.to_time), position.commit_log_offset)
     except BaseException:
         producer.close()
         raise
-    terms = MirrorSettings(
+    settings = MirrorSettings(
         name=name,
         position_topic=options.position_topic,
         batch_bytes=client.get("batch_size"),
@@ -214,10 +216,9 @@ def _prepare(
         is_clean=lambda: not (store_root / ABORT_FILE).exists(),
     )
     limits = BodyLimits(options.max_body_bytes)
-    encoder = Encoder(config, terms.batch_bytes, CODECS[codec][1], limits)
-    sink = MirrorSink(
-        log, MirrorLink(begin, router, encoder), terms, MirrorStart(producer, position, found)
-    )
+    encoder = Encoder(config, settings.batch_bytes, CODECS[codec][1], limits)
+    link = MirrorLink(connect, router, encoder)
+    sink = MirrorSink(log, link, settings, MirrorStart(producer, position, committed))
     return PreparedMirror(
         store_root=store_root,
         name=name,
@@ -226,48 +227,51 @@ def _prepare(
         options=options,
         begin=position.commit_log_offset,
         until=until,
-        is_new=found is None,
+        is_new=committed is None,
         log=log,
     )
 
 
-def _position(
+def _starting_position(
     log: CommitLog,
-    found: Position | None,
+    committed: Position | None,
     options: MirrorOptions,
     store_root: Path,
     name: str,
 ) -> Position:
-    """Return where to go on. Raises ConfigError, DamageError if that is not for us to say."""
+    """Return the position to start from.
+
+    Raises ConfigError if options and committed position conflict, DamageError if the log changed.
+    """
     store = str(store_root.resolve())
     begin = requested_offset(log, options.from_offset, options.from_time)
-    if found is None or options.force_position:
+    if committed is None or options.force_position:
         if options.force_position and begin is None:
             raise ConfigError("--force-position needs --from-offset or --from-time")
-        messages = found.messages if found is not None else 0
+        messages = committed.messages if committed is not None else 0
         at = begin if begin is not None else max(log.min_offset(), 0)
         return Position(at, store=store, messages=messages)
     if begin is not None:
         raise ConfigError(
-            f"mirror {name!r} has been at work and goes on at offset {found.commit_log_offset}: "
-            "another beginning would send messages twice or not at all; take another --name, or "
-            "add --force-position"
+            f"mirror {name!r} has a position and resumes at offset {committed.commit_log_offset}: "
+            "another start would send messages twice or not at all; use another --name, or add "
+            "--force-position"
         )
     try:
-        check_position(log, found)
+        check_position(log, committed)
     except DamageError as e:
-        if found.store != store:
+        if committed.store != store:
             raise ConfigError(
-                f"mirror {name!r} is one of {found.store}, not of {store} ({e.reason}): take "
+                f"mirror {name!r} belongs to {committed.store}, not to {store} ({e.reason}): use "
                 "another --name"
             ) from e
         raise
-    return found
+    return committed
 
 
-def _start_query(spark: SparkSession, prepared: PreparedMirror) -> Mirror:
+def _start_query(spark: SparkSession, prepared: PreparedMirror) -> RunningMirror:
     options = prepared.options
-    ends = options.available_now or options.to_time is not None
+    has_end = options.available_now or options.to_time is not None
     checkpoint = Path(tempfile.mkdtemp(prefix="reput-mirror-"))
     query = LogQuery(
         name="reput-mirror",
@@ -277,9 +281,9 @@ def _start_query(spark: SparkSession, prepared: PreparedMirror) -> Mirror:
         max_bytes=options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER,
         fail_on_data_loss=options.fail_on_data_loss,
         checkpoint=checkpoint,
-        trigger_interval=None if ends else options.trigger_interval,
+        trigger_interval=None if has_end else options.trigger_interval,
         options={"until": str(prepared.until)},
         on_progress=options.on_progress,
         on_end=lambda: shutil.rmtree(checkpoint, ignore_errors=True),
     )
-    return Mirror(query.start(spark, prepared.sink), prepared.sink, checkpoint)
+    return RunningMirror(query.start(spark, prepared.sink), prepared.sink, checkpoint)

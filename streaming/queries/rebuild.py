@@ -1,15 +1,14 @@
-"""Rebuild: the log is dispatched into a new root, which is swapped for the old queues and index.
+"""Rebuild: dispatch the log into a new root, then swap its queues and index for the old ones.
 
-The sink is that of ``streaming.queries.dispatch``, fed by threads of this process or by a Spark query that
-ends with the log. OUTPUT is as it was until the swap (``checkpoints.rebuild``). A rebuild of some
-queues is the same, but for what it leaves out (``checkpoints.queue_selection``).
+The sink is the same as in ``streaming.queries.dispatch``; threads of this process or a Spark query
+feed it. OUTPUT does not change until the swap (``checkpoints.rebuild``). A rebuild of some queues
+works the same way and leaves out the rest (``checkpoints.queue_selection``).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,32 +28,31 @@ from store.errors import StoreError
 from store.layout import CONSUME_QUEUE_DIR
 from streaming.queries.feed import Feed, threads_feed
 from streaming.sinks.dispatch import DispatchSink
-
-Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+from streaming.sinks.ordered_sink import ReportProgress
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildResult:
-    """What a rebuild came to. Offsets are physical offsets of the log."""
+    """The result of a rebuild. Offsets are physical offsets of the log."""
 
     begin_offset: int
-    resumed_from: int  # where an interrupted rebuild had come to, else ``begin_offset``
+    resumed_from: int  # the end of an interrupted rebuild, else ``begin_offset``
     end_offset: int
     messages: int
     queues: int
     index_files: int
     stages: dict[str, float] = field(default_factory=dict)  # seconds of "dispatch" and "swap"
     drops: dict[QueueKey, QueueDrops] = field(default_factory=dict)
-    damage: Damage | None = None  # at ``end_offset``: where the log cannot be read
+    damage: Damage | None = None  # at ``end_offset``, beyond which the log cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class RebuiltQueue:
-    """What became of a queue; ``kept`` says why it was left as it is, "" for a rebuilt one.
+    """The result for one queue; ``kept`` is the reason why it was not rebuilt, "" if it was.
 
-    Queue offsets from ``first_offset`` to ``max_offset``, exclusive, have a unit.
+    The queue has units from ``first_offset`` up to ``max_offset``, exclusive.
     """
 
     topic: str
@@ -68,20 +66,20 @@ class RebuiltQueue:
 def take_root(
     store_root: Path, output: Path, broker_conf: Path | None, broker_version: str | None
 ) -> DispatchRoot:
-    """Take the root of a rebuild. Raises as ``DispatchRoot.replacing``."""
+    """Lock OUTPUT for a rebuild. Raises as ``DispatchRoot.replacing``."""
     config = open_store_config(store_root, output, broker_conf, broker_version, needs_log=True)
     return DispatchRoot.replacing(output.absolute(), store_root.absolute(), config)
 
 
 def rebuild_root(
-    root: DispatchRoot, feed: Feed | None = None, report: Report | None = None
+    root: DispatchRoot, feed: Feed | None = None, report: ReportProgress | None = None
 ) -> RebuildResult:
-    """Rebuild a root that ``DispatchRoot.replacing`` took, and give it back, also after an error.
+    """Rebuild a root that ``DispatchRoot.replacing`` locked, and close it, also after an error.
 
-    ``feed`` scans the log; by default threads of this process do. What lies before damage is built
-    and swapped in: ``RebuildResult.damage`` is for the caller to raise. Raises ConfigError, DamageError
-    if the log changes meanwhile, UnsupportedFormatError, StoreIOError; then the root is as it was,
-    and the next rebuild resumes.
+    ``feed`` scans the log; by default, threads of this process do. If the log is damaged, the part
+    before the damage is built and swapped in, and the caller raises ``RebuildResult.damage``.
+    Raises ConfigError, DamageError if the log changes meanwhile, UnsupportedFormatError,
+    StoreIOError; then the root is unchanged, and the next rebuild resumes.
     """
     is_done = False
     try:
@@ -92,11 +90,11 @@ def rebuild_root(
     return rebuilt
 
 
-def _rebuild(root: DispatchRoot, feed: Feed | None, report: Report | None) -> RebuildResult:
-    began, run = time.perf_counter(), _Rebuild(root, feed, report)
-    built, resumed_from = run.build()
+def _rebuild(root: DispatchRoot, feed: Feed | None, report: ReportProgress | None) -> RebuildResult:
+    began, rebuild = time.perf_counter(), _Rebuild(root, feed, report)
+    built, resumed_from = rebuild.build()
     dispatched = time.perf_counter()
-    run.new.swap_in(built)
+    rebuild.new.swap_in(built)
     progress = built.progress
     return RebuildResult(
         begin_offset=progress.begin_offset,
@@ -110,7 +108,7 @@ def _rebuild(root: DispatchRoot, feed: Feed | None, report: Report | None) -> Re
             queue_key(name): QueueDrops(d["repeated"], d["gaps"])
             for name, d in sorted(progress.drops.items())
         },
-        damage=run.damage,
+        damage=rebuild.damage,
     )
 
 
@@ -118,19 +116,19 @@ def rebuild_queues(
     root: DispatchRoot,
     selection: QueueSelection,
     feed: Feed | None = None,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
 ) -> list[RebuiltQueue]:
-    """Rebuild some queues of a root that ``DispatchRoot.open`` took, and close it, also on error.
+    """Rebuild some queues of a root that ``DispatchRoot.open`` opened; close it, also on error.
 
-    They are dispatched up to the root's progress. Return what became of each queue; none if there
-    is no such queue. Raises DamageError where the log cannot be read, and as ``rebuild_root``.
+    The queues are dispatched up to the root's progress. Return the result for each queue; nothing
+    if no queue is selected. Raises DamageError if the log cannot be read, and as ``rebuild_root``.
     """
     try:
-        run = _Rebuild(root, feed, report, selection)
-        built, _ = run.build()
-        if run.damage is not None:
-            raise cannot_derive(run.damage)
-        keys = run.new.swap_queues_in(built, selection)
+        rebuild = _Rebuild(root, feed, report, selection)
+        built, _ = rebuild.build()
+        if rebuild.damage is not None:
+            raise cannot_derive(rebuild.damage)
+        keys = rebuild.new.swap_queues_in(built, selection)
         progress, directory = built.progress, root.path / CONSUME_QUEUE_DIR
         queues = []
         for topic, queue_id in keys:
@@ -148,13 +146,13 @@ def rebuild_queues(
 
 
 class _Rebuild:
-    """The dispatch of the log into a new root, of all queues and the index or of a selection."""
+    """The dispatch of the log into a new root: all queues and the index, or a selection."""
 
     def __init__(
         self,
         root: DispatchRoot,
         feed: Feed | None,
-        report: Report | None,
+        report: ReportProgress | None,
         selection: QueueSelection | None = None,
     ) -> None:
         self.new = NewRoot(root, selection)
@@ -166,9 +164,9 @@ class _Rebuild:
         self._selection = selection
 
     def build(self) -> tuple[DispatchRoot, int]:
-        """Dispatch, up to ``damage`` if there is any; return the new root and where it began.
+        """Dispatch, up to ``damage`` if any; return the new root and the offset of the start.
 
-        That is where an interrupted rebuild had come to, or the beginning of the log.
+        The start is the end of an interrupted rebuild, or the beginning of the log.
         """
         built = self.new.open()
         resumed_from = built.progress.reput_from_offset
@@ -179,9 +177,9 @@ class _Rebuild:
         return built, resumed_from
 
     def _dispatch(self, built: DispatchRoot) -> bool:
-        """Dispatch into the new root; return whether the log was there to be read.
+        """Dispatch into the new root; return False if the part of the log to read has expired.
 
-        Raises StoreError, but not for damage of the log.
+        Raises StoreError, except for damage of the log.
         """
         selection = self._selection
         stops = selection.stops() if selection is not None else [(self._planner.end(), None)]
@@ -208,15 +206,15 @@ class _Rebuild:
         return True
 
     def _dispatch_to(self, stop: int, built: DispatchRoot, sink: DispatchSink) -> None:
-        at = sink.applied_to()
-        if at < stop:
-            self._feed((at, stop), self._is_clean, sink)
+        begin = sink.applied_to()
+        if begin < stop:
+            self._feed((begin, stop), self._is_clean, sink)
         if self._selection is not None and sink.applied_to() < stop:
             end = self._selection.output.reput_from_offset
             reason = f"the root was dispatched up to offset {end}"
             raise log_too_short(built.log, sink.applied_to(), reason)
 
     def _has_expired(self, built: DispatchRoot) -> bool:
-        """Return whether the log begins behind what has been dispatched."""
+        """Return whether the log now begins after the last record dispatched."""
         built.log.refresh()
         return built.log.min_offset() > built.progress.reput_from_offset

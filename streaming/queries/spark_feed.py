@@ -1,4 +1,4 @@
-"""A query that ends with the log: a cluster scans, a sink here takes the stretches in log order."""
+"""A feed over Spark: a cluster scans the log, a sink in this process applies the stretches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCH_BYTES = 256 * 1024 * 1024
 
 
 def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Feed:
-    """Return a feed whose scans run as tasks of Spark, which see the log at the same path."""
+    """Return a feed whose scans run as Spark tasks, which read the log at the same path."""
 
     def feed(span: tuple[int, int], is_clean: bool, sink: BatchSink) -> None:
         with tempfile.TemporaryDirectory(prefix="reput-", ignore_cleanup_errors=True) as checkpoint:
@@ -33,9 +33,9 @@ def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Fe
                 checkpoint=Path(checkpoint),
                 trigger_interval=None,
                 options={"until": str(span[1]), "closedCleanly": str(is_clean).lower()},
-            ).start(spark, _SpanSink(sink))
+            ).start(spark, _QuerySink(sink))
             try:
-                with suppress(StreamingQueryException):  # raised below, as what it is
+                with suppress(StreamingQueryException):  # raised below as a StoreError
                     query.awaitTermination()
             finally:
                 query.stop()
@@ -46,8 +46,8 @@ def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Fe
     return feed
 
 
-class _SpanSink(BatchSink):
-    """Passes the batches of one query on to a sink that outlives the query."""
+class _QuerySink(BatchSink):
+    """Passes the batches of one query to a sink that outlives the query."""
 
     name = "query"
 
@@ -58,11 +58,11 @@ class _SpanSink(BatchSink):
         self.counts = sink.counts
 
     def applied_to(self) -> int:
-        """Return up to which offset the sink has applied all."""
+        """Return the offset up to which the sink has applied the log."""
         return self._sink.applied_to()
 
     def is_blocked(self) -> bool:
-        """Return whether the sink takes nothing more."""
+        """Return whether the sink accepts nothing more."""
         return self.error is not None or self._sink.is_blocked()
 
     def _apply_part(self, stretches: list[Stretch]) -> None:

@@ -1,4 +1,4 @@
-"""Verify: derive queues and index again from the log, and compare them with what is there."""
+"""Verify: derive the queues and the index from the log, and compare them with the files."""
 
 from __future__ import annotations
 
@@ -18,64 +18,65 @@ from store.layout import ABORT_FILE
 from store.root.config import other_store_error
 from store.unsupported import refuse_unsupported_store, require_log_files
 from streaming.queries.feed import Feed, threads_feed
-from streaming.sinks.compare import CompareSink, Report
+from streaming.sinks.compare import CompareSink
+from streaming.sinks.ordered_sink import ReportProgress
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a verification found. Offsets are physical offsets of the log."""
+    """The result of a verification. Offsets are physical offsets of the log."""
 
     store: Path
     output: Path
-    is_ours: bool  # a dispatch of ours made the root, else a broker
-    begin_offset: int  # the log was derived from here
-    end_offset: int  # to here
-    log_end_offset: int  # where the log ended when this began
+    is_reput_root: bool  # reput wrote the root, else a broker
+    begin_offset: int  # of the part of the log that was compared
+    end_offset: int
+    log_end_offset: int  # the end of the log when the verification started
     messages: int
-    differences: tuple[Difference, ...]  # the first of each part of each file
+    differences: tuple[Difference, ...]  # the first one of each part of each file
     counts: Counts
-    drops: dict[QueueKey, QueueDrops]  # what a broker's own rules drop or misplace
+    drops: dict[QueueKey, QueueDrops]  # messages that a broker's own rules drop or misplace
     lost: tuple[LostRange, ...]  # skipped by the dispatch, so not compared
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs."""
+        """Whether there is no difference."""
         return not self.differences
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What of the log is derived, and how it is compared."""
+    """The part of the log to derive, and how to compare it."""
 
     end: int
-    terms: ComparisonPolicy
+    policy: ComparisonPolicy
     lost: tuple[LostRange, ...] = ()
-    must_reach_end: str = ""  # why
+    must_reach_end: str = ""  # the reason, "" if it need not
 
-    def stretches(self) -> list[tuple[int, int]]:
-        """Return the stretches of the span that were not lost, in order."""
-        at, stretches = self.terms.begin, []
+    def parts(self) -> list[tuple[int, int]]:
+        """Return the parts of the span between the lost ranges, in order."""
+        at, parts = self.policy.begin, []
         for lost in sorted(self.lost, key=lambda r: r.begin):
-            stretches.append((at, min(lost.begin, self.end)))
+            parts.append((at, min(lost.begin, self.end)))
             at = max(at, lost.end)
-        return [(a, b) for a, b in [*stretches, (at, self.end)] if a < b]
+        return [(begin, end) for begin, end in [*parts, (at, self.end)] if begin < end]
 
 
 def verify(
     store_root: Path,
     output: Path,
     config: StoreConfig,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     feed: Feed | None = None,
 ) -> Verification:
     """Compare the queues and the index of ``output`` with the log of ``store_root``.
 
-    A root of ours is compared up to its progress, one a broker made up to the log's end. Nothing
-    is written. ``feed`` scans the log and feeds the comparison; by default threads of this process
-    scan.
+    A root that reput wrote is compared up to its progress, a broker's root up to the log's end.
+    Nothing is written. ``feed`` scans the log and feeds the comparison; by default, threads of this
+    process scan.
 
-    Raises ConfigError for settings that do not fit the root, DamageError for a log that is
-    damaged or has changed, UnsupportedFormatError, StoreIOError.
+    Raises ConfigError if the settings do not match the root's, DamageError if the log is damaged or
+    has changed, UnsupportedFormatError, StoreIOError.
     """
     for path in (store_root, output):
         if not path.is_dir():
@@ -95,23 +96,23 @@ def verify(
     planner = LogPlanner(log, lambda: is_clean)
     log_end = planner.end()
     span = _span_of(output, progress, (max(log.min_offset(), 0), log_end))
-    comparison = StoreComparison(output, config, span.terms)
-    sink = CompareSink(comparison, (span.terms.begin, span.end), report)
+    comparison = StoreComparison(output, config, span.policy)
+    sink = CompareSink(comparison, (span.policy.begin, span.end), report)
     feed = feed if feed is not None else threads_feed(planner, config)
-    for begin, end in span.stretches():
+    for begin, end in span.parts():
         sink.begin(begin)
         feed((begin, end), is_clean, sink)
         if sink.at < end and span.must_reach_end:
             raise log_too_short(log, sink.at, span.must_reach_end)
-    at = max(sink.at, span.end) if span.must_reach_end else sink.at
-    differences = comparison.finish(at)
+    compared_to = max(sink.at, span.end) if span.must_reach_end else sink.at
+    differences = comparison.finish(compared_to)
     return Verification(
         store=store_root,
         output=output,
-        is_ours=progress is not None,
-        begin_offset=span.terms.begin,
-        end_offset=at,
-        log_end_offset=max(log_end, at),
+        is_reput_root=progress is not None,
+        begin_offset=span.policy.begin,
+        end_offset=compared_to,
+        log_end_offset=max(log_end, compared_to),
         messages=sink.counts.messages,
         differences=differences,
         counts=comparison.counts,
@@ -121,23 +122,24 @@ def verify(
 
 
 def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int]) -> _Span:
-    """Choose what to derive; ``log_span`` = the log's least offset and its end."""
-    least, log_end = log_span
+    """Choose the part of the log to derive; ``log_span``: the log's minimum offset and its end."""
+    log_min, log_end = log_span
     if progress is None:
-        terms = ComparisonPolicy(begin=least, is_aged=least > 0, may_be_ahead=True, by_broker=True)
-        return _Span(max(log_end, least), terms)
-    is_aged = least > progress.begin_offset
-    terms = ComparisonPolicy(
-        begin=max(least, progress.begin_offset),
+        is_aged = log_min > 0
+        policy = ComparisonPolicy(begin=log_min, is_aged=is_aged, may_be_ahead=True, by_broker=True)
+        return _Span(max(log_end, log_min), policy)
+    is_aged = log_min > progress.begin_offset
+    policy = ComparisonPolicy(
+        begin=max(log_min, progress.begin_offset),
         is_aged=is_aged,
         may_be_ahead=(output / ABORT_FILE).exists(),
     )
     end = progress.reput_from_offset
-    return _Span(end, terms, progress.lost, f"the root was dispatched up to offset {end}")
+    return _Span(end, policy, progress.lost, f"the root was dispatched up to offset {end}")
 
 
 def _check_log(progress: Progress, log: CommitLog, store_root: Path, output: Path) -> None:
-    """Raise ConfigError for the log of another store, DamageError for one that has changed."""
+    """Raise ConfigError if the log is another store's, DamageError if it has changed."""
     try:
         check_unchanged(log, progress.last_record)
     except DamageError as e:

@@ -1,1 +1,1 @@
-"""The sinks: they take stretches of the log, in log order."""
+"""The sinks: each applies the stretches of the log in log order."""

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from store.commitlog.dispatch_request import concat
 from store.commitlog.replay import cannot_derive
 from store.commitlog.scanner import Damage, Stretch
 from store.compare.store import StoreComparison
-from streaming.sinks.ordered_sink import BatchSink, SinkCounts, take_following
-
-Report = Callable[[int, int], None]  # bytes of log done, bytes in all
+from streaming.sinks.ordered_sink import BatchSink, ReportProgress, SinkCounts, take_following
 
 
 class CompareSink(BatchSink):
-    """Compares batches with a root; ``at`` is the offset up to which the log was compared."""
+    """Compares batches with a root; ``at`` is the offset up to which the log has been compared."""
 
     name = "comparison"
     takes_parts = True
 
     def __init__(
-        self, comparison: StoreComparison, span: tuple[int, int], report: Report | None
+        self, comparison: StoreComparison, span: tuple[int, int], report: ReportProgress | None
     ) -> None:
         super().__init__()
         self._comparison = comparison
@@ -32,15 +29,15 @@ class CompareSink(BatchSink):
         self.counts = SinkCounts()
 
     def begin(self, offset: int) -> None:
-        """Take the stretches from ``offset`` on: those between were lost."""
+        """Continue at ``offset``: the range before it was lost."""
         self.at = offset
 
     def applied_to(self) -> int:
-        """Return up to which offset the log was compared."""
+        """Return the offset up to which the log has been compared."""
         return self.at
 
     def is_blocked(self) -> bool:
-        """Return whether nothing more is compared."""
+        """Return whether damage or an error has ended the comparison."""
         return self.error is not None or self._damage is not None
 
     def _apply_part(self, stretches: list[Stretch]) -> None:
@@ -60,7 +57,7 @@ class CompareSink(BatchSink):
             )
 
     def _apply(self, stretches: list[Stretch]) -> None:
-        """Compare the rest of a batch. Raises DamageError at damage, after all before it."""
+        """Compare the rest of a batch. Raises DamageError after comparing all before the damage."""
         self._apply_part(stretches)
         if self._damage is not None:
             raise cannot_derive(self._damage)
@@ -68,4 +65,4 @@ class CompareSink(BatchSink):
             self._report(self.at - self._span[0], self._span[1] - self._span[0])
 
     def _end(self) -> None:
-        """Do nothing: a comparison owns nothing."""
+        """Do nothing: a comparison holds no resources."""

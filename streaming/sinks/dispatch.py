@@ -1,8 +1,9 @@
-"""The dispatcher list and the sink that applies it: what a broker's ``doDispatch`` does.
+"""The dispatchers and the sink that calls them: the counterpart of a broker's ``doDispatch``.
 
-The sink takes stretches of dispatch requests in log order. It drops what lies below the reput
-offset, refuses a stretch that does not follow on from the last, hands the rest to each dispatcher
-in turn and makes it durable. Applying a batch again, or in other cuts, leaves the same bytes.
+The sink takes stretches of dispatch requests in log order. It drops records below the reput
+offset, refuses a stretch that does not begin where the last one ended, passes the rest to each
+dispatcher in turn and makes it durable. Applying a batch again, or dividing the log into other
+batches, leaves the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class CommitLogDispatcher(Protocol):
     """One of the broker's ``CommitLogDispatcher``s."""
 
     def dispatch(self, requests: DispatchRequests) -> None:
-        """Apply requests that follow on from those of the last call."""
+        """Apply requests that directly follow those of the last call."""
 
 
 class ConsumeQueueDispatcher:
@@ -42,15 +43,15 @@ class ConsumeQueueDispatcher:
         self.store = store
 
     def dispatch(self, requests: DispatchRequests) -> None:
-        """Append; idempotent by each queue's ``max_physic_offset``."""
+        """Append the units; idempotent by each queue's ``max_physic_offset``."""
         self.store.put_message_position_info(requests)
 
 
 class IndexDispatcher:
     """Puts each message's keys into the index.
 
-    Idempotent by its own watermark, the end of the last record dispatched: a broker compares
-    with the last record's start and indexes that record twice, which is not copied.
+    Idempotent by its own watermark, the end of the last record dispatched. A broker compares
+    with the last record's start and indexes that record twice; this is not copied.
     """
 
     def __init__(self, service: IndexService, watermark: int) -> None:
@@ -67,35 +68,35 @@ ArrivalListener = Callable[[DispatchRequests], None]
 
 
 def notify_message_arriving(output: Path) -> ArrivalListener:
-    """Return a listener that lets the reads held on a root in this process go on.
+    """Return a listener that wakes the reads held on a root in this process.
 
-    A broker's is called ``NotifyMessageArrivingListener``. Reads in other processes watch the root.
+    The broker's class is ``NotifyMessageArrivingListener``. Reads in other processes poll the root.
     """
     return PullRequestHoldService.of(output).notify_message_arriving
 
 
 @dataclass(slots=True)
 class _Batch:
-    """The batch that is being applied: what of it has been, up to ``end``."""
+    """The batch in flight: the part of it that has been applied, up to ``end``."""
 
     end: int
-    seconds: float = 0.0  # of work
-    is_checked: bool = False  # the log still holds the record dispatched last
-    has_record: bool = False  # the batch record is there, with these marks
+    seconds: float = 0.0  # spent applying it
+    is_checked: bool = False  # the log was found to still hold the record dispatched last
+    has_record: bool = False  # the batch record is written, with these ends
     queue_ends: dict[QueueKey, QueueEnd] = field(default_factory=dict)
-    index: IndexEnd | None = None
+    index_end: IndexEnd | None = None
     requests: list[DispatchRequests] = field(default_factory=list)
     lost: list[Damage] = field(default_factory=list)
     damage: Damage | None = None
 
 
 class DispatchSink(BatchSink):
-    """Applies batches to one root; with a selection, to some of its queues and no others."""
+    """Applies batches to one root; with a selection, only to the queues selected."""
 
     name = "dispatch"
     takes_parts = True
 
-    def __init__(  # noqa: PLR0913 - how a root is dispatched
+    def __init__(  # noqa: PLR0913 - the options are keyword-only
         self,
         root: DispatchRoot,
         config: StoreConfig,
@@ -112,9 +113,9 @@ class DispatchSink(BatchSink):
         self._listeners = tuple(listeners)
         if not root.is_unread:
             self._listeners += (notify_message_arriving(root.path),)
-        self._is_settled = True  # all that was applied is named by progress
+        self._is_committed = True  # progress covers all that was applied
         self._batch = _Batch(root.progress.reput_from_offset)
-        self.damage: Damage | None = None  # of the log, behind all that was applied
+        self.damage: Damage | None = None  # of the log, after all that was applied
         self._retention = Retention(root, config, keep_expired=keep_expired or root.is_unread)
         self._retention.follow_log()
         self.counts = SinkCounts(
@@ -135,30 +136,30 @@ class DispatchSink(BatchSink):
             self.dispatchers.append(IndexDispatcher(self._index, watermark))
 
     def _end(self) -> None:
-        """Commit what has been applied of a batch that was cut off, and give the root back."""
+        """Commit the applied part of an interrupted batch, and release the root."""
         try:
-            if not self._is_settled and self.error is None:
+            if not self._is_committed and self.error is None:
                 self._apply([])
         finally:
             self._close_root()
 
     def _close_root(self) -> None:
         try:
-            if self._index is not None and self._is_settled:
+            if self._index is not None and self._is_committed:
                 self._index.flush()
         finally:
-            self._root.close(clean=self._is_settled)
+            self._root.close(clean=self._is_committed)
 
     def applied_to(self) -> int:
-        """Return up to which offset all has been applied."""
+        """Return the offset up to which the log has been applied."""
         return self._batch.end
 
     def is_blocked(self) -> bool:
-        """Return whether nothing more is taken."""
+        """Return whether damage or an error has ended the dispatch."""
         return self.error is not None or self._batch.damage is not None
 
     def _apply_part(self, stretches: list[Stretch]) -> None:
-        """Give what follows on to the dispatchers, up to damage."""
+        """Pass the records that follow to the dispatchers, up to damage."""
         batch, began = self._batch, time.monotonic()
         if not batch.is_checked:
             self._root.check_log()
@@ -177,16 +178,16 @@ class DispatchSink(BatchSink):
         batch.seconds += time.monotonic() - began
 
     def _begin(self, part: DispatchRequests) -> None:
-        """Let the batch record hold, durably, the end of each queue that is about to be written."""
+        """Write the end of each queue that is about to change to the batch record, durably."""
         batch = self._batch
         if not batch.has_record and self._index is not None:
-            batch.index = self._index.end()
+            batch.index_end = self._index.end()
         ends = {end.key: end for end in self._queues.ends_touched_by(part)}
         if not batch.has_record or not ends.keys() <= batch.queue_ends.keys():
             batch.queue_ends = ends | batch.queue_ends
-            self._root.begin_batch(batch.queue_ends.values(), batch.index)
+            self._root.begin_batch(batch.queue_ends.values(), batch.index_end)
             batch.has_record = True
-        self._is_settled = False
+        self._is_committed = False
 
     def _apply(self, stretches: list[Stretch]) -> None:
         self._apply_part(stretches)
@@ -195,7 +196,7 @@ class DispatchSink(BatchSink):
             if self._index is not None and not self._root.is_unread:
                 self._index.flush()
             self._commit(batch.requests, batch.lost, batch.end)
-            self._is_settled = True
+            self._is_committed = True
             self._retention.follow_log(self._index)
             self.counts = replace(
                 self.counts,

@@ -1,4 +1,4 @@
-"""What the sinks of all queries have in common: one batch at a time, and none after a failure."""
+"""The base of all sinks: applies one batch at a time, and none after a failure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage, Stretch
 from store.errors import StoreError
 
+ReportProgress = Callable[[int, int], None]  # bytes of log done, bytes of log in total
+
 
 class StoppedError(StoreError):
-    """A batch was not applied because its query is being stopped. That is no failure."""
+    """A batch was not applied because its query is being stopped. Not a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkCounts:
-    """What a sink has done since it began."""
+    """What a sink has done since it was opened."""
 
     batches: int = 0
     messages: int = 0
@@ -27,43 +29,43 @@ class SinkCounts:
     reput_from_offset: int = 0
     last_store_timestamp: int = 0
     apply_seconds: float = 0.0
-    expired_files: int = 0  # deleted, because the log begins behind what they are about
+    expired_files: int = 0  # deleted, because the log now begins after all they refer to
 
 
 class BatchSink(ABC):
-    """Takes stretches of the log, batch by batch. Calls come from one thread at a time."""
+    """Applies stretches of the log, batch by batch. One thread calls at a time."""
 
     counts: SinkCounts
     name: ClassVar[str]  # as in "the dispatch is being stopped"
     takes_parts: bool = False
 
     def __init__(self) -> None:
-        self.error: StoreError | None = None  # of a batch, or of the end
+        self.error: StoreError | None = None  # of a batch, or of closing
         self._end_error: StoreError | None = None
         self._lock = threading.Lock()
         self._ending = self._closed = False
 
     def apply(self, stretches: Iterable[Stretch]) -> None:
-        """Apply one batch, or the rest of one; what it returns from is durable.
+        """Apply one batch, or the rest of one; it is durable when this returns.
 
-        Raises the damage found in it after all before that is durable; then, as after any failure,
-        the sink takes nothing more.
+        Raises the damage found in the batch, after making all before it durable. After that, as
+        after any failure, the sink accepts nothing more.
         """
         self._take(self._apply, stretches)
 
     def apply_part(self, stretches: Iterable[Stretch]) -> None:
-        """Apply what lies next of a batch that ``apply`` ends; it is durable only then.
+        """Apply the next part of a batch, which ``apply`` completes and makes durable.
 
-        Raises as ``apply``, but not the damage.
+        Raises as ``apply``, except for the damage.
         """
         self._take(self._apply_part, stretches)
 
     def applied_to(self) -> int:
-        """Return up to which offset all has been applied, the parts of a batch included."""
+        """Return the offset up to which the log has been applied, including parts of a batch."""
         return self.counts.reput_from_offset
 
     def is_blocked(self) -> bool:
-        """Return whether the sink takes nothing behind what it has applied: damage, or an error."""
+        """Return whether the sink accepts nothing more, because of damage or an error."""
         return self.error is not None
 
     def _take(self, apply: Callable[[list[Stretch]], None], stretches: Iterable[Stretch]) -> None:
@@ -83,11 +85,11 @@ class BatchSink(ABC):
                 self.error = StoreError(f"a batch of the {self.name} was not applied: {e!r}")
                 raise
 
-    def stop_waiting(self) -> None:  # noqa: B027 - most sinks wait for nothing
-        """Let a batch that waits for something outside fail now: its query is about to end."""
+    def stop_waiting(self) -> None:  # noqa: B027 - most sinks never wait
+        """Fail a batch that waits for an external system: its query is about to end."""
 
     def close(self) -> None:
-        """Wait for the batch in flight, and end. Raises StoreError, to whoever calls it."""
+        """Wait for the batch in flight, and close. Every call raises the StoreError of closing."""
         self._ending = True
         self.stop_waiting()
         with self._lock:
@@ -102,30 +104,30 @@ class BatchSink(ABC):
             raise self._end_error
 
     def _apply_part(self, stretches: list[Stretch]) -> None:
-        """Apply a part of a batch, where ``takes_parts``."""
+        """Apply a part of a batch, if ``takes_parts``."""
         raise NotImplementedError
 
     @abstractmethod
     def _apply(self, stretches: list[Stretch]) -> None:
-        """Apply one batch, its stretches in log order."""
+        """Apply one batch, whose stretches are in log order."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Give back what the sink owns."""
+        """Release the resources of the sink."""
 
 
 def in_log_order(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Return stretches as they lie in the log."""
+    """Return stretches sorted by their position in the log."""
     return sorted(stretches, key=lambda s: (s.begin, s.end))
 
 
 def take_following(
     stretches: Iterable[Stretch], at: int, may_skip: Callable[[int], bool]
 ) -> tuple[list[DispatchRequests], list[Damage], Damage | None]:
-    """Split what lies behind offset ``at`` into requests, gaps to skip, and the damage that stops.
+    """Split the stretches after offset ``at`` into requests, gaps to skip, and fatal damage.
 
-    ``may_skip`` tells whether to go on behind damage at an offset. Raises StoreError if a part of
-    the log between is missing.
+    ``may_skip`` returns whether damage at an offset may be skipped. Raises StoreError if a part of
+    the log between two stretches is missing.
     """
     requests: list[DispatchRequests] = []
     lost: list[Damage] = []
@@ -139,8 +141,8 @@ def take_following(
         else:
             if stretch.begin > at:
                 raise StoreError(
-                    f"a batch begins at offset {stretch.begin}, all up to {at} has been done: "
-                    "what lies between is missing"
+                    f"a batch begins at offset {stretch.begin}, but only the log up to {at} has "
+                    "been applied: the range between is missing"
                 )
             part = stretch.starting_at(at)
             if len(part) and part.begin != at and stretch.begin < at:

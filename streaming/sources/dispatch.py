@@ -1,12 +1,12 @@
-"""The dispatch query's own data source: dispatch requests as slim columns, not rows for people.
+"""The dispatch query's private data source: dispatch requests in packed columns.
 
 A row is a stretch of the log (some thousand records): its bounds, its queues, and each column of
-``store.commitlog.dispatch_request`` packed into one binary value, so that Spark moves a few large values
-instead of millions of small ones. Damage travels as a row of its own: an error raised in
-``read()`` would lose the good records before it. The form is private to this project.
+``store.commitlog.dispatch_request`` packed into one binary value. So Spark moves a few large values
+instead of millions of small ones. Damage is a row of its own: an error raised in ``read()`` would
+lose the good records before it. The schema is private to this project.
 
-What a task read may also go past Spark: into a file of the query's spool directory, where the
-worker sees that (``streaming.sources.spool``); then the row names the file.
+A worker that sees the query's spool directory bypasses Spark (``streaming.sources.spool``): it
+writes the columns to a file there, and the row names the file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SCHEMA = (
 
 
 class DispatchRequestSource(DataSource):
-    """Streams dispatch requests of a commit log. Only our own queries set its options."""
+    """Streams the dispatch requests of a commit log. Only this package sets its options."""
 
     @classmethod
     def name(cls) -> str:
@@ -80,14 +80,14 @@ class DispatchRequestReader(LogStreamReader):
         return config_from_json(self._options["config"])
 
     def open_stream(self) -> LogStream:
-        """Return the stream as ``start_dispatch`` set it up."""
+        """Return the stream with the options that the query set."""
         options = self._options
         store_root = Path(options["path"])
-        known_clean = options.get("closedcleanly")
+        recorded = options.get("closedcleanly")
 
         def is_clean() -> bool:
-            if known_clean is not None:
-                return known_clean == "true"
+            if recorded is not None:
+                return recorded == "true"
             return not (store_root / ABORT_FILE).exists()
 
         return LogStream(
@@ -100,11 +100,11 @@ class DispatchRequestReader(LogStreamReader):
         )
 
     def initialOffset(self) -> Offset:
-        """Return the reput offset, which the root decides (promise I7)."""
+        """Return the reput offset, which comes from the root (promise I7)."""
         return {OFFSET_KEY: int(self._options["reputfromoffset"])}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Scan one range; each stretch is a batch of one row, or all are one spool file."""
+        """Scan one range; yield a row for each stretch, or one that names the spool file of all."""
         assert isinstance(partition, LogPartition)
         skip = self._options.get("failondataloss") == "false"
         stretches = Scanner(self._config()).read(partition.part, skip_damage=skip)
@@ -119,17 +119,17 @@ class DispatchRequestReader(LogStreamReader):
         yield from batches
 
     def _spool(self, part: LogRange, batches: list[pa.RecordBatch]) -> str | None:
-        """Spool what was read of a range; None where this process does not see the spool.
+        """Spool a range and return the file's name; None if this process cannot use the spool.
 
         Raises StoreIOError.
         """
         spool = Spool(Path(self._options["spool"]))
-        if not spool.is_seen(self._options["spooltoken"]):
+        if not spool.has_token(self._options["spooltoken"]):
             return None
         try:
             return spool.write((part.begin, part.end), batches)
         except StoreIOError as e:
-            if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):  # another user's
+            if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):  # of another user
                 return None
             raise
 
@@ -154,9 +154,9 @@ def _batch_of(row: dict[str, Any]) -> pa.RecordBatch:
 
 
 def parts_of(table: pa.Table, spool: Spool) -> Iterator[tuple[int, Callable[[], list[Stretch]]]]:
-    """Yield the parts of a batch in log order: where each ends, and what gives its stretches.
+    """Yield the parts of a batch in log order: the end of each, and a function to read it.
 
-    What was spooled is a part of its own. What gives its stretches may raise StoreIOError.
+    Each spool file is a part of its own. The function may raise StoreIOError.
     """
     inline: list[Stretch] = []
     for row in sorted(table.to_batches(max_chunksize=1), key=_begin_of):
@@ -177,12 +177,12 @@ def _begin_of(row: pa.RecordBatch) -> tuple[int, int]:
 
 
 def spooled_stretches(spool: Spool, name: str) -> list[Stretch]:
-    """Take a file of the spool. Raises StoreIOError."""
+    """Read and remove a spool file. Raises StoreIOError."""
     return stretches_of(spool.take(name))
 
 
 def stretches_of(batches: Iterable[pa.RecordBatch]) -> list[Stretch]:
-    """Unpack rows that hold a stretch each; columns stay where they are in the rows' buffers."""
+    """Unpack rows of one stretch each; the columns are views of the rows' buffers."""
     stretches: list[Stretch] = []
     for batch in batches:
         columns = {name: batch.column(name) for name in batch.schema.names}

@@ -1,9 +1,9 @@
-"""Whether a store holds the topics that a read subscribes to.
+"""The check that a store holds the topics that a read subscribes to.
 
 A broker lists its topics in ``config/topics.json`` and has a directory of queues for each. Neither
-proves that a topic is *not* in the log: a store may consist of a log alone, and a topic that was
-deleted still has messages. So a batch read of topics that are listed nowhere searches the whole
-log, up to the first message of one of them. Only a log read to its end without one is an answer.
+proves that a topic is *not* in the log: a store may consist of a log alone, and a deleted topic
+still has messages. So a batch read of topics that are listed nowhere searches the log for their
+first message. Only a log read to its end without finding one proves that the topics are unknown.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 
 def check_topics(store_root: Path, topics: tuple[str, ...], stream: LogStream) -> None:
-    """Raise UnknownTopicError if the store holds none of the topics; warn where some are unlisted.
+    """Raise UnknownTopicError if the store holds none of the topics; warn if some are unlisted.
 
-    Damage on the way leaves it open: the read itself reports it.
+    Damage makes the search inconclusive: no error is raised here, the read reports the damage.
     """
     unlisted = _unlisted(store_root, topics)
     if not unlisted:
@@ -38,11 +38,11 @@ def check_topics(store_root: Path, topics: tuple[str, ...], stream: LogStream) -
 
 
 def warn_of_unlisted(store_root: Path, topics: tuple[str, ...]) -> None:
-    """Warn of the topics that no file but perhaps the log names."""
+    """Warn about the topics that only the log might hold."""
     for topic in _unlisted(store_root, topics):
         _log.warning(
             "option 'subscribe': neither config/topics.json nor consumequeue/ of %s names topic "
-            "%r: there are no rows of it unless the log holds it",
+            "%r: the read returns no rows of it unless the log holds it",
             store_root,
             topic,
         )

@@ -1,12 +1,12 @@
-"""What every stream over the log shares: planning micro-batches with real admission control.
+"""The base of all streams over the log: plans micro-batches with real admission control.
 
-One offset, ``{"commit_log_offset": N}``: the physical offset up to which the log has been read.
-Lives in Spark's planner process on the driver; nothing here goes to executors.
+The offset is one number, ``{"commit_log_offset": N}``: the physical offset up to which the log has
+been read. Planning runs in Spark's planner process on the driver; executors only read partitions.
 
-Spark never changes the end of a batch that it has logged. So where damage is to fail a query, a
-batch is scanned before its end is returned, and ends in front of the damage: the rows before it are
-a batch of their own, and the next one fails before Spark logs it. A batch that was logged before
-its part of the log expired is planned up to its old end: what is gone is lost, or left out.
+Spark never changes the end of a batch that it has logged. So if damage must fail a query, a batch
+is scanned before its end is returned, and ends before the damage: the rows before the damage are a
+batch of their own, and the next batch fails before Spark logs it. A batch that was logged before
+its part of the log expired is planned up to its old end: the expired part is lost, or skipped.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from streaming.sources.options import OFFSET_KEY
 Offset = dict[str, int]
 
 RANGE_BYTES_MIN, RANGE_BYTES_MAX = 4 * 1024 * 1024, 64 * 1024 * 1024
-_SETTLE_SECONDS = 0.05
-_SCANS = min(os.cpu_count() or 1, 8)  # at once, in the planner
+_APPEND_WAIT_SECONDS = 0.05
+_SCAN_THREADS = min(os.cpu_count() or 1, 8)  # in the planner
 
 _log = logging.getLogger(__name__)
 
 
 class DataLoss(Enum):
-    """What a stream does about damaged and lost parts of the log."""
+    """How a stream treats damaged and lost parts of the log."""
 
-    MARK = "mark"  # they are read as markers, in log order
-    FAIL = "fail"  # a batch ends in front of them, the next one raises
-    SKIP = "skip"  # they are left out, with a warning
+    MARK = "mark"  # the stream returns them as markers, in log order
+    FAIL = "fail"  # a batch ends before them, the next one raises
+    SKIP = "skip"  # the stream skips them, with a warning
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class LogPartition(InputPartition):
 class LogStream:
     """Plans the micro-batches of one query, up to offset ``until`` at most."""
 
-    def __init__(  # noqa: PLR0913 - by name all but two
+    def __init__(  # noqa: PLR0913 - all but two are keyword-only
         self,
         store_root: Path,
         config: StoreConfig,
@@ -83,16 +83,16 @@ class LogStream:
         self._until = until
         self._target = until
         self._planned: Plan | None = None
-        self._missing_from = -1  # the log ended there, before an offset already read
+        self._missing_from = -1  # where the log ended when it was shorter than what had been read
 
     def prepare_available_now(self) -> None:
-        """Fix the offset the query runs up to: where the log ends now."""
+        """Fix the end of the query: the current end of the log."""
         self._target = min(self._planner.end(), self._until)
 
     def latest(self, start: Offset, limit: ReadLimit) -> Offset:
         """Plan the next batch after ``start`` and return its end.
 
-        Raises the damage or the loss that it would begin with, where these are to fail the query.
+        Raises the damage or the loss at its beginning, if these fail the query.
         """
         max_bytes = UNLIMITED
         if isinstance(limit, ReadMaxBytes):
@@ -102,22 +102,22 @@ class LogStream:
         if not plan.ranges and self._data_loss is not DataLoss.MARK:
             self._check_length(begin)
         if self._data_loss is DataLoss.FAIL:
-            plan = self._sound(plan)
+            plan = self._readable_part(plan)
         self._planned = plan
         return {OFFSET_KEY: plan.end}
 
     def default_limit(self) -> ReadLimit:
-        """Return the limit of a batch as the options say."""
+        """Return the limit of a batch that the options set."""
         if self._max_bytes is None:
             return ReadAllAvailable()
         return ReadMaxBytes(self._max_bytes)
 
     def report_latest(self) -> Offset:
-        """Return where the log ends now, for the query's status."""
+        """Return the current end of the log, for the query's status."""
         return {OFFSET_KEY: min(self._planner.end(), self._until)}
 
     def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
-        """Return the ranges of a batch: those just planned, or planned again up to its end."""
+        """Return the ranges of a batch; plan them again if it is not the batch planned last."""
         begin, stop = start[OFFSET_KEY], end[OFFSET_KEY]
         plan = self._planned
         if plan is None or plan.begin != begin or plan.end != stop:
@@ -125,9 +125,9 @@ class LogStream:
         return self.partitions_of(plan)
 
     def partitions_of(self, plan: Plan) -> list[LogPartition]:
-        """Return the ranges of a plan that are to be read. Raises the loss in it, or warns of it.
+        """Return the ranges of a plan to read. Raises a loss in it, or warns about it.
 
-        Markers are read by who asked for them.
+        With ``DataLoss.MARK`` the reader handles lost ranges itself.
         """
         if self._data_loss is DataLoss.MARK:
             return [LogPartition(part) for part in plan.ranges]
@@ -136,20 +136,20 @@ class LogStream:
                 gap = Damage(part.begin, part.end, part.path, part.gap, part.is_lost)
                 if self._data_loss is DataLoss.FAIL:
                     raise gap.error()
-                warn_of(gap)
+                warn_skipped(gap)
         return [LogPartition(part) for part in plan.ranges if not part.gap]
 
     def plan_between(self, begin: int, stop: int) -> Plan:
-        """Plan exactly ``[begin, stop)``; what the log no longer holds of it is a gap.
+        """Plan exactly ``[begin, stop)``; what the log no longer holds becomes a gap.
 
-        Raises DamageError if the log has no record boundary at ``stop``, unless that is skipped.
+        Raises DamageError if ``stop`` is not a record boundary, except with ``DataLoss.SKIP``.
         """
         plan, has_waited = Plan(begin, ()), False
-        while plan.end < stop:  # damage ends a plan, the span may hold several
+        while plan.end < stop:  # damage ends a plan, so a span may take several plans
             more = self._planner.plan(plan.end, until=stop).ranges
-            if not more and not has_waited:  # the last record may be being written
+            if not more and not has_waited:  # the broker may still be writing the last record
                 has_waited = True
-                time.sleep(_SETTLE_SECONDS)
+                time.sleep(_APPEND_WAIT_SECONDS)
                 continue
             plan = Plan(begin, plan.ranges + (more or (self._missing(plan.end, stop),)))
         if plan.end <= stop:
@@ -163,13 +163,13 @@ class LogStream:
         )
 
     def holds_topics(self, topics: frozenset[str]) -> bool | None:
-        """Return whether the log holds a message of one of the topics; None if damage hides it."""
-        with ThreadPoolExecutor(_SCANS, "reput-search") as pool:
+        """Return whether the log holds a message of one of the topics; None means inconclusive."""
+        with ThreadPoolExecutor(_SCAN_THREADS, "reput-search") as pool:
             at, is_known = max(self.log.min_offset(), 0), True
             while ranges := self._planner.plan(at).ranges:
-                for first in range(0, len(ranges), _SCANS):
+                for first in range(0, len(ranges), _SCAN_THREADS):
                     for found in pool.map(
-                        self._search, ranges[first : first + _SCANS], repeat(topics)
+                        self._search, ranges[first : first + _SCAN_THREADS], repeat(topics)
                     ):
                         if found:
                             return True
@@ -187,12 +187,12 @@ class LogStream:
         return False if is_known else None
 
     def _missing(self, begin: int, end: int) -> LogRange:
-        """Return the range that the log has become too short for."""
+        """Return a lost range for the part that the log no longer reaches."""
         path, reason = str(self.log.path_of(begin)), f"the log ends at offset {begin}"
         return LogRange(begin, end, path, begin, reason, is_lost=True)
 
     def _check_length(self, begin: int) -> None:
-        """Raise, or warn once, if the log ends before the offset up to which it was read."""
+        """Raise, or warn once, if the log ends before the offset up to which it has been read."""
         end = self._planner.end()
         if end >= begin:
             self._missing_from = -1
@@ -203,26 +203,26 @@ class LogStream:
             raise gap.error()
         if self._missing_from != end:
             self._missing_from = end
-            warn_of(gap)
+            warn_skipped(gap)
 
-    def _sound(self, plan: Plan) -> Plan:
-        """Scan what a plan holds; return it up to the first damage. Raises what it begins with."""
-        with ThreadPoolExecutor(_SCANS, "reput-check") as pool:
-            for first in range(0, len(plan.ranges), _SCANS):
-                some = plan.ranges[first : first + _SCANS]
-                for n, (end, error) in enumerate(pool.map(self._scan, some), first):
+    def _readable_part(self, plan: Plan) -> Plan:
+        """Scan a plan; return the part before the first damage. Raises damage at its beginning."""
+        with ThreadPoolExecutor(_SCAN_THREADS, "reput-check") as pool:
+            for first in range(0, len(plan.ranges), _SCAN_THREADS):
+                some = plan.ranges[first : first + _SCAN_THREADS]
+                for n, (end, error) in enumerate(pool.map(self._readable_end, some), first):
                     if error is None:
                         continue
-                    sound = plan.ranges[:n]
+                    readable = plan.ranges[:n]
                     if end > plan.ranges[n].begin:
-                        sound = (*sound, replace(plan.ranges[n], end=end))
-                    if not sound:
+                        readable = (*readable, replace(plan.ranges[n], end=end))
+                    if not readable:
                         raise error
-                    return Plan(plan.begin, sound)
+                    return Plan(plan.begin, readable)
         return plan
 
-    def _scan(self, part: LogRange) -> tuple[int, StoreError | None]:
-        """Return up to where a range can be read, and what is wrong there."""
+    def _readable_end(self, part: LogRange) -> tuple[int, StoreError | None]:
+        """Return the offset up to which a range can be read, and the error there."""
         end = part.begin
         try:
             for stretch in Scanner(self._config).read(part):
@@ -234,21 +234,21 @@ class LogStream:
         return end, None
 
 
-def warn_of(gap: Damage) -> None:
-    """Warn that a part of the log is left out."""
+def warn_skipped(gap: Damage) -> None:
+    """Warn that a part of the log is skipped."""
     _log.warning("%s: offsets %d to %d are left out: %s", gap.path, gap.begin, gap.end, gap.reason)
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks of a stream over the log, but for where it begins and how it is read."""
+    """Spark's interface to a stream over the log; subclasses define its start and its rows."""
 
     def open_stream(self) -> LogStream:
-        """Return the stream of one query; called once, in the process that plans it."""
+        """Open the stream of one query. Called once, in the process that plans it."""
         raise NotImplementedError
 
     @cached_property
     def stream(self) -> LogStream:
-        """The stream, opened when it is first needed."""
+        """The stream, opened on first use."""
         return self.open_stream()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -260,11 +260,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.stream.default_limit()
 
     def reportLatestOffset(self) -> Offset:
-        """Return where the log ends."""
+        """Return the current end of the log."""
         return self.stream.report_latest()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the offset to run up to."""
+        """Fix the end of the query."""
         self.stream.prepare_available_now()
 
     def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:

@@ -7,8 +7,8 @@
     spark.readStream.format("rocketmq-commitlog").option("startingOffsets", "earliest")…
 
 A stream's offset is ``{"commit_log_offset": N}``, the physical offset up to which the log has been
-read; the end of a micro-batch is always a record boundary. Only the columns of the schema given
-with ``.schema("…")`` are decoded.
+read; a micro-batch always ends at a record boundary. Only the columns of the schema given with
+``.schema("…")`` are decoded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from streaming.sources.log_stream import (
     LogStream,
     LogStreamReader,
     Offset,
-    warn_of,
+    warn_skipped,
 )
 from streaming.sources.options import (
     EARLIEST,
@@ -61,11 +61,11 @@ from streaming.sources.options import (
     parse_options,
     table_options,
 )
-from streaming.sources.pushdown import RowFilter, pushdown_is_enabled
+from streaming.sources.pushdown import RowFilter, is_pushdown_enabled
 
 FORMAT = "rocketmq-commitlog"
 
-# The schema as text: what a table of messages is declared with.
+# The schema as text, to declare a table of messages.
 MESSAGE_SCHEMA = (
     "topic STRING, queue_id INT, queue_offset BIGINT, commit_log_offset BIGINT, size INT, "
     "tags STRING, keys STRING, uniq_key STRING, body BINARY, properties MAP<STRING,STRING>, "
@@ -73,9 +73,9 @@ MESSAGE_SCHEMA = (
     "reconsume_times INT, flag INT, sys_flag INT, tags_code BIGINT, "
     "prepared_transaction_offset BIGINT, body_crc INT"
 )
-_TABLE = FORMAT  # key of the metadata that keeps the options of a table
+_TABLE = FORMAT  # key of the column metadata that holds a table's options
 _BATCH_PARTITION_BYTES = 64 * 1024 * 1024
-_TASK_BYTES_MIN = 16 * 1024  # less is read faster than a task starts
+_TASK_BYTES_MIN = 16 * 1024  # reading less takes less time than starting a task
 _STREAM_PARTITIONS = 2
 
 
@@ -88,10 +88,10 @@ class CommitLogDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the schema of a message; without a body where ``includeBody`` is false.
+        """Return the schema of a message, without a body if ``includeBody`` is false.
 
-        Spark keeps of a table's options those of its schema alone: a reader gets none. So they are
-        kept with the first column.
+        Spark keeps a table's schema but does not pass its options to a reader. So the options are
+        stored in the metadata of the first column.
         """
         include_body = parse_options(dict(self.options)).include_body
         names = [name for name in MESSAGE_FIELDS if include_body or name != "body"]
@@ -103,43 +103,43 @@ class CommitLogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
         options = parse_options(self._options(schema, streaming=False), streaming=False)
-        kind = FilteringReader if pushdown_is_enabled() else CommitLogReader
-        return kind(_MessageRows(options, _wanted(schema)))
+        reader = FilteringReader if is_pushdown_enabled() else CommitLogReader
+        return reader(_MessageRows(options, _requested_columns(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the stream reader; wrong options are its to raise, for Spark hides them here."""
+        """Return the stream reader, which raises wrong options: Spark hides errors raised here."""
         try:
             options = parse_options(self._options(schema, streaming=True), streaming=True)
-            return CommitLogStreamReader(_MessageRows(options, _wanted(schema)))
+            return CommitLogStreamReader(_MessageRows(options, _requested_columns(schema)))
         except StoreError as e:
             return RefusedStreamReader(e)
 
     def _options(self, schema: StructType, *, streaming: bool) -> dict[str, str]:
-        """Return the options given, and those of the table that they do not replace."""
+        """Return the options of the read, which override those of the table."""
         stored = schema.fields[0].metadata.get(_TABLE) if schema.fields else None
         table = table_options(json.loads(stored), streaming=streaming) if stored else {}
         return table | given_options(self.options)
 
 
-def _wanted(schema: StructType) -> tuple[str, ...]:
-    """Return the columns asked for. Raises ConfigError for one that a message does not have."""
+def _requested_columns(schema: StructType) -> tuple[str, ...]:
+    """Return the columns of a schema. Raises ConfigError for a column that messages lack."""
     names = tuple(f.name for f in schema.fields)
     expected = message_schema(names)
     for f in schema.fields:
         if to_arrow_type(f.dataType, timezone="UTC") != expected.field(f.name).type:
-            wanted = MESSAGE_FIELDS[f.name]
+            actual = MESSAGE_FIELDS[f.name]
             raise ConfigError(
-                f"column {f.name!r} has the Arrow type {wanted}, not {f.dataType.simpleString()}"
+                f"column {f.name!r} has the Arrow type {actual}, not {f.dataType.simpleString()}"
             )
     return names
 
 
 @dataclass(frozen=True)
 class _MessageRows:
-    """Reading one range as rows: what every reader, batch or stream, does on an executor."""
+    """Reads one range as rows on an executor, for batch and stream readers alike."""
 
     options: SourceOptions
-    wanted: tuple[str, ...]
+    columns: tuple[str, ...]
     filter: RowFilter = field(default_factory=RowFilter)
 
     def config(self) -> StoreConfig:
@@ -162,7 +162,7 @@ class _MessageRows:
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range; for a plan without ranges Spark makes a partition of its own."""
+        """Read one range. For a plan without ranges, Spark passes a partition of its own."""
         if not isinstance(partition, LogPartition):
             return
         part, config = partition.part, self.config()
@@ -173,7 +173,7 @@ class _MessageRows:
             if isinstance(stretch, Damage):
                 if not skip:
                     raise stretch.error()
-                warn_of(stretch)
+                warn_skipped(stretch)
                 continue
             rows = self._rows(stretch)
             if not len(rows):
@@ -181,12 +181,12 @@ class _MessageRows:
             if view is None:
                 view = map_file(Path(part.path))
             yield from message_batches(
-                stretch, view, part.base, self.wanted,
+                stretch, view, part.base, self.columns,
                 rows=rows, config=config, path=part.path, limits=limits,
             )  # fmt: skip
 
     def _rows(self, requests: DispatchRequests) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the rows of the topics and times asked for."""
+        """Return the rows that match the topics and the filters."""
         chosen = self.filter.mask(requests)
         if self.options.filters_topics:
             chosen &= rows_of_topics(requests, self.options.wants)
@@ -194,7 +194,7 @@ class _MessageRows:
 
 
 def starting_offset(options: SourceOptions, stream: LogStream) -> int:
-    """Return where a read begins: ``startingTimestamp`` wins over ``startingOffsets``."""
+    """Return where a read begins; ``startingTimestamp`` overrides ``startingOffsets``."""
     log, start = stream.log, options.starting_offsets
     if options.starting_timestamp is not None:
         return first_stored_at(log, options.starting_timestamp)
@@ -204,7 +204,7 @@ def starting_offset(options: SourceOptions, stream: LogStream) -> int:
 
 
 def ending_offset(options: SourceOptions, stream: LogStream) -> int:
-    """Return where a batch read ends (exclusive); a time is inclusive, as Kafka's is."""
+    """Return the exclusive end of a batch read; a time is inclusive, as in Kafka."""
     if options.ending_timestamp is not None:
         return first_stored_after(stream.log, options.ending_timestamp)
     end = options.ending_offsets
@@ -230,8 +230,8 @@ class CommitLogReader(DataSourceReader):
         check_boundary(stream.log, begin)
         check_boundary(stream.log, end)
         if begin > end:
-            raise ConfigError(f"the read begins at offset {begin}, behind its end at {end}")
-        begin, end = _narrowed(begin, end, self._rows.filter, stream.log.file_size)
+            raise ConfigError(f"the read begins at offset {begin}, after its end at {end}")
+        begin, end = _skip_files(begin, end, self._rows.filter, stream.log.file_size)
         if begin >= end:
             return []
         if options.min_partitions is not None:
@@ -245,23 +245,23 @@ class CommitLogReader(DataSourceReader):
 
 
 class FilteringReader(CommitLogReader):
-    """Reads a range of the log once, where the session allows filters to be pushed down."""
+    """Reads a range of the log once, with filter push-down, if the session enables it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note what rows can be chosen by before they are decoded; Spark evaluates all again."""
+        """Apply filters before decoding where possible; Spark evaluates all of them again."""
         self._rows.filter.add(filters)
         return filters
 
 
-def _narrowed(begin: int, end: int, rows: RowFilter, file_size: int) -> tuple[int, int]:
-    """Leave out whole files of the log that hold no offset asked for."""
+def _skip_files(begin: int, end: int, rows: RowFilter, file_size: int) -> tuple[int, int]:
+    """Narrow a span to the log files that can hold the offsets in a filter."""
     low, high = rows.bound("commit_log_offset")
-    first, behind = low // file_size * file_size, (high // file_size + 1) * file_size
-    return max(begin, first), min(end, behind)
+    first, last_end = low // file_size * file_size, (high // file_size + 1) * file_size
+    return max(begin, first), min(end, last_end)
 
 
 class RefusedStreamReader(LogStreamReader):
-    """The reader of a stream whose options do not hold: whatever it is asked raises that."""
+    """The reader of a stream with invalid options: every call raises their error."""
 
     def __init__(self, error: StoreError) -> None:
         self._error = error
@@ -280,14 +280,14 @@ class RefusedStreamReader(LogStreamReader):
 
 
 class CommitLogStreamReader(LogStreamReader):
-    """Tails the log."""
+    """Tails the log as a stream."""
 
     def __init__(self, rows: _MessageRows) -> None:
         self._rows = rows
         self._initial: int | None = None
 
     def open_stream(self) -> LogStream:
-        """Return the stream as the options say."""
+        """Return the stream that the options describe."""
         options = self._rows.options
         batch = options.max_bytes_per_trigger or _BATCH_PARTITION_BYTES
         parts = options.min_partitions or _STREAM_PARTITIONS
@@ -296,7 +296,7 @@ class CommitLogStreamReader(LogStreamReader):
         return self._rows.stream(max(batch // parts, RANGE_BYTES_MIN))
 
     def initialOffset(self) -> Offset:
-        """Return where a new query begins. Called twice by Spark: the answer stays the same."""
+        """Return where a new query begins. Spark calls this twice and gets the same offset."""
         if self._initial is None:
             self._initial = starting_offset(self._rows.options, self.stream)
             check_boundary(self.stream.log, self._initial)

@@ -1,7 +1,8 @@
 """The options of the data source ``rocketmq-commitlog``, parsed once.
 
-They are named as those of Spark's Kafka source where they mean the same. An unknown option, or a
-value that does not parse, is refused by name and value. Every number fits Java's ``long``.
+Options that mean the same as those of Spark's Kafka source have the same names. An unknown option,
+or a value that does not parse, is an error that names option and value. Every number fits Java's
+``long``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _KNOWN = {
 _NAMES = {name.lower(): name for name in _KNOWN}
 _PROVIDER = "provider"
 _OPTION = "option."
-# Spark's own (TableCatalog, and what a Hive catalog adds).
+# Spark's own properties (TableCatalog, and those that a Hive catalog adds).
 _TABLE_PROPERTIES = {
     _PROVIDER, "owner", "location", "comment", "collation", "external", "is_managed_location",
     "serialization.format", "transient_lastddltime",
@@ -58,7 +59,7 @@ _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options as values. Offsets are physical offsets, EARLIEST or LATEST; times epoch ms."""
+    """Parsed options. Offsets are physical offsets, EARLIEST or LATEST; times are epoch ms."""
 
     store_root: str
     broker_conf: str | None
@@ -76,7 +77,7 @@ class SourceOptions:
     max_body_bytes: int
 
     def wants(self, topic: str) -> bool:
-        """Tell whether messages of a topic are wanted."""
+        """Return whether the read includes messages of a topic."""
         if self.subscribe is not None:
             return topic in self.subscribe
         if self.subscribe_pattern is not None:
@@ -85,14 +86,14 @@ class SourceOptions:
 
     @property
     def filters_topics(self) -> bool:
-        """Tell whether only some topics are wanted."""
+        """Whether the read is limited to some topics."""
         return self.subscribe is not None or self.subscribe_pattern is not None
 
 
 def parse_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
     """Parse the options of a read (names in any case). Raises ConfigError.
 
-    ``streaming`` is None while Spark has not told whether it is a batch or a stream.
+    ``streaming`` is None while it is unknown whether the read is a batch or a stream.
     """
     values = given_options(raw)
     for name in values:
@@ -124,15 +125,15 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> S
 
 
 def is_table(raw: Mapping[str, str]) -> bool:
-    """Return whether Spark asks on behalf of CREATE TABLE: it adds the table's properties."""
+    """Return whether the options come from CREATE TABLE: Spark then adds the table's properties."""
     return _PROVIDER in {name.lower() for name in raw}
 
 
 def given_options(raw: Mapping[str, str]) -> dict[str, str]:
     """Return the options that the user gave, by lower-case name. Raises ConfigError.
 
-    For CREATE TABLE Spark mixes them with the table's properties, and repeats each option (but the
-    path) with a prefix. Spark's own properties are left out of a read as well.
+    For CREATE TABLE, Spark mixes them with the table's properties, and repeats each option (except
+    the path) with a prefix. Spark's own properties are always removed.
     """
     values = {name.lower(): value for name, value in raw.items()}
     if is_table(raw):
@@ -146,7 +147,7 @@ def given_options(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def table_options(stored: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
-    """Return a table's options that fit a read; those of the other kind of read do not count."""
+    """Return a table's options for a read, without those for the other kind of read."""
     other = _BATCH_ONLY if streaming else _STREAM_ONLY
     return {name: value for name, value in stored.items() if name not in other}
 
@@ -159,31 +160,37 @@ def _unknown(name: str, value: str) -> str:
 
 
 def _local_path(text: str) -> str:
-    """Return a path as it is opened; Spark gives a table's as a ``file:`` URI, not encoded."""
+    """Return a local path; Spark passes a table's as a ``file:`` URI, not percent-encoded."""
     scheme = _URI.match(text)
     if scheme is None:
         return text
     if scheme[1] != "file":
-        raise ConfigError(f"path {shown(text)}: a store is read from a mounted file system only")
+        raise ConfigError(
+            f"path {shown(text)}: a store can only be read from a mounted file system"
+        )
     return re.sub("^/+", "/", text.removeprefix("file:"))
 
 
 def parse_time_ms(text: str) -> int | None:
-    """Parse epoch milliseconds or ISO 8601 (local time where no zone is given).
+    """Parse epoch milliseconds or ISO 8601 (local time without a zone).
 
-    The result fits 64 bits. None if the text is neither, or the time is out of range.
+    The result fits 64 bits. Returns None for any other text, or a time out of range.
     """
     text = text.strip()
     if _TIME.fullmatch(text):
-        return _if_long(int(text))
+        return _int64_or_none(int(text))
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):  # the last two: a year without local time
+    except (
+        ValueError,
+        OverflowError,
+        OSError,
+    ):  # the last two: a year that local time does not cover
         return None
 
 
 def time_fault(text: str) -> str:
-    """Return what errors say of a text that ``parse_time_ms`` does not take."""
+    """Return the predicate of an error about a text that ``parse_time_ms`` rejects."""
     text = text.strip()
     is_time = bool(re.fullmatch("-?[0-9]+", text))
     if not is_time:
@@ -197,24 +204,25 @@ def time_fault(text: str) -> str:
 def parse_bytes(text: str) -> int | None:
     """Parse a size in bytes with an optional k, m, g or t (powers of 1024).
 
-    The result fits 64 bits. None if the text is malformed or the size is greater.
+    The result fits 64 bits. Returns None if the text is malformed or the size is too large.
     """
     match = _SIZE.fullmatch(text.strip())
-    return _if_long(int(match[1]) * _SIZE_UNITS[match[2].lower()]) if match else None
+    return _int64_or_none(int(match[1]) * _SIZE_UNITS[match[2].lower()]) if match else None
 
 
 def check_size(name: str, value: int | None) -> None:
-    """Raise ConfigError naming the argument if a size in bytes is not positive or exceeds int64."""
+    """Raise ConfigError, naming the argument, unless a size in bytes is positive and fits int64."""
     if value is not None and not 0 < value <= _INT64_MAX:
         raise ConfigError(f"{name}={value} is not a size in bytes from 1 to {_INT64_MAX}")
 
 
 def spark_interval(text: str) -> str:
-    """Return a trigger interval as Spark spells it: ``5s`` is ``5 seconds``. Raises ConfigError."""
+    """Return a trigger interval in Spark's syntax: ``5 seconds`` for ``5s``. Raises ConfigError."""
     match = _INTERVAL.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"trigger interval {shown(text)} is no time such as '0s', '500ms', '5 seconds' or '1m'"
+            f"trigger interval {shown(text)} is not a time such as '0s', '500ms', '5 seconds' or "
+            "'1m'"
         )
     unit = match[2]
     return f"{match[1]} {_INTERVAL_UNITS.get(unit, unit)}"
@@ -245,7 +253,9 @@ def _pattern(raw: str | None) -> str | None:
     try:
         re.compile(raw)
     except (re.error, RecursionError, OverflowError) as e:
-        raise ConfigError(f"option 'subscribePattern' = {shown(raw)} is no pattern: {e}") from e
+        raise ConfigError(
+            f"option 'subscribePattern' = {shown(raw)} is not a regular expression: {e}"
+        ) from e
     return raw
 
 
@@ -254,7 +264,7 @@ def _offsets(name: str, raw: str) -> int | str:
     if text in (EARLIEST, LATEST):
         return text
     value = None
-    if len(text) <= _OFFSETS_LENGTH_MAX:  # json recurses into brackets
+    if len(text) <= _OFFSETS_LENGTH_MAX:  # json recurses into nested brackets
         with suppress(ValueError):
             value = json.loads(text)
     if isinstance(value, dict) and set(value) == {OFFSET_KEY}:
@@ -316,5 +326,5 @@ def _flag(name: str, raw: str) -> bool:
     return value == "true"
 
 
-def _if_long(value: int) -> int | None:
+def _int64_or_none(value: int) -> int | None:
     return value if abs(value) <= _INT64_MAX else None

@@ -1,7 +1,7 @@
-"""Filters of a query that rows are chosen by before they are decoded.
+"""Filter push-down: selects rows by a query's filters before they are decoded.
 
-Only what a scan knows of a record without decoding it can be asked: its queue, offsets, size and
-store time. Spark evaluates every filter again, so a filter may be taken in part.
+A filter can use only what a scan knows of a record without decoding it: its queue, offsets, size
+and store time. Spark evaluates every filter again, so a filter may be applied in part.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 @dataclass
 class RowFilter:
-    """What rows must fulfil: their topic, and inclusive bounds of columns (times in ms)."""
+    """The condition on rows: their topic, and inclusive bounds of columns (times in ms)."""
 
     topics: frozenset[str] | None = None
     bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, filters: Iterable[Filter]) -> None:
-        """Take over of some filters, all of which must hold, what can be."""
+        """Add the usable parts of some filters, all of which must hold."""
         for f in filters:
             if isinstance(f, (EqualTo, In)) and f.attribute == ("topic",):
                 values = f.value if isinstance(f, In) else (f.value,)
@@ -58,7 +58,7 @@ class RowFilter:
         return self.bounds.get(column, (_MIN, _MAX))
 
     def mask(self, requests: DispatchRequests) -> NDArray[np.bool_]:
-        """Tell of each record whether it can be a row."""
+        """Return for each record whether it may match."""
         chosen = np.ones(len(requests), np.bool_)
         if self.topics is not None:
             chosen &= rows_of_topics(requests, self.topics.__contains__)
@@ -72,10 +72,10 @@ class RowFilter:
 
     def _add_bound(self, f: _Comparison) -> None:
         column = f.attribute[0]
-        between = _whole(f.value)
-        if between is None:
+        bounds = _floor_and_ceiling(f.value)
+        if bounds is None:
             return
-        floor, ceiling = between
+        floor, ceiling = bounds
         low, high = self.bound(column)
         match f:
             case EqualTo():
@@ -91,8 +91,8 @@ class RowFilter:
         self.bounds[column] = low, high
 
 
-def _whole(value: object) -> tuple[int, int] | None:
-    """Return the whole numbers (of ms, if it is a time) around a value; None: not a number."""
+def _floor_and_ceiling(value: object) -> tuple[int, int] | None:
+    """Return the integers (ms for a time) around a value, None if it is not a number or time."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value, value
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
@@ -101,10 +101,10 @@ def _whole(value: object) -> tuple[int, int] | None:
     return None
 
 
-def pushdown_is_enabled() -> bool:
-    """Tell whether the session pushes filters down: spark.sql.python.filterPushdown.enabled.
+def is_pushdown_enabled() -> bool:
+    """Return whether the session pushes filters down: spark.sql.python.filterPushdown.enabled.
 
-    Spark refuses a reader that takes filters where it is off, and tells the reader of it only by
-    the worker it makes it in.
+    If it does not, Spark refuses a reader that accepts filters. The only sign of the setting here
+    is the worker module in which Spark creates the reader.
     """
     return "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules

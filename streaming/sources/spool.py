@@ -1,11 +1,11 @@
-"""The spool of a query: files by which tasks hand columns to the sink past Spark.
+"""The spool of a query: files through which tasks pass columns to the sink, bypassing Spark.
 
-Through Spark the columns of a range pass the JVM several times. A worker that sees the query's
-spool directory writes them to a file there instead, which the sink maps. Whether it sees it is
-told by a file in it, the token: on a cluster a directory of that name may be another one.
+Through Spark, the columns of a range cross the JVM several times. A worker that sees the query's
+spool directory writes them to a file there instead, and the sink maps the file. A token file
+proves that the worker sees this directory: on a cluster, the same path may be another directory.
 
-The spool lies in the query's checkpoint directory, so an orphaned worker cannot write to that of
-the next query. A file is whole or not there; taking it removes its name.
+The spool is in the query's checkpoint directory, so an orphaned worker cannot write to the spool of
+the next query. A file appears complete or not at all; taking it removes its name.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _TEMPORARY_NAME = re.compile(_FILE_NAME.pattern + r"\.[0-9]+\.tmp")
 
 
 class Spool:
-    """One spool directory, as its query or one of its tasks sees it."""
+    """One spool directory, used by its query and its tasks."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._disk = Disk(directory)
 
     def begin(self) -> str:
-        """Make the directory, and return the name of its token. Raises StoreIOError."""
+        """Create the directory, and return the name of its token. Raises StoreIOError."""
         token = f"token-{uuid.uuid4().hex}"
         self._disk.put(self.directory / token, [])
         return token
 
-    def is_seen(self, token: str) -> bool:
-        """Return whether the directory is the query's own."""
+    def has_token(self, token: str) -> bool:
+        """Return whether the directory holds the query's token, and so is the query's own."""
         return (self.directory / token).is_file()
 
     def write(self, span: tuple[int, int], batches: Sequence[pa.RecordBatch]) -> str:
-        """Write what a task read of a range of the log; return the file's name.
+        """Write the columns that a task read from a range of the log; return the file's name.
 
         Raises StoreIOError.
         """
@@ -60,12 +60,12 @@ class Spool:
         return name
 
     def find(self, begin: int) -> str | None:
-        """Return the name of a file of a range that begins at an offset, None if none is there."""
+        """Return the name of a file whose range begins at an offset, None if there is none."""
         names = list_names(self.directory, _is_file_name)
         return next((name for name in names if name.startswith(f"{begin:020d}-")), None)
 
     def take(self, name: str) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of a file, which is removed; they stay in its map.
+        """Yield the batches of a file and remove it; the batches are views of its memory map.
 
         Raises StoreIOError.
         """
@@ -80,7 +80,7 @@ class Spool:
             yield reader.get_batch(number)
 
     def clear(self) -> None:
-        """Remove what tasks wrote that ran twice, failed or were killed. Raises StoreIOError."""
+        """Remove the files of tasks that ran twice, failed or were killed. Raises StoreIOError."""
         for name in list_names(self.directory, _is_left_by_task):
             self._disk.remove(self.directory / name)
 

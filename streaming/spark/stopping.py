@@ -1,10 +1,10 @@
 """Stopping a streaming query between two batches.
 
-Spark's own ``stop`` interrupts the batch in flight: its tasks are killed and log how they failed,
-and where the batch is given to a Python function, Spark searches the text of that failure with a
-regular expression that recurses once a character, until the stack overflows. Here Spark's query is
-marked as terminated first, which its thread looks at before each batch. So the batch in flight is
-finished and committed, and no other one begins.
+Spark's own ``stop`` interrupts the batch in flight: its tasks are killed and log their failures.
+If the batch is passed to a Python function, Spark also searches the text of that failure with a
+regular expression that recurses once per character, until the stack overflows. This module first
+marks Spark's query as terminated, which its thread checks before each batch. So the batch in flight
+is finished and committed, and no further batch begins.
 """
 
 from __future__ import annotations
@@ -14,38 +14,36 @@ import time
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming import StreamingQuery
 
+from store.errors import SparkError
+from streaming.spark.private_api import set_terminated
+
 LAST_BATCH_SECONDS = 10.0
 _POLL_MS = 20
-_TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 
 def stop_query(query: StreamingQuery, timeout_seconds: float = LAST_BATCH_SECONDS) -> None:
-    """Stop a query after the batch in flight, without errors in the log; return when it ended.
+    """Stop a query after the batch in flight, without logging errors; return when it has ended.
 
-    A batch that takes longer than the timeout is interrupted as by ``query.stop()``. What ended a
-    query earlier is not raised: ``query.exception()`` returns it.
+    A batch that outlasts the timeout is interrupted, as ``query.stop()`` does. The error of a query
+    that failed earlier is not raised: ``query.exception()`` returns it.
     """
     finish_batch(query, timeout_seconds)
     query.stop()
 
 
 def finish_batch(query: StreamingQuery, timeout_seconds: float) -> bool:
-    """Let no further batch begin; return whether the query has ended, without an interruption.
+    """Prevent further batches; return whether the query ended without being interrupted.
 
-    Waits for the batch in flight, for so long at most. Where Spark's internals are not those known
-    here, nothing is done.
+    Waits up to ``timeout_seconds`` for the batch in flight. Does nothing if this release of Spark
+    has other internals.
     """
     try:
-        execution = query._jsq.streamingQuery()
-        loader = execution.getClass().getClassLoader()
-        terminated = loader.loadClass(_TERMINATED).getField("MODULE$").get(None)
-        execution.state().set(terminated)
-        thread = execution.queryExecutionThread()
+        thread = set_terminated(query)
         deadline = time.monotonic() + timeout_seconds
         while thread.isAlive() and time.monotonic() < deadline and not _is_waiting(query):
             thread.join(_POLL_MS)
         return not thread.isAlive()
-    except (AttributeError, Py4JError):  # Spark Connect has no such objects
+    except (SparkError, AttributeError, Py4JError):  # as with Spark Connect
         return False
 
 

@@ -212,7 +212,7 @@ def test_batches_that_do_not_follow_on_are_refused(output: Path, store: Path) ->
     with closing(DispatchSink(root, CONFIG)) as sink:
         stretches = scanned(root, range_bytes=1)
         before = tree(output)
-        with pytest.raises(StoreError, match=r"begins at .* what lies between is missing"):
+        with pytest.raises(StoreError, match=r"begins at .* the range between is missing"):
             sink.apply([stretches[0], stretches[2]])
         assert before == tree(output)
     with pytest.raises(StoreError, match="being stopped"):

@@ -332,7 +332,7 @@ def test_a_log_that_was_cut_is_refused_unless_one_says_where_to_go_on(
     append(store, 30, 500)
     with pytest.raises(DamageError, match="mirrored last"):
         mirror(store, options)
-    with pytest.raises(ConfigError, match="another beginning"):
+    with pytest.raises(ConfigError, match="another start"):
         mirror(store, replace(options, from_offset=cut))
     mirror(store, replace(options, from_offset=cut, force_position=True))
     assert count_held(kafka, "cut") == 150
@@ -347,5 +347,5 @@ def test_another_store_under_the_same_name_is_refused(
     mirror(store, options)
     other = tmp_path / "other"
     make_store(other, 500)
-    with pytest.raises(ConfigError, match=r"is one of .*store.*take another --name"):
+    with pytest.raises(ConfigError, match=r"belongs to .*store.*use another --name"):
         mirror(other, options)

@@ -1,4 +1,4 @@
-"""Exports, run in this process: what the files hold, what is refused, and what a kill leaves."""
+"""Exports in this process: the content of the files, refusals, and recovery from a kill."""
 
 import gzip
 import io
@@ -28,10 +28,10 @@ from store.reads.message_json import message_json
 from store.reads.message_store import MessageStore
 from streaming.cli import run
 from streaming.export.directory import STAGING, ExportDirectory
-from streaming.export.export import Exported, ExportOptions, export_part, open_export
-from streaming.export.hive_partition import NO_VALUE, partition_directory
+from streaming.export.export import ExportOptions, ExportResult, export_part, open_export
 from streaming.export.record import RECORD
-from streaming.export.run import RunHere
+from streaming.export.run import LocalRunner
+from streaming.export.task import NO_VALUE, partition_directory
 from tests.checkpoints.test_retention import log_files
 from tests.logs.build import Message, build_log, write_log
 from tests.support.verify_stores import CONFIG, flip, messages, write_store
@@ -52,7 +52,7 @@ ODD_TOPICS = [
 
 
 class Killed(BaseException):
-    """A kill: nothing of what is done behind it counts."""
+    """Simulates a kill: nothing that happens after it takes effect."""
 
 
 def write(root: Path, sent: Sequence[Message], start: int = 0) -> Path:
@@ -69,9 +69,9 @@ def sent_to(*topics: str, count: int = 3) -> list[Message]:
     ]
 
 
-def export(store: Path, to: Path, **options: Any) -> Exported:
+def export(store: Path, to: Path, **options: Any) -> ExportResult:
     with open_export(store, to, ExportOptions(**options)) as job:
-        return job.run(RunHere())
+        return job.run(LocalRunner())
 
 
 def files_of(to: Path) -> list[Path]:
@@ -236,7 +236,7 @@ def test_the_report_counts_bytes_of_the_log(tmp_path: Path) -> None:
     store = write(tmp_path, messages(60))
     told: list[tuple[int, int]] = []
     with open_export(store, tmp_path / "to", ExportOptions()) as job:
-        done = job.run(RunHere(), lambda *progress: told.append(progress))
+        done = job.run(LocalRunner(), lambda *progress: told.append(progress))
     total = done.end_offset - done.begin_offset
     assert len(told) > 1
     assert [counted for counted, _ in told] == sorted(counted for counted, _ in told)
@@ -431,7 +431,7 @@ def test_a_log_that_changed_where_the_last_export_ended_is_refused(tmp_path: Pat
 
 
 class DyingDisk(Disk):
-    """Ends the process, as it were, at its n-th change."""
+    """Simulates a kill at the n-th change of the disk."""
 
     def __init__(self, steps: list[int]) -> None:
         super().__init__()
@@ -486,7 +486,7 @@ def test_an_export_killed_anywhere_leaves_no_duplicate_and_no_hole(
 def killed_at(
     store: Path, to: Path, place: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> bool:
-    """Export a log of so many messages, all at once or after 20, and die at a step."""
+    """Export a log of so many messages, at once or after the first 20, and die at a step."""
     count, step = place
     grow_to = [count] if count == 20 else [20, count]
     for path in log_files(store)[1:]:
@@ -556,7 +556,7 @@ def test_a_task_of_an_export_that_ended_writes_nothing(tmp_path: Path) -> None:
     store, to = write(tmp_path, messages(3)), tmp_path / "to"
     late: list[Any] = []
 
-    class RunLater(RunHere):
+    class RunLater(LocalRunner):
         def __call__(self, function: Any, tasks: Any, advance: Any) -> Any:
             late.extend(tasks)
             raise Killed

@@ -1,4 +1,4 @@
-"""Exports through Spark: what the files hold, for Spark, for DuckDB and for people."""
+"""Exports through Spark: the files as Spark, DuckDB and users read them."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from store.errors import ConfigError, DamageError, UnsupportedFormatError
 from streaming.cli import run
 from streaming.export.export import ExportOptions, export
-from streaming.export.hive_partition import NO_VALUE
-from streaming.export.run import SparkRun
+from streaming.export.run import SparkRunner
+from streaming.export.task import NO_VALUE
 from tests.checkpoints.test_retention import log_files
 from tests.logs.build import Message
 from tests.support.commands import reput
@@ -105,7 +105,7 @@ def test_an_export_of_a_damaged_log_fails_and_leaves_no_files(
 
 def test_many_tasks_go_in_a_few_of_spark_and_each_is_told(spark: SparkSession) -> None:
     told: list[int] = []
-    run_tasks = SparkRun(spark.sparkContext)
+    run_tasks = SparkRunner(spark.sparkContext)
     assert run_tasks(str, range(100), told.append) == [str(n) for n in range(100)]
     assert told == list(range(100))
 
@@ -115,4 +115,4 @@ def test_an_error_of_a_task_keeps_its_kind(spark: SparkSession) -> None:
         raise UnsupportedFormatError("such a file at offset 7: not read")
 
     with pytest.raises(UnsupportedFormatError, match=r"such a file at offset 7: not read$"):
-        SparkRun(spark.sparkContext)(fail, [1, 2, 3], lambda _: None)
+        SparkRunner(spark.sparkContext)(fail, [1, 2, 3], lambda _: None)

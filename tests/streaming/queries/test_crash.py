@@ -1,4 +1,4 @@
-"""A dispatch killed between any two of its steps: the next start is right, by itself (I7)."""
+"""A dispatch killed between any two of its steps: the next start recovers by itself (I7)."""
 
 import shutil
 import subprocess
@@ -69,7 +69,7 @@ def test_killed_between_two_steps(spark: SparkSession, tmp_path: Path, step: str
     before = read_progress(output)
     assert before is not None
     assert before.batch == (1 if is_cut_off else 2)
-    if step in ("synced", "Spark committed"):  # nothing of it is looked at, whatever the step
+    if step in ("synced", "Spark committed"):  # none of it is read, whatever the step
         shutil.rmtree(output / "reput" / "spark")
     running = begin_dispatch(spark, store, output, DispatchOptions(available_now=True))
     running.query.awaitTermination()

@@ -1,4 +1,4 @@
-"""The dispatch query on a real Spark engine: golden stores, stop and go on, live logs, damage."""
+"""The dispatch query on a real Spark engine: golden stores, stop and resume, live logs, damage."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig, config_from, load_config
 from store.errors import ConfigError, DamageError, RootInUseError
 from streaming import start_dispatch
-from streaming.queries.dispatch import Dispatch, DispatchOptions, begin_dispatch, query_error
+from streaming.queries.dispatch import DispatchOptions, RunningDispatch, begin_dispatch, query_error
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.support.dispatching import assert_same_store, dispatch_all
 
@@ -43,7 +43,7 @@ def small_config() -> StoreConfig:
 
 
 def make_store(root: Path, count: int) -> StoreConfig:
-    """Write a cleanly closed log of `count` messages and the broker.conf that fits it."""
+    """Write a cleanly closed log of `count` messages and a broker.conf that matches it."""
     config = small_config()
     with CommitLogWriter(root, config) as writer:
         writer.append_many(TEMPLATES, count)
@@ -51,18 +51,20 @@ def make_store(root: Path, count: int) -> StoreConfig:
     return config
 
 
-def run(spark: SparkSession, store: Path, output: Path, options: DispatchOptions) -> Dispatch:
+def run(
+    spark: SparkSession, store: Path, output: Path, options: DispatchOptions
+) -> RunningDispatch:
     """Run a dispatch until it ends by itself."""
     running = begin_dispatch(spark, store, output, options)
     wait_for_end(running)
     return running
 
 
-def wait_for_end(running: Dispatch) -> None:
-    """Wait until a dispatch has ended by itself, with whatever error."""
+def wait_for_end(running: RunningDispatch) -> None:
+    """Wait until a dispatch has ended by itself, with or without an error."""
     try:
         running.query.awaitTermination()
-    except Exception:  # noqa: BLE001 - what ended the query is asked for by the tests
+    except Exception:  # noqa: BLE001 - the tests check what ended the query
         assert query_error(running.query) is not None
     finally:
         running.close()
@@ -258,7 +260,7 @@ def test_a_query_stopped_in_the_middle_of_a_batch_has_not_failed(
         assert running.sink.error is None
     said = capfd.readouterr().err
     assert "StackOverflowError" not in said
-    assert by_spark or not said  # by Spark's own stop the tasks of the batch are cancelled
+    assert by_spark or not said  # Spark's own stop cancels the tasks of the batch
     run(spark, store, output, DispatchOptions(available_now=True))
     dispatch_all(store, tmp_path / "expected", config)
     assert_same_store(output, tmp_path / "expected")

@@ -1,4 +1,4 @@
-"""The rebuild of a whole root: the bytes of a dispatch, however it is cut, killed wherever."""
+"""The rebuild of a whole root: the bytes of a dispatch, whatever the batches and the kills."""
 
 import itertools
 import shutil
@@ -49,7 +49,7 @@ def config(request: pytest.FixtureRequest) -> StoreConfig:
 
 @pytest.fixture
 def roots(tmp_path: Path, config: StoreConfig) -> tuple[Path, Path, Path]:
-    """Return a store, an OUTPUT that is not there yet, and a root as a dispatch makes it."""
+    """Return a store, an OUTPUT that does not exist yet, and a root written by a dispatch."""
     store_root, dispatched = write_store(tmp_path, sent(60)), tmp_path / "dispatched"
     dispatch_all(store_root, dispatched, config)
     return store_root, tmp_path / "output", dispatched
@@ -272,7 +272,7 @@ def test_killed_at_any_call_it_leaves_the_old_root_or_the_new_one(
     resumed = 0
 
     def kill(calls: int, seed: int) -> None:
-        """Rebuild until the process is killed; perhaps the power is lost with it."""
+        """Rebuild until the process is killed, perhaps by a power failure."""
         disk = CrashingDisk(calls, tmp_path / "graves")
         with pytest.raises(Killed):
             rebuild_all(store_root, copy, config, disk=disk)
@@ -400,7 +400,7 @@ def test_readers_go_on_while_a_root_is_replaced(tmp_path: Path) -> None:
             while not stop.is_set():
                 try:
                     found: object = answers(reads)
-                except Exception as e:  # noqa: BLE001 - none is right
+                except Exception as e:  # noqa: BLE001 - no exception is expected
                     found = e
                 if found != right:
                     wrong.append(found)

@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Path:
 def rebuild_by_spark(
     spark: SparkSession, store_root: Path, output: Path, version: str | None = None
 ) -> tuple[RebuildResult, list[tuple[int, int]]]:
-    """Rebuild by a query; return also the progress that was told."""
+    """Rebuild by a query; return also the progress that was reported."""
     told: list[tuple[int, int]] = []
     conf = store_root / "broker.conf"
     feed = spark_feed(spark, store_root, load_config(store_root, conf, version))

@@ -1,4 +1,4 @@
-"""The comparison fed by a real Spark query finds what the one fed by threads finds."""
+"""A comparison that a real Spark query feeds has the same result as one that threads feed."""
 
 from dataclasses import asdict
 from pathlib import Path

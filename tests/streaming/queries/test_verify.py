@@ -1,4 +1,4 @@
-"""What verify calls equal, what it only counts, and what it refuses. No JVM."""
+"""What verify accepts as equal, what it only counts, and what it rejects. No JVM."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ from tests.support.verify_stores import (
     write_store,
 )
 
-REFUSED = "v-magic2-5.0.0"  # its log goes on with records that its broker cannot read
+REFUSED = "v-magic2-5.0.0"  # its log continues with records that its broker cannot read
 
 
 def stores(*names: str) -> pytest.MarkDecorator:
@@ -54,7 +54,7 @@ def test_a_dispatched_store_is_equal(golden: Golden, tmp_path: Path) -> None:
     before = tree(tmp_path)
     result = verify(golden.store_root, tmp_path, golden.config)
     assert result.differences == ()
-    assert result.is_ours
+    assert result.is_reput_root
     assert result.end_offset == progress.reput_from_offset
     assert result.messages == progress.messages
     counts = result.counts
@@ -130,7 +130,7 @@ def test_odd_logs_are_equal_whoever_built_the_root(tmp_path: Path, variant: str,
     forget_progress(tmp_path / "output")
     brokers = verify(tmp_path / "store", tmp_path / "output", config)
     assert brokers.differences == ()
-    assert not brokers.is_ours
+    assert not brokers.is_reput_root
 
 
 def test_what_the_log_got_since_is_not_compared(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def requests_of(store: Path, config: StoreConfig) -> DispatchRequests:
 
 
 def first_keys(requests: DispatchRequests, count: int) -> DispatchRequests:
-    """Return requests as far as their first keys go, the last record's perhaps in part."""
+    """Return requests up to a number of keys; the last record may keep only some of its keys."""
     rows = int(np.searchsorted(requests.key_end, count)) + 1
     part = requests.slice(0, rows)
     key_end = np.minimum(part.key_end, count).astype(np.int32)
@@ -208,7 +208,7 @@ def test_a_displaced_queue_is_known_on_an_aged_root(tmp_path: Path) -> None:
 
 
 def test_a_topic_created_again_is_known_on_an_aged_root(tmp_path: Path) -> None:
-    """Messages 1 to 11 sent after the topic was created again are in no queue."""
+    """Of the messages sent after the topic was created again, 1 to 11 are in no queue."""
     first = messages(12)
     again = [replace(m, queue_offset=n) for n, m in enumerate(messages(60))]
     store, output = write_store(tmp_path, [*first, *again]), tmp_path / "output"
@@ -220,7 +220,7 @@ def test_a_topic_created_again_is_known_on_an_aged_root(tmp_path: Path) -> None:
     result = verify(store, output, CONFIG)
     assert result.differences == ()
     assert result.counts.units + result.counts.older_units == 60
-    for path in sorted((output / "consumequeue").glob("*/*/*")):  # what is wrong is found
+    for path in sorted((output / "consumequeue").glob("*/*/*")):  # the fault is found
         data = path.read_bytes()
         path.write_bytes(bytes(len(data)))
         assert verify(store, output, CONFIG).differences

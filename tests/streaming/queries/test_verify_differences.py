@@ -1,4 +1,4 @@
-"""How verify names what differs, and that it finds whatever does. No JVM."""
+"""How verify names a difference, and that it finds every difference. No JVM."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the dispatch builds from the logs of real brokers, byte for byte, however it is cut."""
+"""A dispatch of real brokers' logs is right byte for byte, whatever the division into batches."""
 
 import itertools
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def random_sizes(random: Random, largest: int) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def dispatched(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dispatch a store in one batch, synced as in earnest."""
+    """Dispatch a store in one batch, with real syncs."""
     output = tmp_path_factory.mktemp("dispatched")
     dispatch_golden(golden, output, disk=Disk)
     return output

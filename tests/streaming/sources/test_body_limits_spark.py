@@ -9,7 +9,7 @@ from store.errors import BodyTooLargeError
 from streaming import CommitLogDataSource
 from streaming.export.export import ExportOptions, export
 from streaming.sources.messages import FORMAT
-from streaming.spark.errors import error_of
+from streaming.spark.errors import to_store_error
 from tests.logs.build import Message, build_log, write_log
 from tests.support.bombs import BOMBS
 
@@ -38,7 +38,7 @@ def test_a_body_beyond_the_limit_fails_the_read_or_is_null(
     spark.dataSource.register(CommitLogDataSource)
     with pytest.raises(Exception, match="decompresses to more than 67108864 bytes") as failed:
         read(spark, store).collect()
-    assert isinstance(error_of(failed.value), BodyTooLargeError)
+    assert isinstance(to_store_error(failed.value), BodyTooLargeError)
     rows = read(spark, store, failOnDataLoss="false").orderBy("queue_offset")
     assert [r.body for r in rows.select("body").collect()] == [b"plain", None]
     slim = read(spark, store, includeBody="false")

@@ -95,7 +95,7 @@ def test_damage_of_a_records_properties_ends_a_batch_too(store: Path) -> None:
     bad = offsets[300]
     data = bytearray(file_of(store, 0).read_bytes())
     at = data.index(b"TopicA", bad)
-    data[at : at + 6] = b"a/../b"  # no CRC covers it, only the scan sees it
+    data[at : at + 6] = b"a/../b"  # no CRC covers it, only the scan detects it
     file_of(store, 0).write_bytes(data)
     stream = stream_of(store)
     assert latest(stream, 0) == offsets[300]

@@ -41,7 +41,7 @@ def load(spark: SparkSession, store: Path, **options: str) -> DataFrame:
 
 
 def offsets_of(store: Path) -> list[int]:
-    """Return where each record begins."""
+    """Return the offset of each record."""
     log = CommitLog([store / "commitlog"], small_config())
     parts = LogPlanner(log, lambda: True).plan(0).ranges
     scanner = Scanner(small_config())
@@ -190,7 +190,7 @@ def test_stream_starts_at_latest_and_resumes_from_its_checkpoint(
     store = tmp_path / "store"
     config = make_store(store, 40)
     _, before = drain(spark, store, tmp_path)
-    assert before == [[]]  # Spark's first batch notes where the query begins
+    assert before == [[]]  # Spark's first batch records where the query begins
     with CommitLogWriter(store, config) as writer:
         writer.append_many(TEMPLATES, 25)
     _, after = drain(spark, store, tmp_path)

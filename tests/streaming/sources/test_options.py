@@ -1,4 +1,4 @@
-"""Options of the data source as text: every value is parsed in bounds or refused by name."""
+"""Options of the data source as text: every value is parsed within bounds, or refused by name."""
 
 import pytest
 from hypothesis import given

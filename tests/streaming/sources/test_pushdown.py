@@ -1,4 +1,4 @@
-"""Filter push-down and ranges: rows chosen before they are decoded are those Spark would choose."""
+"""Filter push-down and ranges: the rows selected before decoding are those Spark would select."""
 
 import datetime
 from pathlib import Path
@@ -56,7 +56,7 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> DispatchRequests:
 
 
 def rows(requests: DispatchRequests) -> list[dict[str, object]]:
-    """Return each record as what Spark's filters see of it."""
+    """Return the values of each record that Spark's filters see."""
     return [
         {
             "topic": requests.topics[q],
@@ -153,7 +153,7 @@ def test_files_outside_the_range_are_not_opened(spark: SparkSession, tmp_path: P
     files = sorted((tmp_path / "commitlog").iterdir())
     assert len(files) > 3
     for path in (files[0], files[-1]):
-        path.write_bytes(b"\x55" * path.stat().st_size)  # whoever opens it finds it damaged
+        path.write_bytes(b"\x55" * path.stat().st_size)  # reading this file fails
     begin, end = int(files[1].name), int(files[-1].name)
     wanted = int(((offsets >= begin) & (offsets < end)).sum())
     options = {

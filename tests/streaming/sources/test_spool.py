@@ -1,4 +1,4 @@
-"""The spool: what tasks read goes to the sink by files, and is applied while others are read."""
+"""The spool: tasks pass ranges to the sink in files, which it applies while others are read."""
 
 import shutil
 import tempfile
@@ -25,8 +25,8 @@ from store.consumequeue.writer import ConsumeQueueStore
 from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 from store.io.disk import Disk
 from store.layout import SYS_FLAG_AT
-from streaming.queries.dispatch import Dispatch, DispatchOptions, begin_dispatch, query_error
-from streaming.queries.log_query import _AheadOfSpark, _BatchApplier
+from streaming.queries.dispatch import DispatchOptions, RunningDispatch, begin_dispatch, query_error
+from streaming.queries.log_query import _BatchApplier, _SpoolApplier
 from streaming.queries.rebuild import rebuild_root
 from streaming.queries.spark_feed import spark_feed
 from streaming.queries.verify import verify
@@ -60,7 +60,7 @@ def test_what_is_spooled_is_taken_once_and_stays_readable(tmp_path: Path) -> Non
     stretches = stretches_in(write_store(tmp_path, sent(40)))
     end = stretches[-1].end
     spool = Spool(tmp_path / "spool")
-    assert spool.is_seen(spool.begin())
+    assert spool.has_token(spool.begin())
     assert spool.find(0) is None
     (tmp_path / "spool" / f"{0:020d}-{end:020d}-{'0' * 32}.12.tmp").touch()
     assert spool.find(0) is None
@@ -124,7 +124,7 @@ def test_the_parts_of_a_batch_come_in_log_order(tmp_path: Path) -> None:
 def apply_in_parts(
     store_root: Path, output: Path, config: StoreConfig, disk: Disk, sizes: Iterable[int]
 ) -> None:
-    """Apply the log as one batch of parts of so many records; a killed process leaves its lock."""
+    """Apply the log as one batch, in parts of so many records; release the lock as a kill does."""
     root = DispatchRoot.open(output, store_root, config, disk=disk)
     try:
         sink = DispatchSink(root, config)
@@ -230,7 +230,7 @@ def test_a_range_that_two_attempts_of_a_task_delivered_is_applied_once(tmp_path:
 
     class Batch:
         def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
-            while sink.applied_to() < stretches[1].end:  # both by the thread that is ahead
+            while sink.applied_to() < stretches[1].end:  # the thread of the spool applies both
                 time.sleep(0.01)
             return pa.Table.from_batches(rows)
 
@@ -267,7 +267,7 @@ def dispatched(store: Path) -> Path:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of the files that are taken, as they are."""
+    """Return a list to which the names of the taken files are added."""
     names: list[str] = []
     take = Spool.take
 
@@ -279,7 +279,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def begin(spark: SparkSession, store: Path, output: Path, **options: int | bool) -> Dispatch:
+def begin(spark: SparkSession, store: Path, output: Path, **options: int | bool) -> RunningDispatch:
     how = {"available_now": True, "max_bytes_per_trigger": 4 * FILE_SIZE} | options
     return begin_dispatch(spark, store, output, DispatchOptions(**how))  # type: ignore[arg-type]
 
@@ -402,7 +402,7 @@ def test_a_batch_that_spark_cancels_keeps_what_has_been_applied(
     has_begun, is_cancelled, has_ended = (threading.Event() for _ in range(3))
     output = Path(tempfile.mkdtemp(dir=store.parent))
     apply_part, read = DispatchSink._apply_part, _BatchApplier._read
-    exit_ = _AheadOfSpark.__exit__
+    exit_ = _SpoolApplier.__exit__
 
     def apply_one(sink: DispatchSink, stretches: list[Stretch]) -> None:
         apply_part(sink, stretches)
@@ -410,19 +410,19 @@ def test_a_batch_that_spark_cancels_keeps_what_has_been_applied(
             has_begun.set()
             has_ended.wait(60)
 
-    def cancel(feed: _BatchApplier, batch: DataFrame) -> pa.Table:
-        read(feed, batch)
+    def cancel(applier: _BatchApplier, batch: DataFrame) -> pa.Table:
+        read(applier, batch)
         assert has_begun.wait(60)
         is_cancelled.set()
         raise StoppedError("Spark cancelled the batch")
 
-    def leave(ahead: _AheadOfSpark, *how: object) -> None:
-        ahead._end.set()
+    def leave(spool_applier: _SpoolApplier, *how: object) -> None:
+        spool_applier._end.set()
         has_ended.set()
-        exit_(ahead, *how)
+        exit_(spool_applier, *how)
 
     with monkeypatch.context() as patched:
-        patched.setattr(_AheadOfSpark, "__exit__", leave)
+        patched.setattr(_SpoolApplier, "__exit__", leave)
         patched.setattr(DispatchSink, "_apply_part", apply_one)
         patched.setattr(_BatchApplier, "_read", cancel)
         running = begin(spark, store, output, available_now=False)

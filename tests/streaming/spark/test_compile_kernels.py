@@ -1,4 +1,4 @@
-"""What set-up compiles is what commands use."""
+"""Set-up compiles the kernels that the commands use."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ assert run(["get", store, "--output", out, *queue, "--offset", "0"]) == 0
 
 
 def signatures(program: str, *arguments: str) -> set[str]:
-    """Run a program; return which kernels it has called, with their types."""
+    """Run a program; return the kernels that it called, with their argument types."""
     command = [sys.executable, "-c", program + _SIGNATURES, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))

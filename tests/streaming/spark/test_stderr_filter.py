@@ -1,8 +1,8 @@
-"""What of Spark's standard error a person sees."""
+"""The lines of Spark's standard error that reach the user."""
 
 import pytest
 
-from streaming.spark.stderr_filter import worth_passing_on
+from streaming.spark.stderr_filter import without_noise
 
 PLANNER = """Traceback (most recent call last):
   File "x/pyspark/sql/streaming/python_streaming_source_runner.py", line 265, in main
@@ -47,10 +47,10 @@ ValueError: no
 @pytest.mark.parametrize("around", ["", "a line\n", OTHER, "  an indented one\n\n"])
 def test_noise_is_left_out_and_all_else_passed_on(noise: str, around: str) -> None:
     lines = (around + noise + around).encode().splitlines(keepends=True)
-    assert b"".join(worth_passing_on(lines)).decode() == around + around
+    assert b"".join(without_noise(lines)).decode() == around + around
 
 
 def test_what_is_said_is_not_held_back() -> None:
-    passed = worth_passing_on(iter([b"first\n", b"second\n"]))
+    passed = without_noise(iter([b"first\n", b"second\n"]))
     assert next(passed) == b"first\n"
-    assert b"".join(worth_passing_on(OTHER.encode().splitlines(keepends=True))).decode() == OTHER
+    assert b"".join(without_noise(OTHER.encode().splitlines(keepends=True))).decode() == OTHER

@@ -81,7 +81,7 @@ def test_the_handle_is_sparks_query(spark: SparkSession, tmp_path: Path) -> None
 
 
 class FullDisk:
-    """Lets a dispatch's next sync find the disk full, once a stop waits for that batch."""
+    """Fails a dispatch's next sync with a full disk, as soon as a stop waits for that batch."""
 
     def __init__(self, sync: Callable[[], Any], is_stopping: threading.Event) -> None:
         self.is_in_flight = threading.Event()
