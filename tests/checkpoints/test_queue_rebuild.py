@@ -25,10 +25,10 @@ from store.root.progress import SWAP
 from streaming.queries.feed import threads_feed
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch import DispatchSink
-from tests.checkpoints.test_retention import log_files, sent
 from tests.support.crashes import CrashingDisk, Killed
 from tests.support.dispatching import Content, HastyDisk, assert_same_content, dispatch_all, tree
 from tests.support.rebuilding import fail_after, rebuild_all, rebuild_topic
+from tests.support.stores.aged import log_files, sent
 from tests.support.verify_stores import VARIANTS, flip, messages, write_store
 
 TOPIC = "T"

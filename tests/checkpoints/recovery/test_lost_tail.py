@@ -24,7 +24,6 @@ from tests.logs.build import (
     write_log,
 )
 from tests.model.dispatch import dispatch
-from tests.store.commitlog.test_second_opinion import model_tree
 from tests.support.dispatching import (
     Content,
     HastyDisk,
@@ -33,6 +32,7 @@ from tests.support.dispatching import (
     dispatch_all,
     to_model_config,
 )
+from tests.support.model_tree import model_tree
 
 FILE_SIZE = 1024
 CONFIG = StoreConfig(

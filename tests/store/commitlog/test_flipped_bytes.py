@@ -19,8 +19,8 @@ from store.config import StoreConfig
 from store.errors import DamageError, UnsupportedFormatError
 from tests.logs.build import COMMIT, PREPARED, ROLLBACK, Message, build_log, write_log
 from tests.model.dispatch import Built, Record, dispatch, multi_dispatch_targets
-from tests.store.commitlog.test_damage import built_of
 from tests.support.dispatching import assert_same_content, built_tree, dispatch_all, to_model_config
+from tests.support.stores.damaged import built_of
 
 FILE_SIZE = 640
 CONFIG = StoreConfig(

@@ -24,13 +24,12 @@ from tests.logs.random_logs import Mix, random_messages
 from tests.model import record as model_record
 from tests.model.dispatch import Built, dispatch
 from tests.support.dispatching import (
-    Content,
     assert_same_content,
     built_tree,
-    content_of,
     dispatch_all,
     to_model_config,
 )
+from tests.support.model_tree import model_tree
 
 FILE_SIZE = 8192
 VERSIONS = ["4.7.0", "4.8.0", "4.9.4", "5.1.1", "5.1.4", "5.3.3", "5.5.0"]
@@ -67,17 +66,6 @@ def config_of(version: str, variant: str) -> StoreConfig:
         **VARIANTS[variant],
     }
     return StoreConfig(version=BrokerVersion.parse(version), **values)  # type: ignore[arg-type]
-
-
-def model_tree(built: Built) -> dict[str, Content]:
-    """Name what the model built as `built_tree` names what the product built."""
-    queues = {f"consumequeue/{n}": content_of(c) for n, c in built.consume_queue.items()}
-    ext = {f"consumequeue_ext/{n}": content_of(c) for n, c in built.consume_queue_ext.items()}
-    index = {}
-    for n, file in enumerate(built.index_files):
-        pages = {page: bytes(data) for page, data in file.pages.items() if any(data)}
-        index[f"index/{n}"] = Content(file.size, pages)
-    return queues | ext | index
 
 
 def counted_drops(built: Built) -> dict[str, dict[str, int]]:

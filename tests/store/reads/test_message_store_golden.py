@@ -17,8 +17,8 @@ from store.commitlog.record import decode_message
 from store.errors import ConfigError, DamageError
 from store.io.mapped_file import map_file
 from tests.conftest import Golden
-from tests.streaming.sinks.test_golden_sink import dispatch_golden
 from tests.support.reads_scan import is_lower, is_rising, is_upper
+from tests.support.stores.golden import dispatch_golden
 
 Answers = dict[str, Any]
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from checkpoints.progress import read_progress
-from tests.streaming.queries.test_dispatch import corrupt, make_store
 from tests.support.commands import REPUT, reput
 from tests.support.dispatching import assert_same_store, dispatch_all
+from tests.support.stores.written import corrupt, make_store
 
 pytestmark = pytest.mark.spark
 

@@ -32,8 +32,8 @@ from streaming.export.export import Exported, ExportOptions, export_part, open_e
 from streaming.export.hive_partition import NO_VALUE, partition_directory
 from streaming.export.record import RECORD
 from streaming.export.run import RunHere
-from tests.checkpoints.test_retention import log_files
 from tests.logs.build import Message, build_log, write_log
+from tests.support.stores.aged import log_files
 from tests.support.verify_stores import CONFIG, flip, messages, write_store
 
 CONF = "mappedFileSizeCommitLog=4096\n"

@@ -12,9 +12,9 @@ from streaming.cli import run
 from streaming.export.export import ExportOptions, export
 from streaming.export.hive_partition import NO_VALUE
 from streaming.export.run import SparkRun
-from tests.checkpoints.test_retention import log_files
 from tests.logs.build import Message
 from tests.support.commands import reput
+from tests.support.stores.aged import log_files
 from tests.support.verify_stores import flip, messages, write_store
 
 pytestmark = pytest.mark.spark

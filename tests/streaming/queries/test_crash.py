@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from checkpoints.progress import read_progress
 from streaming.queries.dispatch import DispatchOptions, begin_dispatch, query_error
-from tests.streaming.queries.test_dispatch import make_store
 from tests.support.dispatching import assert_same_store, dispatch_all
+from tests.support.stores.written import make_store
 
 pytestmark = pytest.mark.spark
 

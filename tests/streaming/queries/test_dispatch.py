@@ -12,43 +12,17 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.progress import read_progress
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
-from store.config import StoreConfig, config_from, load_config
+from store.config import load_config
 from store.errors import ConfigError, DamageError, RootInUseError
 from streaming import start_dispatch
 from streaming.queries.dispatch import Dispatch, DispatchOptions, begin_dispatch, query_error
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.support.dispatching import assert_same_store, dispatch_all
+from tests.support.stores.written import CONF, corrupt, make_store, small_config
 
 pytestmark = pytest.mark.spark
 
 SLICE = ("g1", "g2", "g5", "g7", "g10")
-TEMPLATES = [
-    NewMessage("TopicA", 0, b"body ########", make_properties(uniq_key="U########", keys="k## a")),
-    NewMessage("TopicA", 1, b"body ########" * 9, make_properties(keys="k##", tags="TagA")),
-    NewMessage("TopicB", 0, b"z", make_properties(tags="TagB")),
-]
-CONF = {
-    "mappedFileSizeCommitLog": "65536",
-    "mappedFileSizeConsumeQueue": "2000",
-    "maxHashSlotNum": "97",
-    "maxIndexNum": "900",
-}
-
-
-def small_config() -> StoreConfig:
-    version = load_config(Path("none")).version
-    return config_from(CONF, version=version, origin="test")
-
-
-def make_store(root: Path, count: int) -> StoreConfig:
-    """Write a cleanly closed log of `count` messages and the broker.conf that fits it."""
-    config = small_config()
-    with CommitLogWriter(root, config) as writer:
-        writer.append_many(TEMPLATES, count)
-    (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
-    return config
 
 
 def run(spark: SparkSession, store: Path, output: Path, options: DispatchOptions) -> Dispatch:
@@ -113,7 +87,7 @@ import sys
 from pathlib import Path
 from store.commitlog.writer import CommitLogWriter, numbered
 from store.config import load_config
-from tests.streaming.queries.test_dispatch import TEMPLATES
+from tests.support.stores.written import TEMPLATES
 root = Path(sys.argv[1])
 with CommitLogWriter(root, load_config(root)) as writer:
     for n in range(int(sys.argv[2])):
@@ -162,15 +136,6 @@ def test_torn_tail_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
         assert running.sink.counts.messages == 30
     finally:
         running.close()
-
-
-def corrupt(path: Path, at: int) -> None:
-    """Flip one bit."""
-    with path.open("r+b") as f:
-        f.seek(at)
-        byte = f.read(1)[0]
-        f.seek(at)
-        f.write(bytes([byte ^ 1]))
 
 
 @pytest.mark.parametrize(("at", "reason"), [(4, "magic"), (8, "CRC"), (35, "physical offset")])

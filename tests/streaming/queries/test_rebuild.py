@@ -23,11 +23,9 @@ from store.errors import ConfigError, DamageError, RootInUseError
 from store.index.writer import IndexService
 from store.root.progress import SWAP
 from streaming.queries.verify import verify
-from tests.checkpoints.test_retention import log_files, sent
 from tests.conftest import Golden
 from tests.logs.build import Batch, Message, build_log, write_log
 from tests.logs.random_logs import message_lists
-from tests.streaming.sinks.test_golden_sink import WITH_UNKNOWN_MAGIC
 from tests.support.crashes import CrashingDisk, Killed
 from tests.support.dispatching import (
     assert_same_content,
@@ -36,6 +34,8 @@ from tests.support.dispatching import (
     dispatch_all,
 )
 from tests.support.rebuilding import fail_after, rebuild_all
+from tests.support.stores.aged import log_files, sent
+from tests.support.stores.golden import WITH_UNKNOWN_MAGIC
 from tests.support.verify_stores import CONFIG, VARIANTS, flip, messages, write_store
 
 MANY = 1_000_000

@@ -13,11 +13,11 @@ from store.errors import DamageError, StoreIOError
 from streaming.cli import run
 from streaming.queries.rebuild import RebuildResult, rebuild_root, take_root
 from streaming.queries.spark_feed import spark_feed
-from tests.checkpoints.test_retention import log_files
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.logs.build import Message
 from tests.support.commands import reput
 from tests.support.dispatching import assert_same_store, built_tree, dispatch_all
+from tests.support.stores.aged import log_files
 from tests.support.verify_stores import CONFIG, flip, messages, write_store
 
 REAL = {"g1", "g3", "g5", "g7", "g10"}

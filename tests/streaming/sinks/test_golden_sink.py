@@ -2,11 +2,9 @@
 
 import itertools
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,6 @@ from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.consumequeue.writer import ConsumeQueueStore
-from store.errors import DamageError
 from store.index.writer import IndexService
 from store.io.disk import Disk
 from streaming.sinks.dispatch import DispatchSink, IndexDispatcher
@@ -28,18 +25,9 @@ from tests.support.dispatching import (
     assert_same_content,
     assert_same_store,
     built_tree,
-    dispatch_all,
     tree,
 )
-
-WITH_UNKNOWN_MAGIC = "v-magic2-5.0.0"
-
-
-def dispatch_golden(golden: Golden, output: Path, **how: Any) -> None:
-    """Dispatch a store; magic V2 ends the log of a broker that does not know it."""
-    is_cut = golden.name == WITH_UNKNOWN_MAGIC
-    with pytest.raises(DamageError, match="V2 record") if is_cut else nullcontext():
-        dispatch_all(golden.store_root, output, golden.config, **how)
+from tests.support.stores.golden import dispatch_golden
 
 
 def random_sizes(random: Random, largest: int) -> Iterator[int]:

@@ -15,8 +15,8 @@ from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter, numbered
 from streaming import CommitLogDataSource
 from streaming.sources.messages import FORMAT, MESSAGE_SCHEMA
-from tests.streaming.queries.test_dispatch import TEMPLATES, corrupt, make_store, small_config
 from tests.support.spark_stderr import read_until
+from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
 pytestmark = pytest.mark.spark
 

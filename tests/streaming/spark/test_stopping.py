@@ -16,8 +16,8 @@ from store.errors import DamageError, StoreIOError
 from streaming import CommitLogDataSource, query_error, start_dispatch, stop_query
 from streaming.queries.dispatch import DispatchOptions, begin_dispatch, prepare_dispatch
 from streaming.sources.messages import FORMAT
-from tests.streaming.queries.test_dispatch import corrupt, make_store
 from tests.support.dispatching import assert_same_store, dispatch_all
+from tests.support.stores.written import corrupt, make_store
 
 pytestmark = pytest.mark.spark
 
