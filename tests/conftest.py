@@ -1,4 +1,4 @@
-"""Fixtures shared by the tests: the stores of real brokers, unpacked."""
+"""What all tests share: the stores of real brokers, unpacked, and which tests run together."""
 
 import json
 import subprocess
@@ -50,12 +50,60 @@ class Golden:
         return load_config(self.store_root, self.store_root / "broker.conf", self.version)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--sample``."""
+    text = "run each N-th of the selected tests only, always the same ones"
+    parser.addoption("--sample", type=int, default=1, metavar="N", help=text)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Say which tests one process runs, and take the sample of those that are left."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if group := group_of(item):
+                item.add_marker(pytest.mark.xdist_group(group))
+    yield
+    number = config.getoption("sample")
+    if number > 1:
+        config.hook.pytest_deselected(items=[i for n, i in enumerate(items) if n % number])
+        items[:] = items[::number]
+
+
+def group_of(item: pytest.Item) -> str | None:
+    """Name the group whose tests run in one process: one JVM in all, each store unpacked once."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        return "spark"
+    callspec = getattr(item, "callspec", None)
+    archive = callspec.params.get("golden") if callspec else None
+    return archive_name(archive) if archive else None
+
+
+@pytest.fixture(scope="session")
+def unpacked_stores() -> dict[str, Golden]:
+    """Return the stores that have been unpacked by this process."""
+    return {}
+
+
 @pytest.fixture(scope="session", params=ARCHIVES, ids=archive_name)
-def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
-    """Unpack one archive after the other."""
+def golden(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    unpacked_stores: dict[str, Golden],
+) -> Golden:
+    """Unpack one archive after the other, each once."""
     archive: Path = request.param
     name = archive_name(archive)
-    parent = tmp_path_factory.mktemp("stores")
+    if name not in unpacked_stores:
+        unpacked_stores[name] = unpack(archive, tmp_path_factory.mktemp("stores"))
+    return unpacked_stores[name]
+
+
+def unpack(archive: Path, parent: Path) -> Golden:
+    """Unpack an archive below a directory."""
+    name = archive_name(archive)
     subprocess.run(["tar", "-xJf", archive, "-C", parent], check=True)
     conf = parent / name / "input" / "broker.conf"
     conf.write_text(conf.read_text("utf-8").replace("@STORE@", str(conf.parent)), "utf-8")

@@ -18,6 +18,7 @@ from store.config import StoreConfig
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch import DispatchSink
 from tests.logs.build import Message, build_log, encode, write_log
+from tests.support.cases import stride
 from tests.support.crashes import Change, CrashingDisk, Killed
 from tests.support.dispatching import (
     HastyDisk,
@@ -198,13 +199,14 @@ def is_killed(output: Path, store: Path, config: StoreConfig, disk: CrashingDisk
     return False
 
 
+@stride(5)
 def test_a_start_killed_at_any_call_leaves_no_hole_and_is_done_again(
-    tmp_path: Path, aged: tuple[Path, Path], config: StoreConfig
+    tmp_path: Path, aged: tuple[Path, Path], config: StoreConfig, stride: int
 ) -> None:
     store, _ = aged
     expected = expected_root(tmp_path, config, int(log_files(store)[0].name))
     step = 7 if config.mapped_file_size_consume_queue == 20 else 1  # there are many files
-    for root in cut_off_roots(aged, config, step):
+    for root in cut_off_roots(aged, config, step * stride):
         assert_no_hole(root, config)
         with MessageStore.open(store, root) as reads:
             assert reads.max_offset_in_queue("Old", 0) == 7

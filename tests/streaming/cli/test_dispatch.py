@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from checkpoints.progress import read_progress
+from streaming.cli import run
+from tests.support.cases import first_cases
 from tests.support.commands import REPUT, reput
 from tests.support.dispatching import assert_same_store, dispatch_all
 from tests.support.stores.written import corrupt, make_store
@@ -17,24 +19,14 @@ from tests.support.stores.written import corrupt, make_store
 pytestmark = pytest.mark.spark
 
 
-def test_available_now_dispatches_and_says_what_it_did(tmp_path: Path) -> None:
-    store, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(store, 700)
-    done = reput("dispatch", store, "--output", output, "--available-now", "--json")
-    assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [e["event"] for e in events if e["event"] in ("start", "stop")] == ["start", "stop"]
-    assert events[-1]["messages"] == 700
-    dispatch_all(store, tmp_path / "expected", config)
-    assert_same_store(output, tmp_path / "expected")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_cleanly_and_it_goes_on_later(
+@pytest.mark.parametrize("number", first_cases([signal.SIGTERM, signal.SIGINT]))
+def test_a_signal_stops_it_cleanly_and_it_goes_on_later_also_past_damage(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(store, 2_000)
+    config = make_store(store, 3_000)
+    damaged = sorted((store / "commitlog").iterdir())[-2]
+    corrupt(damaged, 8)
     arguments = ["dispatch", str(store), "--output", str(output), "--max-bytes-per-trigger", "20k"]
     with subprocess.Popen(
         [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -52,8 +44,15 @@ def test_a_signal_stops_it_cleanly_and_it_goes_on_later(
     progress = read_progress(output)
     assert progress is not None
     assert progress.reput_from_offset > 0
-    assert reput("dispatch", store, "--output", output, "--available-now").returncode == 0
-    dispatch_all(store, tmp_path / "expected", config)
+    assert progress.reput_from_offset < int(damaged.name)
+    options = ["--available-now", "--fail-on-data-loss", "false", "--json"]
+    done = reput("dispatch", store, "--output", output, *options)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    told = [e for e in events if e["event"] in ("start", "stop", "lost")]
+    assert [e["event"] for e in told] == ["start", "stop", "lost"]
+    assert told[1]["messages"] == 2_999 - progress.messages
+    dispatch_all(store, tmp_path / "expected", config, fail_on_data_loss=False)
     assert_same_store(output, tmp_path / "expected")
 
 
@@ -69,8 +68,6 @@ def test_damage_exits_with_3_and_one_clear_message(tmp_path: Path) -> None:
     assert f"damaged: {path} at offset 0: no record starts here (bad magic)" in message[0]
     assert "failOnDataLoss=false" in message[0]
     assert "Traceback" not in stopped.stderr
-    options = ["--available-now", "--fail-on-data-loss", "false"]
-    assert reput("dispatch", store, "--output", output, *options).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -87,12 +84,16 @@ def test_damage_exits_with_3_and_one_clear_message(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_named(
-    tmp_path: Path, arguments: list[str], code: int, says: str
+    tmp_path: Path,
+    arguments: list[str],
+    code: int,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     make_store(tmp_path / "store", 5)
-    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", *arguments)
-    assert done.returncode == code, done.stderr
-    assert says in done.stderr
+    command = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out"), *arguments]
+    assert run(command) == code
+    assert says in capsys.readouterr().err
     assert not (tmp_path / "out" / "consumequeue").exists()
 
 
@@ -108,27 +109,13 @@ def test_wrong_options_are_named(
         ),
     ],
 )
-def test_stores_of_other_kinds_exit_with_5(tmp_path: Path, conf: str, says: str) -> None:
+def test_stores_of_other_kinds_exit_with_5(
+    tmp_path: Path, conf: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_store(tmp_path / "store", 5)
     (tmp_path / "store" / "broker.conf").write_text(conf + "\n")
-    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out")
-    assert done.returncode == 5, done.stderr
-    assert says in done.stderr
-
-
-def test_a_signal_while_spark_starts_is_a_clean_stop(tmp_path: Path) -> None:
-    make_store(tmp_path / "store", 5)
-    arguments = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
-    with subprocess.Popen(
-        [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stderr is not None
-        assert " start " in process.stderr.readline()
-        os.killpg(process.pid, signal.SIGINT)
-        rest = process.stderr.read()
-        assert process.wait() == 0, rest
-    assert "Traceback" not in rest
-    assert not (tmp_path / "out" / "abort").exists()
+    assert run(["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]) == 5
+    assert says in capsys.readouterr().err
 
 
 def test_no_java_exits_with_7_and_gives_the_root_back(
@@ -142,7 +129,9 @@ def test_no_java_exits_with_7_and_gives_the_root_back(
     assert not (tmp_path / "out" / "abort").exists()
 
 
-def test_a_dispatch_waits_for_the_first_file_of_a_log_and_says_so(tmp_path: Path) -> None:
+def test_an_empty_log_is_waited_for_and_a_signal_while_spark_starts_is_a_clean_stop(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     arguments = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
     with subprocess.Popen(
@@ -154,6 +143,8 @@ def test_a_dispatch_waits_for_the_first_file_of_a_log_and_says_so(tmp_path: Path
         rest = process.stderr.read()
         assert process.wait() == 0, rest
     assert f"{tmp_path}/store/commitlog" in said
+    assert "Traceback" not in rest
+    assert not (tmp_path / "out" / "abort").exists()
 
 
 def test_the_current_log_of_a_directory_without_files_is_an_error(tmp_path: Path) -> None:
@@ -165,7 +156,7 @@ def test_the_current_log_of_a_directory_without_files_is_an_error(tmp_path: Path
 
 
 def test_demo_ends_by_itself_and_verifies(tmp_path: Path) -> None:
-    done = reput("demo", "--seconds", "2", "--directory", tmp_path / "demo")
+    done = reput("demo", "--seconds", "1", "--directory", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
     assert "equal:" in done.stdout
     assert "What just happened" in done.stdout
@@ -210,9 +201,11 @@ Disk.sync = full"""
 
 
 def test_an_error_in_the_last_batch_after_a_signal_is_not_swallowed(tmp_path: Path) -> None:
-    make_store(tmp_path / "store", 300)
-    done = changed(FULL_AFTER_STOP, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    store, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store, 300)
+    done = changed(FULL_AFTER_STOP, "dispatch", store, "--output", output)
     assert done.returncode == 6, done.stderr
     assert "reput: cannot sync out: No space left on device" in done.stderr.splitlines()
-    again = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", "--available-now")
-    assert again.returncode == 0, again.stderr
+    dispatch_all(store, output, config)
+    dispatch_all(store, tmp_path / "expected", config)
+    assert_same_store(output, tmp_path / "expected")

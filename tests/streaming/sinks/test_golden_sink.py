@@ -27,7 +27,7 @@ from tests.support.dispatching import (
     built_tree,
     tree,
 )
-from tests.support.stores.golden import dispatch_golden
+from tests.support.stores.golden import dispatch_golden, golden_slice
 
 
 def random_sizes(random: Random, largest: int) -> Iterator[int]:
@@ -58,11 +58,13 @@ def test_one_batch_builds_what_the_broker_built(golden: Golden, dispatched: Path
     assert not (dispatched / "abort").exists()
 
 
+@golden_slice
 def test_one_record_a_batch_builds_the_same(golden: Golden, tmp_path: Path) -> None:
     dispatch_golden(golden, tmp_path, one_by_one=True)
     assert_same_store(tmp_path, golden.expected)
 
 
+@golden_slice
 def test_any_cut_builds_the_same(golden: Golden, tmp_path: Path) -> None:
     random = Random(f"cut {golden.name}")
     dispatch_golden(
@@ -76,6 +78,7 @@ def test_any_cut_builds_the_same(golden: Golden, tmp_path: Path) -> None:
     assert_same_store(tmp_path, golden.expected)
 
 
+@golden_slice
 def test_a_root_opened_again_after_each_batch_and_batches_applied_twice_build_the_same(
     golden: Golden, tmp_path: Path
 ) -> None:
