@@ -71,8 +71,8 @@ soak: $(stamp) ## everything long: exhaustive tests, stress runs, torture; print
 	@$(MAKE) --no-print-directory test-exhaustive
 	$(bin)/python -m tests.stress.reads $(SOAK_SECONDS)
 	$(bin)/python -m tests.stress.swaps $(SOAK_SECONDS)
-	@$(MAKE) --no-print-directory torture ARGS="--part cycles --part faults --part enumeration \
-		--part live --part kills --part rebuilds $(ARGS)"
+	$(bin)/python -m tests.torture --part cycles --part faults --part enumeration --part live \
+		--part kills --part rebuilds
 
 bench: $(stamp) ## measure; the rebuild beside brokers 5.3.3 and 4.8.0 (needs Maven and a JDK)
 	@tools/integration.sh --java

@@ -24,6 +24,7 @@ from tests.logs.build import (
     write_log,
 )
 from tests.model.dispatch import dispatch
+from tests.model.tree import model_tree
 from tests.support.cases import stride
 from tests.support.dispatching import (
     Content,
@@ -33,7 +34,6 @@ from tests.support.dispatching import (
     dispatch_all,
     to_model_config,
 )
-from tests.support.model_tree import model_tree
 
 FILE_SIZE = 1024
 CONFIG = StoreConfig(

@@ -29,8 +29,8 @@ from tests.logs.build import (
 )
 from tests.logs.random_logs import Mix, random_messages
 from tests.model.dispatch import dispatch
+from tests.model.tree import model_tree
 from tests.support.dispatching import HastyDisk, assert_same_content, built_tree, to_model_config
-from tests.support.model_tree import model_tree
 
 FILE_SIZE = 4096
 IPV6 = bytes(range(1, 17))

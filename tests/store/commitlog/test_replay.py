@@ -18,8 +18,8 @@ from store.errors import UnsupportedFormatError
 from tests.conftest import Golden
 from tests.logs.build import Batch, Message, build_log, encode, write_log
 from tests.logs.random_logs import message_lists
+from tests.logs.walking import by_walk, log_of
 from tests.support.verify_stores import CONFIG, VARIANTS, flip, messages, write_store
-from tests.support.walking import by_walk, log_of
 
 FILE_SIZE = 8192
 

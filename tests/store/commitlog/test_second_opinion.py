@@ -24,6 +24,7 @@ from tests.logs.build import Batch, Message, build_log, write_log
 from tests.logs.random_logs import Mix, random_messages
 from tests.model import record as model_record
 from tests.model.dispatch import Built, dispatch
+from tests.model.tree import model_tree
 from tests.support.cases import first_cases
 from tests.support.dispatching import (
     assert_same_content,
@@ -31,7 +32,6 @@ from tests.support.dispatching import (
     dispatch_all,
     to_model_config,
 )
-from tests.support.model_tree import model_tree
 
 FILE_SIZE = 8192
 VERSIONS = ["4.7.0", "4.8.0", "4.9.4", "5.1.1", "5.1.4", "5.3.3", "5.5.0"]

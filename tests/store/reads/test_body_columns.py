@@ -13,8 +13,8 @@ import pytest
 from store.errors import BodyTooLargeError
 from store.layout import SYS_COMPRESSED
 from store.reads.arrow import BodyLimits, message_batches
+from tests.logs.scanned_bodies import COLUMNS, CONFIG, scan
 from tests.support.bombs import BOMBS
-from tests.support.scanned_bodies import COLUMNS, CONFIG, scan
 
 SIZES = (100, 400, 0, 300, 200, 900, 50, 50)
 
@@ -64,7 +64,7 @@ def test_memory_for_bombs_is_bounded(kind: str) -> None:
 import resource, zlib
 from store.reads.arrow import BodyLimits, message_batches
 from tests.support.bombs import BOMBS
-from tests.support.scanned_bodies import COLUMNS, CONFIG, scan
+from tests.logs.scanned_bodies import COLUMNS, CONFIG, scan
 bodies = {{"nothing": [(b"", 0)], "many": [(zlib.compress(bytes(60 << 20)), 1)] * 12}}
 bodies |= {{name: [(make(), flag)] for name, (make, flag) in BOMBS.items()}}
 requests, view = scan([(b"", 0), *bodies[{kind!r}]])

@@ -34,12 +34,12 @@ from streaming.sinks.dispatch import DispatchSink
 from streaming.sinks.ordered_sink import StoppedError
 from streaming.sources.dispatch import parts_of, stretches_of, to_batch
 from streaming.sources.spool import SPOOL_DIR, Spool
+from tests.logs.walking import by_walk
 from tests.support.cases import first_cases, stride
 from tests.support.crashes import CrashingDisk, Killed
 from tests.support.dispatching import HastyDisk, assert_same_store, built_tree, dispatch_all
 from tests.support.stores.aged import sent
 from tests.support.verify_stores import CONFIG, VARIANTS, flip, messages, write_store
-from tests.support.walking import by_walk
 
 FILE_SIZE = 8 << 20
 LARGE = StoreConfig(

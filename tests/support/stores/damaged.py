@@ -9,6 +9,7 @@ from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from tests.logs.build import Message, build_log, write_log
 from tests.model.dispatch import Built, Dispatcher, Record, dispatch, name_files
+from tests.model.tree import model_tree
 from tests.support.dispatching import (
     Content,
     HastyDisk,
@@ -17,7 +18,6 @@ from tests.support.dispatching import (
     dispatch_all,
     to_model_config,
 )
-from tests.support.model_tree import model_tree
 
 FILE_SIZE = 1024
 CONFIG = StoreConfig(
