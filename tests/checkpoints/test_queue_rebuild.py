@@ -81,7 +81,7 @@ def killed_roots(roots: tuple[Path, Path], config: StoreConfig, stride: int) -> 
     total = MANY - noted.calls
     assert 40 < noted.swap_at < total - 20
     before, swap = range(0, noted.swap_at, 16), range(noted.swap_at - 2, total)
-    for calls in [*before[::stride], *swap[::stride]]:
+    for calls in [*before[:: -(-stride // 6)], *swap[::stride]]:
         shutil.rmtree(copy)
         shutil.copytree(output, copy)
         disk = CrashingDisk(calls, output.with_name("graves"))
@@ -100,7 +100,7 @@ def killed_roots(roots: tuple[Path, Path], config: StoreConfig, stride: int) -> 
         yield copy
 
 
-@stride(7)
+@stride(13)
 def test_killed_at_any_call_it_leaves_the_old_queue_or_the_new_one(
     made: tuple[Path, Path], config: StoreConfig, tmp_path: Path, stride: int
 ) -> None:
@@ -257,7 +257,7 @@ def messages_of(reads: MessageStore) -> list[tuple[str, int, bytes]]:
     return found
 
 
-@stride(7)
+@stride(13)
 def test_a_reader_of_a_killed_rebuild_is_right_or_told(
     made: tuple[Path, Path], config: StoreConfig, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
