@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from store.config import StoreConfig, load_config
+
+# Other tests keep the cores busy at the same time: no example is held to a time.
+settings.register_profile(
+    "shared cores", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("shared cores")
 
 ARCHIVES = sorted((Path(__file__).parent / "golden").glob("*.tar.xz"))
 
