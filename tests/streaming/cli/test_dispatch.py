@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from checkpoints.progress import read_progress
 from streaming.cli import run
@@ -169,19 +171,36 @@ def changed(change: str, *arguments: str | Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_demo_says_so_where_the_dispatch_does_not_catch_up(tmp_path: Path) -> None:
-    change = "demo as d; d._CATCH_UP_SECONDS = 0.0"
-    done = changed(change, "demo", "--seconds", "0.5", "--directory", tmp_path / "demo")
-    assert done.returncode == 3
-    assert "reput: the dispatch did not catch up within 0 s" in done.stderr
+@pytest.fixture
+def run_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return what runs `reput` in this process, in the session of the tests."""
+    monkeypatch.setattr("streaming.cli.dispatch.start_spark", lambda *_: spark)
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    return lambda *arguments: run([*map(str, arguments)])
 
 
-def test_a_query_that_ends_by_itself_without_an_error_is_one(tmp_path: Path) -> None:
+def test_demo_says_so_where_the_dispatch_does_not_catch_up(
+    run_here: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("streaming.cli.demo._CATCH_UP_SECONDS", 0.0)
+    monkeypatch.setattr("streaming.cli.demo._end", lambda _: 1 << 60)
+    assert run_here("demo", "--seconds", "0.5", "--directory", tmp_path / "demo") == 3
+    assert "reput: the dispatch did not catch up within 0 s" in capsys.readouterr().err
+
+
+def test_a_query_that_ends_by_itself_without_an_error_is_one(
+    run_here: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     make_store(tmp_path / "store", 20)
-    change = "dispatch as d; d._wait = lambda running, stop: running.query.stop()"
-    done = changed(change, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
-    assert done.returncode == 7
-    assert "Spark ended the query and did not say why" in done.stderr
+    monkeypatch.setattr("streaming.cli.dispatch._wait", lambda running, _: running.query.stop())
+    assert run_here("dispatch", tmp_path / "store", "--output", tmp_path / "out") == 7
+    assert "Spark ended the query and did not say why" in capsys.readouterr().err
 
 
 FULL_AFTER_STOP = """dispatch
