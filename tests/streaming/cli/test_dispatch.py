@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from checkpoints.progress import read_progress
 from streaming.cli import run
+from tests.streaming.conftest import Run
 from tests.support.cases import first_cases
 from tests.support.commands import REPUT, reput
 from tests.support.dispatching import assert_same_store, dispatch_all
@@ -171,36 +170,24 @@ def changed(change: str, *arguments: str | Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture
-def run_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Return what runs `reput` in this process, in the session of the tests."""
-    monkeypatch.setattr("streaming.cli.dispatch.start_spark", lambda *_: spark)
-    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
-    return lambda *arguments: run([*map(str, arguments)])
-
-
 def test_demo_says_so_where_the_dispatch_does_not_catch_up(
-    run_here: Callable[..., int],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streaming.cli.demo._CATCH_UP_SECONDS", 0.0)
     monkeypatch.setattr("streaming.cli.demo._end", lambda _: 1 << 60)
-    assert run_here("demo", "--seconds", "0.5", "--directory", tmp_path / "demo") == 3
-    assert "reput: the dispatch did not catch up within 0 s" in capsys.readouterr().err
+    code, _, said = run_here("demo", "--seconds", "0.5", "--directory", tmp_path / "demo")
+    assert code == 3
+    assert "reput: the dispatch did not catch up within 0 s" in said
 
 
 def test_a_query_that_ends_by_itself_without_an_error_is_one(
-    run_here: Callable[..., int],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(tmp_path / "store", 20)
     monkeypatch.setattr("streaming.cli.dispatch._wait", lambda running, _: running.query.stop())
-    assert run_here("dispatch", tmp_path / "store", "--output", tmp_path / "out") == 7
-    assert "Spark ended the query and did not say why" in capsys.readouterr().err
+    code, _, said = run_here("dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    assert code == 7
+    assert "Spark ended the query and did not say why" in said
 
 
 FULL_AFTER_STOP = """dispatch
