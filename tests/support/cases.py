@@ -1,12 +1,12 @@
 """Which cases of a test run always, and which in the exhaustive run only."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
-from _pytest.mark.structures import MarkDecorator, ParameterSet
 
 
-def first_cases(cases: Iterable[object], kept: int = 1) -> list[ParameterSet]:
+def first_cases(cases: Iterable[object], kept: int = 1) -> list[Any]:
     """Return cases for ``parametrize``: all but the first few run in the exhaustive run only."""
     return [
         pytest.param(
@@ -17,7 +17,7 @@ def first_cases(cases: Iterable[object], kept: int = 1) -> list[ParameterSet]:
     ]
 
 
-def stride(sample: int) -> MarkDecorator:
+def stride(sample: int) -> pytest.MarkDecorator:
     """Parametrize ``stride``: every ``sample``-th place always, each in the exhaustive run."""
     every = pytest.param(1, marks=pytest.mark.exhaustive, id="all")
     return pytest.mark.parametrize("stride", [pytest.param(sample, id="sample"), every])
