@@ -12,7 +12,7 @@ SOAK_SECONDS ?= 600
 
 # Tests run on all cores; ARGS="-n 0" runs them in one process. The kernels are compiled before, so that
 # no two processes do it.
-parallel := -n auto --dist loadgroup
+parallel := -n auto --dist loadscope
 kernels := $(bin)/python -m streaming.compile_kernels
 
 # `make setup PYTHON=python3.13` always runs, to change the interpreter of .venv.

@@ -63,29 +63,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", type=int, default=1, metavar="N", help=text)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> Iterator[None]:
-    """Say which tests one process runs, and take the sample of those that are left."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if group := group_of(item):
-                item.add_marker(pytest.mark.xdist_group(group))
-    yield
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one process run the tests of the Spark session, and one those of a golden store."""
+    from tests.support.groups import GroupScheduling
+
+    return GroupScheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the sample of the tests that are selected."""
     number = config.getoption("sample")
     if number > 1:
         config.hook.pytest_deselected(items=[i for n, i in enumerate(items) if n % number])
         items[:] = items[::number]
-
-
-def group_of(item: pytest.Item) -> str | None:
-    """Name the group whose tests run in one process: one JVM in all, each store unpacked once."""
-    if "spark" in getattr(item, "fixturenames", ()):
-        return "spark"
-    callspec = getattr(item, "callspec", None)
-    archive = callspec.params.get("golden") if callspec else None
-    return archive_name(archive) if archive else None
 
 
 @pytest.fixture(scope="session")
