@@ -1,6 +1,6 @@
 """Which tests one process runs: those of the shared Spark session, and those of one golden store.
 
-A scheduler of pytest-xdist sees the ids of tests only, so what a test needs is read from its source.
+A scheduler of pytest-xdist sees only the ids of tests: what a test needs is read from its source.
 """
 
 import ast
