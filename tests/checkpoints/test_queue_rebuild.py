@@ -130,9 +130,11 @@ def test_killed_at_any_call_it_leaves_the_old_queue_or_the_new_one(
             resumed += not begins or begins[0] > int(log_files(store_root)[0].name)
             assert_same_content(queues(root), new)
             assert not (root / WHOLE_DIR).exists()
-    least = 1 if stride == 1 else 0
-    assert min(found.values()) > least
-    assert resumed > least
+    if stride == 1:
+        assert min(found.values()) > 1
+        assert resumed > 1
+    else:
+        assert sum(found.values()) > 3
 
 
 def interrupt(roots: tuple[Path, Path], config: StoreConfig, batches: int = 6) -> None:

@@ -244,5 +244,6 @@ def test_a_flipped_byte_is_never_a_wrong_answer(  # noqa: PLR0913 - they make up
             flip(path, at, mask)
     allowed = HIDDEN_OF_BROKERS if is_brokers else UNIT_FIELDS if has_abort else set()
     assert hiding.keys() <= HIDDEN | allowed
-    assert hiding.keys() >= UNIT_FIELDS or not (is_brokers or has_abort), hiding
+    if stride == 1:
+        assert hiding.keys() >= UNIT_FIELDS or not (is_brokers or has_abort), hiding
     assert {"slot", "key_hash", "tags_code"} & hiding.keys(), hiding
