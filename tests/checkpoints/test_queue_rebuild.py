@@ -3,7 +3,7 @@
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -25,7 +25,7 @@ from store.root.progress import SWAP
 from streaming.queries.feed import threads_feed
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch import DispatchSink
-from tests.support.cases import stride
+from tests.support.cases import first_cases, stride
 from tests.support.crashes import CrashingDisk, Killed
 from tests.support.dispatching import Content, HastyDisk, assert_same_content, dispatch_all, tree
 from tests.support.rebuilding import fail_after, rebuild_all, rebuild_topic
@@ -50,6 +50,15 @@ def made(request: pytest.FixtureRequest, tmp_path: Path, config: StoreConfig) ->
         for path in log_files(roots[0])[:2]:
             path.unlink()
     return roots
+
+
+def some_roots(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test on two kinds of root, and on all in the exhaustive run."""
+    of_config = pytest.mark.parametrize(
+        "config", first_cases(["ext", "plain", "lmq"]), indirect=True
+    )
+    of_age = pytest.mark.parametrize("made", first_cases(["whole", "aged"], 2), indirect=True)
+    return of_config(of_age(test))
 
 
 def queues(root: Path) -> dict[str, Content]:
@@ -100,6 +109,7 @@ def killed_roots(roots: tuple[Path, Path], config: StoreConfig, stride: int) -> 
         yield copy
 
 
+@some_roots
 @stride(13)
 def test_killed_at_any_call_it_leaves_the_old_queue_or_the_new_one(
     made: tuple[Path, Path], config: StoreConfig, tmp_path: Path, stride: int
@@ -259,6 +269,7 @@ def messages_of(reads: MessageStore) -> list[tuple[str, int, bytes]]:
     return found
 
 
+@some_roots
 @stride(13)
 def test_a_reader_of_a_killed_rebuild_is_right_or_told(
     made: tuple[Path, Path], config: StoreConfig, monkeypatch: pytest.MonkeyPatch, stride: int
