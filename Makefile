@@ -8,17 +8,24 @@ bin := .venv/bin
 stamp := .venv/.setup-done
 ARGS ?=
 REBUILD_ARGS ?=
+SOAK_SECONDS ?= 600
+
+# Tests run on all cores; ARGS="-n 0" runs them in one process. The kernels are compiled before, so that
+# no two processes do it.
+parallel := -n auto --dist loadscope
+kernels := $(bin)/python -m streaming.compile_kernels
 
 # `make setup PYTHON=python3.13` always runs, to change the interpreter of .venv.
 ifeq ($(origin PYTHON),command line)
 .PHONY: $(stamp)
 endif
 
-.PHONY: help setup demo test test-fast check integration image-test torture bench format lock clean
+.PHONY: help setup demo test test-fast test-exhaustive check integration image-test torture soak
+.PHONY: bench format lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo '  ARGS="…" is passed on by test, test-fast, integration, image-test, torture, demo and bench; PYTHON=… chooses the interpreter of setup'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  ARGS="…" is passed on by the test targets, integration, image-test, torture, demo and bench; PYTHON=… chooses the interpreter of setup'
 
 setup: $(stamp) ## make .venv from requirements.lock, see that Java is there, and compile the kernels
 
@@ -29,17 +36,24 @@ $(stamp): requirements.lock pyproject.toml tools/setup.sh tools/apt.sh
 demo: $(stamp) ## a tour on a commit log that it writes itself
 	@$(bin)/reput demo $(ARGS)
 
-test: $(stamp) ## all tests that need no server
-	$(bin)/pytest -m "not integration" $(ARGS)
+test: $(stamp) ## a case of each behaviour; needs no server
+	@$(kernels)
+	$(bin)/pytest -m "not integration and not exhaustive" $(parallel) $(ARGS)
 
-test-fast: $(stamp) ## the tests without a JVM
-	$(bin)/pytest -m "not spark and not integration" $(ARGS)
+test-fast: $(stamp) ## the part of test that starts no JVM
+	@$(kernels)
+	$(bin)/pytest -m "not spark and not integration and not exhaustive" $(parallel) $(ARGS)
 
-check: $(stamp) ## lint, types, import rules, then test
+test-exhaustive: $(stamp) ## what test leaves out: every byte, call, seed and variant (--sample N: each N-th)
+	@$(kernels)
+	$(bin)/pytest -m "exhaustive and not integration" $(parallel) $(ARGS)
+
+check: $(stamp) ## lint, types, import rules, limits, then test
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	$(bin)/mypy
 	$(bin)/lint-imports --no-logo
+	$(bin)/python tools/check_limits.py
 	@$(MAKE) --no-print-directory test
 
 integration: $(stamp) ## against real brokers, started here as processes (needs Maven and a JDK)
@@ -52,6 +66,13 @@ image-test: $(stamp) ## build the Dockerfile, and run the services of docker-com
 
 torture: $(stamp) ## crash proof in its long form: kills, power loss, failing calls (takes long)
 	$(bin)/python -m tests.torture $(ARGS)
+
+soak: $(stamp) ## everything long: exhaustive tests, stress runs, torture; prints counts (takes hours)
+	@$(MAKE) --no-print-directory test-exhaustive
+	$(bin)/python -m tests.stress.reads $(SOAK_SECONDS)
+	$(bin)/python -m tests.stress.swaps $(SOAK_SECONDS)
+	$(bin)/python -m tests.torture --part cycles --part faults --part enumeration --part live \
+		--part kills --part rebuilds
 
 bench: $(stamp) ## measure; the rebuild beside brokers 5.3.3 and 4.8.0 (needs Maven and a JDK)
 	@tools/integration.sh --java

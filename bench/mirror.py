@@ -46,7 +46,7 @@ def run(store: Path, _work: Path, bootstrap: str = "") -> dict[str, float]:
 def _options(bootstrap: str, **more: Any) -> MirrorOptions:
     name = f"bench-{uuid.uuid4().hex[:8]}"
     settings = {"retention.ms": "-1"}
-    rules = make_rules(((), None), f"{name}.")
+    rules = make_rules(prefix=f"{name}.")
     return MirrorOptions(
         bootstrap, rules=rules, creation=Creation(True, settings), name=name, **more
     )

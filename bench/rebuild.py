@@ -30,7 +30,7 @@ from bench.picture import Line, draw
 from bench.streaming_query import falls_behind_rate
 from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
-from tests.integration.servers.maven import rocketmq_jars
+from tools.maven import rocketmq_jars
 
 GIB = 1 << 30
 _REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]

@@ -1,4 +1,4 @@
-"""Fixtures shared by the tests: the stores of real brokers, unpacked."""
+"""What all tests share: the stores of real brokers, unpacked, and which tests run together."""
 
 import json
 import subprocess
@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from store.config import StoreConfig, load_config
+
+# Other tests keep the cores busy at the same time: no example is held to a time.
+settings.register_profile(
+    "shared cores", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("shared cores")
 
 ARCHIVES = sorted((Path(__file__).parent / "golden").glob("*.tar.xz"))
 
@@ -50,12 +57,52 @@ class Golden:
         return load_config(self.store_root, self.store_root / "broker.conf", self.version)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--sample``."""
+    text = "run each N-th of the selected tests only, always the same ones"
+    parser.addoption("--sample", type=int, default=1, metavar="N", help=text)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one process run the tests of the Spark session, and one those of a golden store."""
+    from tests.support.groups import GroupScheduling
+
+    return GroupScheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the sample of the tests that are selected."""
+    number = config.getoption("sample")
+    if number > 1:
+        config.hook.pytest_deselected(items=[i for n, i in enumerate(items) if n % number])
+        items[:] = items[::number]
+
+
+@pytest.fixture(scope="session")
+def unpacked_stores() -> dict[str, Golden]:
+    """Return the stores that have been unpacked by this process."""
+    return {}
+
+
 @pytest.fixture(scope="session", params=ARCHIVES, ids=archive_name)
-def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
-    """Unpack one archive after the other."""
+def golden(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    unpacked_stores: dict[str, Golden],
+) -> Golden:
+    """Unpack one archive after the other, each once."""
     archive: Path = request.param
     name = archive_name(archive)
-    parent = tmp_path_factory.mktemp("stores")
+    if name not in unpacked_stores:
+        unpacked_stores[name] = unpack(archive, tmp_path_factory.mktemp("stores"))
+    return unpacked_stores[name]
+
+
+def unpack(archive: Path, parent: Path) -> Golden:
+    """Unpack an archive below a directory."""
+    name = archive_name(archive)
     subprocess.run(["tar", "-xJf", archive, "-C", parent], check=True)
     conf = parent / name / "input" / "broker.conf"
     conf.write_text(conf.read_text("utf-8").replace("@STORE@", str(conf.parent)), "utf-8")

@@ -69,7 +69,10 @@ sys.exit(code)
     return done.returncode, float(done.stderr.splitlines()[-1])
 
 
-@pytest.mark.parametrize("sizes", [(400_000_000, 1000), (1000, 100_000_000)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(400_000_000, 1000), pytest.param((1000, 100_000_000), marks=pytest.mark.exhaustive)],
+)
 def test_memory_follows_the_slots_and_entries_in_use(
     tmp_path: Path, sizes: tuple[int, int]
 ) -> None:

@@ -1,11 +1,14 @@
 """One Spark session for all tests that need a JVM."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
+from streaming.cli import run
 from streaming.spark.session import build_session
+from tests.support.cases import first_cases
+from tests.support.commands import reput
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +17,33 @@ def spark() -> Iterator[SparkSession]:
     session = build_session("tests", "local[2]")
     yield session
     session.stop()
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run_here(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """Return what runs `reput` in this process and session: exit code, output, errors."""
+    monkeypatch.setattr("streaming.spark.session.build_session", lambda *_: spark)
+    monkeypatch.setattr("streaming.cli.dispatch.start_spark", lambda *_: spark)
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+
+    def run_reput(*arguments: object) -> tuple[int, str, str]:
+        code = run([*map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return run_reput
+
+
+@pytest.fixture(params=first_cases(["here", "apart"]))
+def run_spark(request: pytest.FixtureRequest, run_here: Run) -> Run:
+    """Return the same; in the exhaustive run also what runs it in a process and session apart."""
+
+    def run_apart(*arguments: object) -> tuple[int, str, str]:
+        done = reput(*arguments)
+        return done.returncode, done.stdout, done.stderr
+
+    return run_here if request.param == "here" else run_apart

@@ -23,9 +23,9 @@ from typing import Any
 from checkpoints.root import DispatchRoot
 from store import Boundary, MessageStore
 from store.io.disk import Disk
-from tests.checkpoints.test_retention import sent
 from tests.support.dispatching import dispatch_all
 from tests.support.rebuilding import rebuild_all, rebuild_topic
+from tests.support.stores.aged import sent
 from tests.support.verify_stores import VARIANTS, write_store
 
 CONFIG = VARIANTS["ext"]

@@ -2,11 +2,17 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.stress.swaps import REPLACE, questions, stress
+from tests.support.cases import first_cases
 
 
-def test_reads_of_a_root_that_is_replaced_are_right_every_time(tmp_path: Path) -> None:
-    result = stress(tmp_path, 12)
+@pytest.mark.parametrize("seconds", first_cases([3, 12]))
+def test_reads_of_a_root_that_is_replaced_are_right_every_time(
+    tmp_path: Path, seconds: int
+) -> None:
+    result = stress(tmp_path, seconds)
     assert result["wrong"] == []
     assert set(result["replaced"]) == {change.__name__ for change in REPLACE}
     assert set(result["asked"]) == set(questions())

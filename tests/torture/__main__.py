@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.stress import swaps as stress_swaps
 from tests.torture import cycles, enumeration, faults, live, rebuild_kills, spark_kills
-from tests.torture.device import make_directory
+from tests.torture.simulation.device import make_directory
 
 Figures = dict[str, object]
 Options = argparse.Namespace

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture.device import make_directory
+from tests.torture.simulation.device import make_directory
 
 
 @pytest.fixture

@@ -25,11 +25,11 @@ from store.config import BrokerVersion, StoreConfig
 from store.errors import DamageError
 from streaming.sinks.dispatch import DispatchSink
 from tests.support.dispatching import Batch, cut_stretches
-from tests.torture.broker_log import FILE_SIZE, BrokerLog
-from tests.torture.choosers import MODES, chooser_for
-from tests.torture.device import Device
-from tests.torture.reference import Reference, assert_same_state
-from tests.torture.simulated_disk import Plan, SimulatedDisk, process
+from tests.torture.simulation.broker_log import FILE_SIZE, BrokerLog
+from tests.torture.simulation.choosers import MODES, chooser_for
+from tests.torture.simulation.device import Device
+from tests.torture.simulation.reference import Reference, assert_same_state
+from tests.torture.simulation.simulated_disk import Plan, SimulatedDisk, process
 
 VERSIONS = ("4.7.0", "4.8.0", "4.9.4", "5.1.4", "5.3.3", "5.5.0")
 LIVES_MAX = 60  # of one root; then it is let finish

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from store.config import StoreConfig
 from tests.logs.build import Message
-from tests.torture.choosers import EachInTurn
-from tests.torture.simulated_disk import Plan
-from tests.torture.stage import TINY, Stage
+from tests.torture.simulation.choosers import EachInTurn
+from tests.torture.simulation.simulated_disk import Plan
+from tests.torture.simulation.stage import TINY, Stage
 
 CONFIG = replace(TINY, max_index_num=100)
 EXT = replace(CONFIG, enable_consume_queue_ext=True)

@@ -16,10 +16,10 @@ from pathlib import Path
 from random import Random
 
 from store.errors import StoreIOError
-from tests.torture.choosers import chooser_for
-from tests.torture.device import Device
-from tests.torture.simulated_disk import Plan, SimulatedDisk, process
-from tests.torture.stage import CONFIGS, Stage
+from tests.torture.simulation.choosers import chooser_for
+from tests.torture.simulation.device import Device
+from tests.torture.simulation.simulated_disk import Plan, SimulatedDisk, process
+from tests.torture.simulation.stage import CONFIGS, Stage
 
 MESSAGES = 12
 SIZES = (3, 1, 5)  # records a batch

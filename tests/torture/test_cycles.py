@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.torture import cycles
-from tests.torture.choosers import MODES
+from tests.torture.simulation.choosers import MODES
 
 
 def test_whatever_was_cut_off_is_resumed(directory: Path) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.integration.compose.engine import Engine
-from tests.integration.servers.maven import kafka_jars, rocketmq_jars, tool
 from tests.integration.servers.rocketmq import DEFAULT_VERSION
+from tools.maven import kafka_jars, rocketmq_jars, tool
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.resolve().parents[2]

@@ -15,9 +15,9 @@ from typing import Any
 from tests.integration.compose.engine import Engine
 from tests.integration.compose.images import ROCKETMQ, ROCKETMQ_HOME, LocalImages
 from tests.integration.servers import remoting
-from tests.integration.servers.maven import classes, rocketmq_jars
 from tests.integration.servers.processes import free_port, wait_for
-from tests.integration.servers.rocketmq import BROKER_NAME, DEFAULT_VERSION, QUEUES
+from tests.integration.servers.rocketmq import BROKER_NAME, DEFAULT_VERSION, PROGRAMS, QUEUES
+from tools.maven import classes, rocketmq_jars
 
 HERE = Path(__file__).parent
 SERVERS = ("namesrv", "broker", "kafka")
@@ -161,7 +161,7 @@ class Stack:
 
     def java(self, main: str, *arguments: str | int, text: str = "") -> str:
         """Run a program of ``java/`` in the network of the services, and return what it printed."""
-        programs = classes(self._libraries)
+        programs = classes(self._libraries, PROGRAMS)
         mounts = {
             "/usr": "/usr",
             str(self._images.java): str(self._images.java),

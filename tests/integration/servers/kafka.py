@@ -6,8 +6,8 @@ from base64 import urlsafe_b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.integration.servers.maven import kafka_jars, tool
 from tests.integration.servers.processes import Server, free_port, is_listening
+from tools.maven import kafka_jars, tool
 
 VERSION = "4.1.1"
 JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms128m", "-Xmx384m"]

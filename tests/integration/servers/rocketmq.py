@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.integration.servers import remoting
-from tests.integration.servers.maven import classes, rocketmq_jars, tool
 from tests.integration.servers.processes import (
     START_SECONDS,
     Server,
@@ -20,7 +19,9 @@ from tests.integration.servers.processes import (
     is_listening,
     wait_for,
 )
+from tools.maven import classes, rocketmq_jars, tool
 
+PROGRAMS = Path(__file__).parents[1] / "java"
 VERSIONS = ("4.8.0", "4.9.4", "5.3.3", "5.5.0")
 DEFAULT_VERSION = "5.3.3"
 CLUSTER = "IntegrationCluster"
@@ -156,7 +157,7 @@ class RocketMq:
         self, main: str, *arguments: str | int, text: str = "", seconds: float = CLIENT_SECONDS
     ) -> str:
         """Run a program to its end, one of ``java/`` or of the jars, and return what it printed."""
-        class_path = f"{classes(self.libraries)}:{self.libraries}/*"
+        class_path = f"{classes(self.libraries, PROGRAMS)}:{self.libraries}/*"
         command = [*self._jvm("256m", "client"), "-cp", class_path, main, *map(str, arguments)]
         done = subprocess.run(
             command,

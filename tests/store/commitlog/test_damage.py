@@ -3,53 +3,29 @@
 import itertools
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from checkpoints.progress import LostRange, Progress, read_progress
-from checkpoints.recovery.recovery import Recovered
-from checkpoints.root import DispatchRoot
-from store.commitlog import live_end
-from store.commitlog import scanner as scan
+from checkpoints.progress import LostRange
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
-from store.config import StoreConfig
 from store.errors import DamageError
-from tests.logs.build import Message, build_log, write_log
-from tests.model.dispatch import Built, Dispatcher, Record, dispatch, name_files
-from tests.store.commitlog.test_second_opinion import model_tree
+from tests.logs.build import build_log
+from tests.model.dispatch import Record, dispatch
 from tests.support.dispatching import (
-    Content,
-    HastyDisk,
-    assert_same_content,
-    built_tree,
-    dispatch_all,
     to_model_config,
 )
-
-FILE_SIZE = 1024
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=FILE_SIZE,
-    mapped_file_size_consume_queue=100,
-    max_hash_slot_num=7,
-    max_index_num=10,
-    enabled_append_prop_crc=True,
+from tests.support.stores.damaged import (
+    CONFIG,
+    FILE_SIZE,
+    FILES,
+    LAST_BASE,
+    MESSAGES,
+    RECORDS,
+    WHOLE,
+    Store,
 )
-MESSAGES = [
-    Message(
-        queue_offset=n,
-        body=b"body %02d" % n,
-        store_timestamp=1_700_000_000_000 + 700 * n,
-        properties=[("KEYS", f"k{n}"), ("TAGS", f"Tag{n % 3}")],
-    )
-    for n in range(17)
-]
-FILES = build_log(MESSAGES, FILE_SIZE, prop_crc=True)
-WHOLE = dispatch(FILES, to_model_config(CONFIG))
-RECORDS = WHOLE.records
-LAST_BASE = max(FILES)
 
 Damager = Callable[[bytearray, int, int], None]
 
@@ -93,60 +69,6 @@ CASES: dict[str, tuple[Damager, str]] = {
     "digit of the property CRC": (flip(-3), "property CRC"),
     "zeros": (zero, "zeroed space"),
 }
-
-
-@dataclass
-class Store:
-    """A damaged store and the OUTPUT of its dispatch."""
-
-    root: Path
-    output: Path
-
-    def write(self, files: dict[int, bytes], *, has_abort: bool = False) -> None:
-        """Write the log."""
-        write_log(files, self.root / "commitlog")
-        if has_abort:
-            (self.root / "abort").touch()
-
-    def path(self, base: int) -> Path:
-        """Return the path of a file of the log."""
-        return self.root / "commitlog" / f"{base:020d}"
-
-    def dispatch(self, *, fail_on_data_loss: bool = True) -> Progress:
-        """Dispatch the current log."""
-        return dispatch_all(self.root, self.output, CONFIG, fail_on_data_loss=fail_on_data_loss)
-
-    def recovered(self) -> tuple[Recovered, ...]:
-        """Reopen the root and return what was recovered."""
-        root = DispatchRoot.open(self.output, self.root, CONFIG, disk=HastyDisk())
-        root.close(clean=True)
-        return root.recovered
-
-    def assert_built(self, records: list[Record]) -> None:
-        """Compare the built files with the model's dispatch of these records."""
-        assert_same_content(built_tree(self.output), built_of(records))
-        progress = read_progress(self.output)
-        assert progress is not None
-        assert len(records) == progress.messages
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Return an empty store; reads retry without a delay."""
-    monkeypatch.setattr(scan, "_RETRY_SECONDS", 0)
-    monkeypatch.setattr(live_end, "_STALLED_SECONDS", 0)
-    return Store(tmp_path / "store", tmp_path / "output")
-
-
-def built_of(records: list[Record], config: StoreConfig = CONFIG) -> dict[str, Content]:
-    """Dispatch some of a log's records with the model."""
-    broker = Dispatcher(to_model_config(config))
-    for record in records:
-        broker.dispatch(record)
-    built = Built(
-        name_files(broker.queues), {}, [f.content() for f in broker.index], records, 0, []
-    )
-    return model_tree(built)
 
 
 def damaged(number: int, damage: Damager) -> tuple[Record, dict[int, bytes]]:

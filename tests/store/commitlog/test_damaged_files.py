@@ -9,18 +9,8 @@ from store.commitlog import scanner as scan
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.errors import DamageError
-from tests.store.commitlog.test_damage import (
-    CONFIG,
-    FILE_SIZE,
-    FILES,
-    LAST_BASE,
-    RECORDS,
-    Store,
-    store,
-)
 from tests.support.dispatching import dispatch_all, tree
-
-__all__ = ["store"]  # the fixture
+from tests.support.stores.damaged import CONFIG, FILE_SIZE, FILES, LAST_BASE, RECORDS, Store
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])

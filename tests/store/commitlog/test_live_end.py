@@ -29,7 +29,7 @@ from tests.logs.build import (
 )
 from tests.logs.random_logs import Mix, random_messages
 from tests.model.dispatch import dispatch
-from tests.store.commitlog.test_second_opinion import model_tree
+from tests.model.tree import model_tree
 from tests.support.dispatching import HastyDisk, assert_same_content, built_tree, to_model_config
 
 FILE_SIZE = 4096

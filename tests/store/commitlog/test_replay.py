@@ -9,34 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests, concat
-from store.commitlog.planner import UNLIMITED, LogPlanner
+from store.commitlog.planner import UNLIMITED
 from store.commitlog.replay import scan_in_order
-from store.commitlog.scanner import Damage, Scanner
+from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import UnsupportedFormatError
 from tests.conftest import Golden
 from tests.logs.build import Batch, Message, build_log, encode, write_log
 from tests.logs.random_logs import message_lists
+from tests.logs.walking import by_walk, log_of
 from tests.support.verify_stores import CONFIG, VARIANTS, flip, messages, write_store
 
 FILE_SIZE = 8192
-
-
-def log_of(store_root: Path, config: StoreConfig) -> tuple[CommitLog, LogPlanner]:
-    log = CommitLog(config.commit_log_paths(store_root), config)
-    return log, LogPlanner(log, lambda: True)
-
-
-def by_walk(
-    store_root: Path, config: StoreConfig, begin: int
-) -> tuple[list[DispatchRequests], Damage | None]:
-    """Return the requests of one plan for the entire log, and the damage."""
-    _, planner = log_of(store_root, config)
-    found = Scanner(config).read_all(planner.plan(begin, until=planner.end()).ranges)
-    damage = next((s for s in found if isinstance(s, Damage)), None)
-    return [s for s in found if isinstance(s, DispatchRequests)], damage
 
 
 def by_splits(

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from store.config import config_from, load_config
-from tests.store.reads.test_message_store import START, make_store, numbered
 from tests.support.dispatching import dispatch_all
+from tests.support.stores.numbered import START, make_store, numbered
 from tests.support.volume import mount_tmpfs
 
 VOLUME = 24 << 20
@@ -31,12 +31,13 @@ import sys
 from pathlib import Path
 from checkpoints.root import DispatchRoot
 from store import MessageStore
-from store.consumequeue.files import queue_tail
+from store.config import load_config
+from store.consumequeue.files import queue_end
 from store.errors import StoreIOError
 from streaming.cli import main
-from tests.store.io.test_full_volume import CONFIG
 
 root, output = Path(sys.argv[1]), Path(sys.argv[2])
+config = load_config(root)
 with MessageStore.open(root, output) as s:
     assert s.max_offset_in_queue("T", 0) == 200
     assert [m.queue_offset for m in s.get_message("T", 0, 199).messages] == [199]
@@ -44,9 +45,9 @@ with MessageStore.open(root, output) as s:
     assert s.offset_in_queue_by_time("T", 0, int(sys.argv[3])) == 199
     for n in range(300):
         assert len(s.query_message("T", f"k{n}").messages) == (n < 200)
-assert queue_tail(output / "consumequeue/T/0", CONFIG.mapped_file_size_consume_queue).end == 4000
+assert queue_end(output / "consumequeue/T/0", config.mapped_file_size_consume_queue).end == 4000
 try:
-    DispatchRoot.open(output, root, CONFIG)
+    DispatchRoot.open(output, root, config)
 except StoreIOError as e:
     print(e)
 sys.argv = ["reput", "verify", str(root), "--output", str(output)]

@@ -16,8 +16,8 @@ from store.errors import ConfigError, StoreIOError
 from store.reads.topics import describe_topics
 from streaming.cli import run
 from streaming.queries.verify import verify
-from tests.store.reads.test_message_store import CONFIG, make_store, numbered
 from tests.support.dispatching import dispatch_all
+from tests.support.stores.numbered import CONFIG, make_store, numbered
 
 LINKS = {
     "loop": ("a", "."),

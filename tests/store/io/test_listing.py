@@ -13,9 +13,9 @@ from store.index.file import list_index_files
 from store.io.mapped_file import MappedFileQueue, file_name
 from streaming.cli import run
 from tests.logs.build import build_log, write_log
-from tests.store.reads.test_message_store import CONFIG, numbered
-from tests.streaming.cli.test_read_odd import make
-from tests.streaming.cli.test_read_odd import numbered as odd
+from tests.support.stores.displaced import make
+from tests.support.stores.displaced import numbered as odd
+from tests.support.stores.numbered import CONFIG, numbered
 
 NAME = file_name(0)
 ENTRIES: dict[str, tuple[Callable[[Path], object], str]] = {

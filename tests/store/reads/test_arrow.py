@@ -33,6 +33,7 @@ from tests.logs.build import Message, build_log, flatten
 from tests.logs.random_logs import Mix, random_messages
 from tests.model.config import ModelConfig
 from tests.model.record import Record, parse_record
+from tests.support.stores.golden import golden_slice
 
 FILE_SIZE = 8192
 ALL = tuple(MESSAGE_FIELDS)
@@ -166,6 +167,7 @@ def test_random_logs_read_as_the_model_reads_them(version: str) -> None:
     assert seen > 25 * 60
 
 
+@golden_slice
 def test_golden_logs_read_as_the_model_reads_them(golden: Golden) -> None:
     config, seen, liars, compressed = golden.config, 0, 0, 0
     wanted = [name for name in ALL if name != "body"]

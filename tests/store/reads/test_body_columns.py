@@ -10,28 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.scanner import Scanner
-from store.config import StoreConfig
 from store.errors import BodyTooLargeError
 from store.layout import SYS_COMPRESSED
 from store.reads.arrow import BodyLimits, message_batches
-from tests.logs.build import Message, build_log
+from tests.logs.scanned_bodies import COLUMNS, CONFIG, scan
 from tests.support.bombs import BOMBS
 
-FILE_SIZE = 8 << 20
-CONFIG = StoreConfig(mapped_file_size_commit_log=FILE_SIZE)
-COLUMNS = ("commit_log_offset", "body", "queue_offset", "properties")
 SIZES = (100, 400, 0, 300, 200, 900, 50, 50)
-
-
-def scan(bodies: list[tuple[bytes, int]]) -> tuple[DispatchRequests, np.ndarray]:
-    messages = [Message(queue_offset=n, body=b, sys_flag=f) for n, (b, f) in enumerate(bodies)]
-    (content,) = build_log(messages, FILE_SIZE).values()
-    view = np.frombuffer(content, np.uint8)
-    requests = [r for r, _ in Scanner(CONFIG, FILE_SIZE).chunks(view, 0, 0, len(view))]
-    assert len(requests[0]) == len(bodies)
-    return requests[0], view
 
 
 def read(
@@ -77,9 +62,9 @@ def test_memory_for_bombs_is_bounded(kind: str) -> None:
     """Neither one body of gigabytes nor many of 60 MB in one range of the log are held at once."""
     program = f"""
 import resource, zlib
-from store.reads.arrow import BodyLimits
+from store.reads.arrow import BodyLimits, message_batches
 from tests.support.bombs import BOMBS
-from tests.store.reads.test_body_columns import COLUMNS, CONFIG, message_batches, scan
+from tests.logs.scanned_bodies import COLUMNS, CONFIG, scan
 bodies = {{"nothing": [(b"", 0)], "many": [(zlib.compress(bytes(60 << 20)), 1)] * 12}}
 bodies |= {{name: [(make(), flag)] for name, (make, flag) in BOMBS.items()}}
 requests, view = scan([(b"", 0), *bodies[{kind!r}]])

@@ -31,6 +31,7 @@ from store.config import StoreConfig
 from store.errors import StoreError
 from streaming.queries.verify import verify
 from tests.logs.build import Message, build_log, write_log
+from tests.support.cases import stride
 from tests.support.dispatching import dispatch_all
 from tests.support.verify_stores import flip
 
@@ -203,6 +204,7 @@ def is_in_last_unit(path: Path, at: int) -> bool:
     return last == (files.index(path) * CONFIG.mapped_file_size_consume_queue + at) // 20
 
 
+@stride(9)
 @pytest.mark.parametrize(
     ("has_ext", "is_brokers", "expired", "has_abort"),
     [
@@ -214,8 +216,8 @@ def is_in_last_unit(path: Path, at: int) -> bool:
     ],
     ids=["", "ext", "a broker's", "expired", "abort"],
 )
-def test_a_flipped_byte_is_never_a_wrong_answer(
-    tmp_path: Path, has_ext: bool, is_brokers: bool, expired: int, has_abort: bool
+def test_a_flipped_byte_is_never_a_wrong_answer(  # noqa: PLR0913 - they make up one root
+    tmp_path: Path, *, has_ext: bool, is_brokers: bool, expired: int, has_abort: bool, stride: int
 ) -> None:
     config = replace(CONFIG, enable_consume_queue_ext=has_ext)
     root = make(tmp_path, config, is_brokers=is_brokers, expired=expired)
@@ -224,7 +226,7 @@ def test_a_flipped_byte_is_never_a_wrong_answer(
     random = Random(5)
     hiding: dict[str, int] = {}
     for path in built_files(root.output):
-        for at in range(path.stat().st_size):
+        for at in range(0, path.stat().st_size, stride):
             mask = random.choice([1 << random.randrange(8), random.randrange(1, 256)])
             flip(path, at, mask)
             missing, wrong = ask_again(root, path)
@@ -243,5 +245,6 @@ def test_a_flipped_byte_is_never_a_wrong_answer(
             flip(path, at, mask)
     allowed = HIDDEN_OF_BROKERS if is_brokers else UNIT_FIELDS if has_abort else set()
     assert hiding.keys() <= HIDDEN | allowed
-    assert hiding.keys() >= UNIT_FIELDS or not (is_brokers or has_abort), hiding
+    if stride == 1:
+        assert hiding.keys() >= UNIT_FIELDS or not (is_brokers or has_abort), hiding
     assert {"slot", "key_hash", "tags_code"} & hiding.keys(), hiding

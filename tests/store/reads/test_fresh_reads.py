@@ -12,8 +12,8 @@ from store import MessageStore
 from store.errors import DamageError
 from store.io import mapped_file
 from store.io.mapped_file import DirectoryWatch, MappedFileQueue, file_name
-from tests.store.reads.test_message_store import CONFIG, FILE_SIZE, make_store, numbered, offsets
 from tests.support.dispatching import dispatch_all
+from tests.support.stores.numbered import CONFIG, FILE_SIZE, make_store, numbered, offsets
 
 HOUR_NS = 3600 * 10**9
 

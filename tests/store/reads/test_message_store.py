@@ -5,14 +5,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from store import Boundary, MessageStore
-from store.config import BrokerVersion, StoreConfig
+from store.config import BrokerVersion
 from store.errors import (
     ConfigError,
     DamageError,
@@ -21,51 +20,17 @@ from store.errors import (
     UnsupportedFormatError,
 )
 from store.io.disk import Disk
-from tests.logs.build import Batch, Message, build_log, write_log
+from tests.logs.build import build_log
 from tests.support.dispatching import dispatch_all
-
-FILE_SIZE = 16 * 1024
-CONF = f"""
-mappedFileSizeCommitLog={FILE_SIZE}
-mappedFileSizeConsumeQueue=400
-maxHashSlotNum=5
-maxIndexNum=40
-"""
-CONFIG = replace(
-    StoreConfig(),
-    mapped_file_size_commit_log=FILE_SIZE,
-    mapped_file_size_consume_queue=400,
-    max_hash_slot_num=5,
-    max_index_num=40,
+from tests.support.stores.numbered import (
+    CONF,
+    CONFIG,
+    FILE_SIZE,
+    START,
+    make_store,
+    numbered,
+    offsets,
 )
-START = 1_700_000_000_000
-
-
-def numbered(
-    count: int, *, body: bytes = b"hello", tags: Sequence[str] = ("A", "B")
-) -> list[Message]:
-    """Build messages of topic T, queue 0, one per second, each with keys `k<n>` and `all`."""
-    return [
-        Message(
-            topic="T",
-            queue_offset=n,
-            body=body,
-            properties=[("KEYS", f"k{n} all"), ("TAGS", tags[n % len(tags)])],
-            store_timestamp=START + 1000 * n,
-        )
-        for n in range(count)
-    ]
-
-
-def make_store(
-    root: Path, messages: Sequence[Message | Batch], config: StoreConfig = CONFIG
-) -> Path:
-    """Write a store with its log and broker.conf."""
-    write_log(build_log(messages, config.mapped_file_size_commit_log), root / "commitlog")
-    (root / "broker.conf").write_text(
-        CONF.replace(str(FILE_SIZE), str(config.mapped_file_size_commit_log))
-    )
-    return root
 
 
 @pytest.fixture
@@ -74,10 +39,6 @@ def made(tmp_path: Path) -> tuple[Path, Path]:
     root = make_store(tmp_path / "store", numbered(200))
     dispatch_all(root, tmp_path / "out", CONFIG)
     return root, tmp_path / "out"
-
-
-def offsets(found: Sequence[object]) -> list[int]:
-    return [m.queue_offset for m in found]  # type: ignore[attr-defined]
 
 
 # --- reading -----------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from store.commitlog.record import decode_message
 from store.errors import ConfigError, DamageError
 from store.io.mapped_file import map_file
 from tests.conftest import Golden
-from tests.streaming.sinks.test_golden_sink import dispatch_golden
 from tests.support.reads_scan import is_lower, is_rising, is_upper
+from tests.support.stores.golden import dispatch_golden, golden_slice
 
 Answers = dict[str, Any]
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -112,6 +112,7 @@ def test_store_times_are_the_brokers(store: MessageStore, answers: Answers) -> N
             assert expected == actual, (q["topic"], q["queue_id"], offset)
 
 
+@golden_slice
 def test_time_lookups_are_the_brokers_or_better(store: MessageStore, answers: Answers) -> None:
     for q in answers["queues"]:
         queue = q["topic"], q["queue_id"]
@@ -199,6 +200,7 @@ def is_match(m: Message, q: Answers, kind: str) -> bool:
     return q["key"] in filter(None, [m.uniq_key, *(m.keys or "").split(" ")])
 
 
+@golden_slice
 def test_a_root_of_ours_answers_as_the_brokers(
     golden: Golden, answers: Answers, tmp_path: Path
 ) -> None:

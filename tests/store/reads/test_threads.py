@@ -15,8 +15,8 @@ from store.errors import RootInUseError
 from store.io import mapped_file
 from store.io.disk import Disk
 from store.io.lock_file import find_owner
-from tests.store.reads.test_message_store import CONFIG, make_store, numbered, offsets
 from tests.support.dispatching import HastyDisk, dispatch_all
+from tests.support.stores.numbered import CONFIG, make_store, numbered, offsets
 
 THREADS = 8
 

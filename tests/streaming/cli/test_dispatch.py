@@ -10,31 +10,24 @@ from pathlib import Path
 import pytest
 
 from checkpoints.progress import read_progress
-from tests.streaming.queries.test_dispatch import corrupt, make_store
+from streaming.cli import run
+from tests.streaming.conftest import Run
+from tests.support.cases import first_cases
 from tests.support.commands import REPUT, reput
 from tests.support.dispatching import assert_same_store, dispatch_all
+from tests.support.stores.written import corrupt, make_store
 
 pytestmark = pytest.mark.spark
 
 
-def test_available_now_dispatches_and_reports_the_result(tmp_path: Path) -> None:
-    store, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(store, 700)
-    done = reput("dispatch", store, "--output", output, "--available-now", "--json")
-    assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [e["event"] for e in events if e["event"] in ("start", "stop")] == ["start", "stop"]
-    assert events[-1]["messages"] == 700
-    dispatch_all(store, tmp_path / "expected", config)
-    assert_same_store(output, tmp_path / "expected")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_cleanly_and_it_resumes_later(
+@pytest.mark.parametrize("number", first_cases([signal.SIGTERM, signal.SIGINT]))
+def test_a_signal_stops_it_cleanly_and_it_goes_on_later_also_past_damage(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(store, 2_000)
+    config = make_store(store, 3_000)
+    damaged = sorted((store / "commitlog").iterdir())[-2]
+    corrupt(damaged, 8)
     arguments = ["dispatch", str(store), "--output", str(output), "--max-bytes-per-trigger", "20k"]
     with subprocess.Popen(
         [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -52,8 +45,15 @@ def test_a_signal_stops_it_cleanly_and_it_resumes_later(
     progress = read_progress(output)
     assert progress is not None
     assert progress.reput_from_offset > 0
-    assert reput("dispatch", store, "--output", output, "--available-now").returncode == 0
-    dispatch_all(store, tmp_path / "expected", config)
+    assert progress.reput_from_offset < int(damaged.name)
+    options = ["--available-now", "--fail-on-data-loss", "false", "--json"]
+    done = reput("dispatch", store, "--output", output, *options)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    told = [e for e in events if e["event"] in ("start", "stop", "lost")]
+    assert [e["event"] for e in told] == ["start", "stop", "lost"]
+    assert told[1]["messages"] == 2_999 - progress.messages
+    dispatch_all(store, tmp_path / "expected", config, fail_on_data_loss=False)
     assert_same_store(output, tmp_path / "expected")
 
 
@@ -69,8 +69,6 @@ def test_damage_exits_with_3_and_one_clear_message(tmp_path: Path) -> None:
     assert f"damaged: {path} at offset 0: no record starts here (bad magic)" in message[0]
     assert "failOnDataLoss=false" in message[0]
     assert "Traceback" not in stopped.stderr
-    options = ["--available-now", "--fail-on-data-loss", "false"]
-    assert reput("dispatch", store, "--output", output, *options).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -87,12 +85,16 @@ def test_damage_exits_with_3_and_one_clear_message(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_named(
-    tmp_path: Path, arguments: list[str], code: int, says: str
+    tmp_path: Path,
+    arguments: list[str],
+    code: int,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     make_store(tmp_path / "store", 5)
-    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", *arguments)
-    assert done.returncode == code, done.stderr
-    assert says in done.stderr
+    command = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out"), *arguments]
+    assert run(command) == code
+    assert says in capsys.readouterr().err
     assert not (tmp_path / "out" / "consumequeue").exists()
 
 
@@ -108,27 +110,13 @@ def test_wrong_options_are_named(
         ),
     ],
 )
-def test_stores_of_other_kinds_exit_with_5(tmp_path: Path, conf: str, says: str) -> None:
+def test_stores_of_other_kinds_exit_with_5(
+    tmp_path: Path, conf: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_store(tmp_path / "store", 5)
     (tmp_path / "store" / "broker.conf").write_text(conf + "\n")
-    done = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out")
-    assert done.returncode == 5, done.stderr
-    assert says in done.stderr
-
-
-def test_a_signal_while_spark_starts_is_a_clean_stop(tmp_path: Path) -> None:
-    make_store(tmp_path / "store", 5)
-    arguments = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
-    with subprocess.Popen(
-        [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stderr is not None
-        assert " start " in process.stderr.readline()
-        os.killpg(process.pid, signal.SIGINT)
-        rest = process.stderr.read()
-        assert process.wait() == 0, rest
-    assert "Traceback" not in rest
-    assert not (tmp_path / "out" / "abort").exists()
+    assert run(["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]) == 5
+    assert says in capsys.readouterr().err
 
 
 def test_no_java_exits_with_7_and_releases_the_root(
@@ -142,7 +130,9 @@ def test_no_java_exits_with_7_and_releases_the_root(
     assert not (tmp_path / "out" / "abort").exists()
 
 
-def test_a_dispatch_waits_for_the_first_file_of_a_log_and_reports_that(tmp_path: Path) -> None:
+def test_an_empty_log_is_waited_for_and_a_signal_while_spark_starts_is_a_clean_stop(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     arguments = ["dispatch", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
     with subprocess.Popen(
@@ -154,6 +144,8 @@ def test_a_dispatch_waits_for_the_first_file_of_a_log_and_reports_that(tmp_path:
         rest = process.stderr.read()
         assert process.wait() == 0, rest
     assert f"{tmp_path}/store/commitlog" in said
+    assert "Traceback" not in rest
+    assert not (tmp_path / "out" / "abort").exists()
 
 
 def test_the_current_log_of_a_directory_without_files_is_an_error(tmp_path: Path) -> None:
@@ -165,7 +157,7 @@ def test_the_current_log_of_a_directory_without_files_is_an_error(tmp_path: Path
 
 
 def test_demo_ends_by_itself_and_verifies(tmp_path: Path) -> None:
-    done = reput("demo", "--seconds", "2", "--directory", tmp_path / "demo")
+    done = reput("demo", "--seconds", "1", "--directory", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
     assert "equal:" in done.stdout
     assert "What just happened" in done.stdout
@@ -178,19 +170,24 @@ def changed(change: str, *arguments: str | Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_demo_reports_a_dispatch_that_does_not_catch_up(tmp_path: Path) -> None:
-    change = "demo as d; d._CATCH_UP_SECONDS = 0.0"
-    done = changed(change, "demo", "--seconds", "0.5", "--directory", tmp_path / "demo")
-    assert done.returncode == 3
-    assert "reput: the dispatch did not catch up within 0 s" in done.stderr
+def test_demo_says_so_where_the_dispatch_does_not_catch_up(
+    run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.cli.demo._CATCH_UP_SECONDS", 0.0)
+    monkeypatch.setattr("streaming.cli.demo._end", lambda _: 1 << 60)
+    code, _, said = run_here("demo", "--seconds", "0.5", "--directory", tmp_path / "demo")
+    assert code == 3
+    assert "reput: the dispatch did not catch up within 0 s" in said
 
 
-def test_a_query_that_ends_by_itself_without_an_error_is_one(tmp_path: Path) -> None:
+def test_a_query_that_ends_by_itself_without_an_error_is_one(
+    run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_store(tmp_path / "store", 20)
-    change = "dispatch as d; d._wait = lambda running, stop: running.query.stop()"
-    done = changed(change, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
-    assert done.returncode == 7
-    assert "Spark ended the query without giving a reason" in done.stderr
+    monkeypatch.setattr("streaming.cli.dispatch._wait", lambda running, _: running.query.stop())
+    code, _, said = run_here("dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    assert code == 7
+    assert "Spark ended the query and did not say why" in said
 
 
 FULL_AFTER_STOP = """dispatch
@@ -210,9 +207,11 @@ Disk.sync = full"""
 
 
 def test_an_error_in_the_last_batch_after_a_signal_is_not_swallowed(tmp_path: Path) -> None:
-    make_store(tmp_path / "store", 300)
-    done = changed(FULL_AFTER_STOP, "dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    store, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store, 300)
+    done = changed(FULL_AFTER_STOP, "dispatch", store, "--output", output)
     assert done.returncode == 6, done.stderr
     assert "reput: cannot sync out: No space left on device" in done.stderr.splitlines()
-    again = reput("dispatch", tmp_path / "store", "--output", tmp_path / "out", "--available-now")
-    assert again.returncode == 0, again.stderr
+    dispatch_all(store, output, config)
+    dispatch_all(store, tmp_path / "expected", config)
+    assert_same_store(output, tmp_path / "expected")

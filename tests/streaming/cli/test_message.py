@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streaming.cli import run
-from tests.streaming.cli.test_read_odd import make, numbered
+from tests.support.stores.displaced import make, numbered
 
 AT = ("--commit-log-offset", "0")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from streaming.cli import run
-from tests.streaming.cli.test_read_odd import make, numbered
+from tests.support.stores.displaced import make, numbered
 
 PATHS = {
     "file": "file is not a directory",

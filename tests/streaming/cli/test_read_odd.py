@@ -9,36 +9,14 @@ import pytest
 
 from checkpoints.root import DispatchRoot
 from store import MessageStore
-from store.config import StoreConfig
 from store.errors import ConfigError
 from streaming.cli import run
-from tests.logs.build import Message, build_log, write_log
+from tests.logs.build import Message
 from tests.support.dispatching import dispatch_all
+from tests.support.stores.displaced import CONF, CONFIG, make, numbered
 
-FILE_SIZE = 4096
-CONFIG = replace(
-    StoreConfig(),
-    mapped_file_size_commit_log=FILE_SIZE,
-    mapped_file_size_consume_queue=400,
-    max_hash_slot_num=5,
-    max_index_num=100,
-)
-CONF = f"""
-mappedFileSizeCommitLog={FILE_SIZE}
-mappedFileSizeConsumeQueue=400
-maxHashSlotNum=5
-maxIndexNum=100
-"""
 QUEUE = ("--topic", "T", "--queue", "0")
 MULTI = [("INNER_MULTI_DISPATCH", "%LMQ%a"), ("INNER_MULTI_QUEUE_OFFSET", "0"), ("TAGS", "B")]
-
-
-def make(root: Path, messages: list[Message], config: StoreConfig = CONFIG) -> str:
-    """Write a store and dispatch it into itself."""
-    write_log(build_log(messages, FILE_SIZE), root / "commitlog")
-    (root / "broker.conf").write_text(CONF)
-    dispatch_all(root, root, config)
-    return str(root)
 
 
 def shown_offsets(out: str) -> list[int]:
@@ -46,15 +24,7 @@ def shown_offsets(out: str) -> list[int]:
     return [int(line.split()[1]) for line in out.splitlines() if line.split()[:1] == ["0"]]
 
 
-def numbered(*queue_offsets: int) -> list[Message]:
-    """Return messages of one queue with these queue offsets, with alternating tags."""
-    return [
-        Message(topic="T", queue_offset=at, properties=[("TAGS", "AB"[n % 2])])
-        for n, at in enumerate(queue_offsets)
-    ]
-
-
-def test_messages_at_another_position_than_their_offset_are_reported(
+def test_messages_that_lie_elsewhere_than_they_say_are_noted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root = make(tmp_path, numbered(0, 1, 7, 8, 20))  # a broker closes the gaps

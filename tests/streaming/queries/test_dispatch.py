@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,43 +11,23 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.progress import read_progress
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
-from store.config import StoreConfig, config_from, load_config
+from store.config import load_config
 from store.errors import ConfigError, DamageError, RootInUseError
 from streaming import start_dispatch
 from streaming.queries.dispatch import DispatchOptions, RunningDispatch, begin_dispatch, query_error
 from tests.conftest import ARCHIVES, Golden, archive_name
+from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, dispatch_all
+from tests.support.stores.written import CONF, corrupt, make_store, small_config
 
 pytestmark = pytest.mark.spark
 
-SLICE = ("g1", "g2", "g5", "g7", "g10")
-TEMPLATES = [
-    NewMessage("TopicA", 0, b"body ########", make_properties(uniq_key="U########", keys="k## a")),
-    NewMessage("TopicA", 1, b"body ########" * 9, make_properties(keys="k##", tags="TagA")),
-    NewMessage("TopicB", 0, b"z", make_properties(tags="TagB")),
-]
-CONF = {
-    "mappedFileSizeCommitLog": "65536",
-    "mappedFileSizeConsumeQueue": "2000",
-    "maxHashSlotNum": "97",
-    "maxIndexNum": "900",
-}
-
-
-def small_config() -> StoreConfig:
-    version = load_config(Path("none")).version
-    return config_from(CONF, version=version, origin="test")
-
-
-def make_store(root: Path, count: int) -> StoreConfig:
-    """Write a cleanly closed log of `count` messages and a broker.conf that matches it."""
-    config = small_config()
-    with CommitLogWriter(root, config) as writer:
-        writer.append_many(TEMPLATES, count)
-    (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
-    return config
+# Those with the most rules first: two of them run always.
+FIRST = ("g7", "g10", "g5", "g1", "g2")
+SHOWN = sorted(
+    (path for path in ARCHIVES if archive_name(path).startswith("g")),
+    key=lambda path: [name != archive_name(path) for name in FIRST],
+)
 
 
 def run(
@@ -70,12 +49,7 @@ def wait_for_end(running: RunningDispatch) -> None:
         running.close()
 
 
-@pytest.mark.parametrize(
-    "golden",
-    [p for p in ARCHIVES if archive_name(p).startswith("g")],
-    indirect=True,
-    ids=archive_name,
-)
+@pytest.mark.parametrize("golden", first_cases(SHOWN, 2), indirect=True, ids=archive_name)
 def test_golden_store_through_spark(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
     options = DispatchOptions(
         broker_conf=golden.store_root / "broker.conf",
@@ -88,9 +62,7 @@ def test_golden_store_through_spark(spark: SparkSession, golden: Golden, tmp_pat
     assert not (tmp_path / "out" / "abort").exists()
 
 
-@pytest.mark.parametrize(
-    "golden", [p for p in ARCHIVES if archive_name(p) in SLICE], indirect=True, ids=archive_name
-)
+@pytest.mark.parametrize("golden", first_cases(SHOWN[:5], 1), indirect=True, ids=archive_name)
 def test_small_batches_with_a_stop_in_the_middle(
     spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
@@ -115,7 +87,7 @@ import sys
 from pathlib import Path
 from store.commitlog.writer import CommitLogWriter, numbered
 from store.config import load_config
-from tests.streaming.queries.test_dispatch import TEMPLATES
+from tests.support.stores.written import TEMPLATES
 root = Path(sys.argv[1])
 with CommitLogWriter(root, load_config(root)) as writer:
     for n in range(int(sys.argv[2])):
@@ -166,16 +138,9 @@ def test_torn_tail_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
         running.close()
 
 
-def corrupt(path: Path, at: int) -> None:
-    """Flip one bit."""
-    with path.open("r+b") as f:
-        f.seek(at)
-        byte = f.read(1)[0]
-        f.seek(at)
-        f.write(bytes([byte ^ 1]))
-
-
-@pytest.mark.parametrize(("at", "reason"), [(4, "magic"), (8, "CRC"), (35, "physical offset")])
+@pytest.mark.parametrize(
+    ("at", "reason"), first_cases([(8, "CRC"), (4, "magic"), (35, "physical offset")])
+)
 def test_damage_stops_the_query_after_what_lies_before_it(
     spark: SparkSession, tmp_path: Path, at: int, reason: str
 ) -> None:
@@ -241,18 +206,26 @@ def test_start_dispatch_returns_a_query_and_gives_the_root_back(
     assert progress.messages == 200
 
 
+@pytest.mark.parametrize(
+    "rounds", [1, pytest.param(4, marks=pytest.mark.exhaustive)], ids=["once", "again and again"]
+)
 @pytest.mark.parametrize("by_spark", [False, True])
 def test_a_query_stopped_in_the_middle_of_a_batch_has_not_failed(
-    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], *, by_spark: bool
+    spark: SparkSession,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    *,
+    by_spark: bool,
+    rounds: int,
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     config = make_store(store, 3_000)
     options = DispatchOptions(max_bytes_per_trigger=20_000)
-    for wait in (0.0, 0.05, 0.1, 0.15):
+    for wait in (0.05, 0.001, 0.1, 0.15)[:rounds]:
         running = begin_dispatch(spark, store, output, options)
         while running.sink.counts.batches < 2 and running.query.isActive:
             running.query.awaitTermination(0.01)
-        time.sleep(wait)
+        running.query.awaitTermination(wait)  # into a batch, which has no end to wait for
         if by_spark:
             StreamingQuery.stop(running.query)
         running.close()

@@ -13,14 +13,15 @@ from store.errors import DamageError, StoreIOError
 from streaming.cli import run
 from streaming.queries.rebuild import RebuildResult, rebuild_root, take_root
 from streaming.queries.spark_feed import spark_feed
-from tests.checkpoints.test_retention import log_files
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.logs.build import Message
-from tests.support.commands import reput
+from tests.streaming.conftest import Run
+from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, built_tree, dispatch_all
+from tests.support.stores.aged import log_files
 from tests.support.verify_stores import CONFIG, flip, messages, write_store
 
-REAL = {"g1", "g3", "g5", "g7", "g10"}
+REAL = [path for path in ARCHIVES if archive_name(path) in {"g1", "g3", "g5", "g7", "g10"}][::-1]
 CONF = """mappedFileSizeCommitLog=4096
 mappedFileSizeConsumeQueue=100
 maxHashSlotNum=7
@@ -48,9 +49,7 @@ def rebuild_by_spark(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "golden", [p for p in ARCHIVES if archive_name(p) in REAL], indirect=True, ids=archive_name
-)
+@pytest.mark.parametrize("golden", first_cases(REAL), indirect=True, ids=archive_name)
 def test_a_real_store_is_rebuilt_by_a_query(
     spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
@@ -87,21 +86,23 @@ def test_a_failed_query_leaves_the_root_as_it_was(
 
 
 @pytest.mark.spark
-def test_the_command_rebuilds_by_a_query_and_once_more(store: Path, tmp_path: Path) -> None:
+def test_the_command_rebuilds_by_a_query_and_once_more(
+    run_spark: Run, store: Path, tmp_path: Path
+) -> None:
     dispatch_all(store, tmp_path / "dispatched", CONFIG)
-    done = reput(
-        "rebuild", store, "--output", tmp_path / "output", "--json", "--master", "local[1]"
-    )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
+    command = ["rebuild", store, "--output", tmp_path / "output"]
+    code, out, said = run_spark(*command, "--json", "--master", "local[1]")
+    assert code == 0, said
+    result: dict[str, Any] = json.loads(out)
     assert (result["messages"], result["queues"], result["damage"]) == (33, 2, None)
     assert (result["begin_offset"], result["resumed_from"]) == (0, 0)
     assert set(result) == set(RebuildResult.__dataclass_fields__)
     assert set(result["stages"]) == {"dispatch", "swap"}
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")
     assert not (tmp_path / "output" / BULK_DIR).exists()
-    told = reput("rebuild", store, "--output", tmp_path / "output", "--master", "local[*]")
-    assert told.stdout.startswith(f"rebuilt {tmp_path / 'output'}: 33 messages, offsets 0 to ")
+    code, out, said = run_spark(*command, "--master", "local[*]")
+    assert code == 0, said
+    assert out.startswith(f"rebuilt {tmp_path / 'output'}: 33 messages, offsets 0 to ")
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")
 
 

@@ -2,11 +2,9 @@
 
 import itertools
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,6 @@ from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.consumequeue.writer import ConsumeQueueStore
-from store.errors import DamageError
 from store.index.writer import IndexService
 from store.io.disk import Disk
 from streaming.sinks.dispatch import DispatchSink, IndexDispatcher
@@ -28,18 +25,9 @@ from tests.support.dispatching import (
     assert_same_content,
     assert_same_store,
     built_tree,
-    dispatch_all,
     tree,
 )
-
-WITH_UNKNOWN_MAGIC = "v-magic2-5.0.0"
-
-
-def dispatch_golden(golden: Golden, output: Path, **how: Any) -> None:
-    """Dispatch a store; magic V2 ends the log of a broker that does not know it."""
-    is_cut = golden.name == WITH_UNKNOWN_MAGIC
-    with pytest.raises(DamageError, match="V2 record") if is_cut else nullcontext():
-        dispatch_all(golden.store_root, output, golden.config, **how)
+from tests.support.stores.golden import dispatch_golden, golden_slice
 
 
 def random_sizes(random: Random, largest: int) -> Iterator[int]:
@@ -70,11 +58,13 @@ def test_one_batch_builds_what_the_broker_built(golden: Golden, dispatched: Path
     assert not (dispatched / "abort").exists()
 
 
+@golden_slice
 def test_one_record_a_batch_builds_the_same(golden: Golden, tmp_path: Path) -> None:
     dispatch_golden(golden, tmp_path, one_by_one=True)
     assert_same_store(tmp_path, golden.expected)
 
 
+@golden_slice
 def test_any_cut_builds_the_same(golden: Golden, tmp_path: Path) -> None:
     random = Random(f"cut {golden.name}")
     dispatch_golden(
@@ -88,6 +78,7 @@ def test_any_cut_builds_the_same(golden: Golden, tmp_path: Path) -> None:
     assert_same_store(tmp_path, golden.expected)
 
 
+@golden_slice
 def test_a_root_opened_again_after_each_batch_and_batches_applied_twice_build_the_same(
     golden: Golden, tmp_path: Path
 ) -> None:

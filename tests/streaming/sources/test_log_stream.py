@@ -13,7 +13,7 @@ from store.config import StoreConfig, load_config
 from store.errors import DamageError, LostDataError, StoreError
 from streaming.sources.log_stream import DataLoss, LogStream
 from streaming.sources.options import OFFSET_KEY
-from tests.streaming.queries.test_dispatch import corrupt, make_store
+from tests.support.stores.written import corrupt, make_store
 
 FILE_SIZE = 65536
 COUNT = 1_500  # four files

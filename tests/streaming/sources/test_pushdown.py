@@ -28,7 +28,7 @@ from store.config import StoreConfig
 from streaming import CommitLogDataSource
 from streaming.sources.messages import FORMAT
 from streaming.sources.pushdown import RowFilter
-from tests.streaming.queries.test_dispatch import make_store, small_config
+from tests.support.stores.written import make_store, small_config
 
 COUNT = 300
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

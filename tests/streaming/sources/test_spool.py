@@ -34,10 +34,11 @@ from streaming.sinks.dispatch import DispatchSink
 from streaming.sinks.ordered_sink import StoppedError
 from streaming.sources.dispatch import parts_of, stretches_of, to_batch
 from streaming.sources.spool import SPOOL_DIR, Spool
-from tests.checkpoints.test_retention import sent
-from tests.store.commitlog.test_replay import by_walk
+from tests.logs.walking import by_walk
+from tests.support.cases import first_cases, stride
 from tests.support.crashes import CrashingDisk, Killed
 from tests.support.dispatching import HastyDisk, assert_same_store, built_tree, dispatch_all
+from tests.support.stores.aged import sent
 from tests.support.verify_stores import CONFIG, VARIANTS, flip, messages, write_store
 
 FILE_SIZE = 8 << 20
@@ -154,14 +155,15 @@ def test_a_batch_in_parts_leaves_what_it_leaves_as_a_whole(tmp_path: Path, varia
         assert getattr(found, name) == getattr(progress, name), name
 
 
-def test_killed_between_parts_it_is_rolled_back(tmp_path: Path) -> None:
+@stride(5)
+def test_killed_between_parts_it_is_rolled_back(tmp_path: Path, stride: int) -> None:
     config, store_root = VARIANTS["ext"], write_store(tmp_path, sent(30))
     copy, sizes = tmp_path / "copy", [1, 1, 2]
     dispatch_all(store_root, tmp_path / "whole", config)
     counted = CrashingDisk(MANY, tmp_path / "graves")
     apply_in_parts(store_root, copy, config, counted, sizes)
     rolled_back = 0
-    for calls in range(0, MANY - counted.calls, 3):
+    for calls in range(0, MANY - counted.calls, 3 * stride):
         shutil.rmtree(copy)
         disk = CrashingDisk(calls, tmp_path / "graves")
         with pytest.raises(Killed):
@@ -175,7 +177,7 @@ def test_killed_between_parts_it_is_rolled_back(tmp_path: Path) -> None:
             assert bool(built_tree(copy)) == is_done
         dispatch_all(store_root, copy, config)
         assert_same_store(copy, tmp_path / "whole")
-    assert rolled_back > 10
+    assert rolled_back > (10 if stride == 1 else 2)
 
 
 def test_the_record_of_a_batch_whose_first_part_is_in_no_queue_is_of_its_begin(
@@ -294,7 +296,7 @@ def spool_of(output: Path) -> Path:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("max_bytes", [4 * FILE_SIZE, 2 * FILE_SIZE - 7_777])
+@pytest.mark.parametrize("max_bytes", first_cases([2 * FILE_SIZE - 7_777, 4 * FILE_SIZE]))
 def test_a_backlog_goes_through_the_spool(
     spark: SparkSession, dispatched: Path, tmp_path: Path, taken: list[str], max_bytes: int
 ) -> None:
@@ -346,7 +348,7 @@ def test_a_job_that_fails_when_half_is_applied_leaves_the_root_as_it_was(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+@pytest.mark.parametrize("fail_on_data_loss", first_cases([True, False]))
 def test_damage_in_a_spooled_range_is_told_as_such(
     spark: SparkSession, store: Path, tmp_path: Path, taken: list[str], *, fail_on_data_loss: bool
 ) -> None:

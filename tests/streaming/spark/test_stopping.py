@@ -16,18 +16,20 @@ from store.errors import DamageError, StoreIOError
 from streaming import CommitLogDataSource, query_error, start_dispatch, stop_query
 from streaming.queries.dispatch import DispatchOptions, begin_dispatch, prepare_dispatch
 from streaming.sources.messages import FORMAT
-from tests.streaming.queries.test_dispatch import corrupt, make_store
+from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, dispatch_all
+from tests.support.stores.written import corrupt, make_store
 
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.parametrize("times", first_cases([2, 20]))
 def test_a_dispatch_can_be_started_as_soon_as_it_was_stopped(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, times: int
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     config = make_store(store, 1_500)
-    for _ in range(20):
+    for _ in range(times):
         query = start_dispatch(spark, store, output, max_bytes_per_trigger=20_000)
         query.stop()
         assert not query.isActive
@@ -43,7 +45,7 @@ def test_a_dispatch_that_was_waited_for_has_released_its_root(
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     make_store(store, 1_500)
-    for _ in range(3):
+    for _ in range(2):
         query = start_dispatch(spark, store, output, available_now=True)
         query.awaitTermination()
     query = start_dispatch(spark, store, output)
@@ -141,8 +143,10 @@ def source(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return reader.option("maxBytesPerTrigger", "20k").load(str(tmp_path / "store"))
 
 
-@pytest.mark.parametrize("batches", [0, 1, 3])
-@pytest.mark.parametrize("by_function", [False, True])
+@pytest.mark.parametrize(
+    ("by_function", "batches"),
+    first_cases([(True, 3), (False, 0), (True, 0), (True, 1), (False, 1), (False, 3)], 2),
+)
 def test_a_users_stream_is_stopped_quietly(
     source: DataFrame,
     tmp_path: Path,

@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_HERE = Path(__file__).parents[1]
-POMS = _HERE / "poms"
-JAVA = _HERE / "java"
+POMS = Path(__file__).parent / "poms"
 FETCH_SECONDS = 600
 
 
@@ -61,10 +59,10 @@ def jars(pom: Path, properties: dict[str, str]) -> Path:
     return _kept(["jars", pom.read_text("utf-8"), *defined], fetch)
 
 
-def classes(libraries: Path) -> Path:
-    """Return a directory with the programs of ``java/``, compiled against some jars."""
+def classes(libraries: Path, programs: Path) -> Path:
+    """Return a directory with the Java programs of a folder, compiled against some jars."""
     compiler = tool("javac")
-    sources = sorted(JAVA.glob("*.java"))
+    sources = sorted(programs.glob("*.java"))
 
     def compile_all(target: Path) -> None:
         options = ["-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", f"{libraries}/*"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from store.config import load_config
-from tests.integration.mirroring import append, held, make_store, messages_of, record_of
+from tests.integration.mirror.mirroring import append, held, make_store, messages_of, record_of
 from tests.integration.servers.kafka import KafkaServer
 
 KILLS = 3

@@ -17,10 +17,10 @@ from store.config import StoreConfig
 from streaming.sinks.dispatch import DispatchSink
 from tests.logs.build import Message
 from tests.support.dispatching import Batch, cut_stretches
-from tests.torture.broker_log import FILE_SIZE, BrokerLog
-from tests.torture.device import Device
-from tests.torture.reference import Reference, assert_same_state
-from tests.torture.simulated_disk import Plan, SimulatedDisk, process
+from tests.torture.simulation.broker_log import FILE_SIZE, BrokerLog
+from tests.torture.simulation.device import Device
+from tests.torture.simulation.reference import Reference, assert_same_state
+from tests.torture.simulation.simulated_disk import Plan, SimulatedDisk, process
 
 TINY = StoreConfig(
     mapped_file_size_commit_log=FILE_SIZE,

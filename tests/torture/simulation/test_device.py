@@ -9,9 +9,9 @@ import pytest
 
 from store.errors import StoreIOError
 from store.io.disk import Disk
-from tests.torture.choosers import MODES, EachInTurn, chooser_for
-from tests.torture.device import SECTOR, Device
-from tests.torture.simulated_disk import Plan, PowerLost, SimulatedDisk, process
+from tests.torture.simulation.choosers import MODES, EachInTurn, chooser_for
+from tests.torture.simulation.device import SECTOR, Device
+from tests.torture.simulation.simulated_disk import Plan, PowerLost, SimulatedDisk, process
 
 Work = Callable[[Disk, Path], None]
 State = frozenset[tuple[str, bytes | None]]

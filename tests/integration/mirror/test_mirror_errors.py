@@ -20,7 +20,7 @@ from store.errors import ConfigError, DamageError, KafkaIOError
 from streaming.cli import run
 from streaming.kafka.cluster import TopicLimits
 from streaming.queries.mirror import MirrorOptions, prepare_mirror
-from tests.integration.mirroring import (
+from tests.integration.mirror.mirroring import (
     append,
     held,
     make_store,

@@ -1,7 +1,7 @@
 """Mirror without Spark, read back what Kafka holds, and say what it should hold.
 
-What is expected is decoded message by message with ``store.commitlog.commit_log``; the mirror decodes whole
-columns with kernels.
+What is expected is decoded message by message with ``store.commitlog.commit_log``; the mirror
+decodes whole columns with kernels.
 """
 
 import time

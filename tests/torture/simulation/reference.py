@@ -24,7 +24,7 @@ from tests.support.dispatching import (
     assert_same_content,
     built_tree,
 )
-from tests.torture.broker_log import BrokerLog
+from tests.torture.simulation.broker_log import BrokerLog
 
 
 @dataclass(frozen=True)

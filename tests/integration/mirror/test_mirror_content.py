@@ -12,7 +12,7 @@ from streaming.kafka.routes import Creation
 from streaming.kafka.topic_rules import TopicRules, is_system_topic, make_rules
 from streaming.queries.mirror import MirrorOptions
 from tests.conftest import ARCHIVES, Golden, archive_name
-from tests.integration.mirroring import (
+from tests.integration.mirror.mirroring import (
     FOR_EVER,
     append,
     expected,

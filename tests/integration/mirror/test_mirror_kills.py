@@ -19,7 +19,7 @@ from store.config import load_config
 from store.errors import MirrorInUseError
 from streaming.kafka.topic_rules import TopicRules
 from streaming.queries.mirror import prepare_mirror
-from tests.integration.mirroring import (
+from tests.integration.mirror.mirroring import (
     append,
     expected,
     held,
@@ -70,7 +70,7 @@ class Forks:
     """Processes that mirror a store, forked from one in which all is loaded."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.integration.mirror_process"]
+        command = [sys.executable, "-m", "tests.integration.mirror.mirror_process"]
         self._server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

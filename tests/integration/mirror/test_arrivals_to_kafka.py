@@ -17,7 +17,7 @@ from store.config import load_config
 from streaming.kafka.arrivals import KafkaArrivals
 from streaming.kafka.client_options import client_options
 from streaming.sinks.dispatch import DispatchSink
-from tests.integration.mirroring import append, held, make_store
+from tests.integration.mirror.mirroring import append, held, make_store
 from tests.integration.servers.kafka import KafkaServer
 from tests.integration.servers.processes import wait_for
 from tests.support.dispatching import assert_same_store, dispatch_all

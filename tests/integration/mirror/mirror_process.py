@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from streaming.queries.mirror import prepare_mirror
-from tests.integration.mirroring import options_for, run_here
+from tests.integration.mirror.mirroring import options_for, run_here
 
 
 def die() -> None:

@@ -12,7 +12,7 @@ from random import Random
 from typing import IO
 
 from store.io.disk import Disk
-from tests.torture.device import Device
+from tests.torture.simulation.device import Device
 
 
 class PowerLost(BaseException):

@@ -1,0 +1,1 @@
+"""Mirrors to a Kafka server, and what tells apart what arrived there."""

@@ -1,0 +1,45 @@
+"""Which tests one process runs: those of the shared Spark session, and those of one golden store.
+
+A scheduler of pytest-xdist sees only the ids of tests: what a test needs is read from its source.
+"""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+from xdist.scheduler import LoadScopeScheduling
+
+_TESTS = Path(__file__).parents[1]
+_STORES = {path.name.removesuffix(".tar.xz") for path in (_TESTS / "golden").glob("*.tar.xz")}
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Gives out groups of tests, the largest first; any other test is a group of its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def group_of(nodeid: str) -> str:
+    """Name the group of a test: one JVM in all, each golden store unpacked once."""
+    path, _, rest = nodeid.partition("::")
+    name, _, params = rest.partition("[")
+    if name in spark_tests(path):
+        return "spark"
+    stores = _STORES & set(re.findall(r"g\d+b?|v-[a-z0-9-]+-\d\.\d\.\d", params))
+    return min(stores) if stores else nodeid
+
+
+@cache
+def spark_tests(path: str) -> set[str]:
+    """Return the functions of a module that use the fixture `spark`, be it through another one."""
+    needs: dict[str, set[str]] = {}
+    for module in (_TESTS / "streaming" / "conftest.py", _TESTS.parent / path):
+        for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                needs[node.name] = {a.arg for a in node.args.args + node.args.kwonlyargs}
+    found = {"spark"}
+    while more := {name for name, used in needs.items() if used & found} - found:
+        found |= more
+    return found

@@ -1,0 +1,1 @@
+"""Small stores, each with what the tests of several modules ask of it."""

@@ -1,0 +1,1 @@
+"""What sets up, fetches and checks, beside the program."""
