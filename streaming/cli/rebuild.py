@@ -89,7 +89,7 @@ def _rebuild_topic(
     store: Path, output: Path, scope: ScopeOptions, broker: BrokerOptions, *, as_json: bool
 ) -> None:
     """Rebuild the queues of a topic, or one of them."""
-    from checkpoints.queue_selection import QueueSelection
+    from checkpoints.rebuild import QueueSelection
     from checkpoints.settings import open_store_config
     from streaming.queries.rebuild import rebuild_queues
 

@@ -2,7 +2,7 @@
 
 The sink is the same as in ``streaming.queries.dispatch``; threads of this process or a Spark query
 feed it. OUTPUT does not change until the swap (``checkpoints.rebuild``). A rebuild of some queues
-works the same way and leaves out the rest (``checkpoints.queue_selection``).
+works the same way and leaves out the rest (``checkpoints.rebuild``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoints.progress import queue_key, queue_name
-from checkpoints.queue_selection import QueueSelection
-from checkpoints.rebuild import NewRoot
+from checkpoints.rebuild import NewRoot, QueueSelection
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import open_store_config
 from store.commitlog.dispatch_request import DispatchRequests

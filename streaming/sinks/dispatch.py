@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from checkpoints.progress import BatchEnd, LostRange, queue_key
-from checkpoints.queue_selection import QueueSelection
+from checkpoints.rebuild import QueueSelection
 from checkpoints.retention import Retention
 from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests, concat

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from checkpoints.queue_selection import QueueSelection
+from checkpoints.rebuild import QueueSelection
 from checkpoints.root import DispatchRoot
 from store.commitlog.planner import LogPlanner
 from store.commitlog.replay import scan_in_order
