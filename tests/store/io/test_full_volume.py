@@ -32,7 +32,7 @@ from pathlib import Path
 from checkpoints.root import DispatchRoot
 from store import MessageStore
 from store.config import load_config
-from store.consumequeue.files import queue_end
+from store.consumequeue.files import queue_tail
 from store.errors import StoreIOError
 from streaming.cli import main
 
@@ -45,7 +45,7 @@ with MessageStore.open(root, output) as s:
     assert s.offset_in_queue_by_time("T", 0, int(sys.argv[3])) == 199
     for n in range(300):
         assert len(s.query_message("T", f"k{n}").messages) == (n < 200)
-assert queue_end(output / "consumequeue/T/0", config.mapped_file_size_consume_queue).end == 4000
+assert queue_tail(output / "consumequeue/T/0", config.mapped_file_size_consume_queue).end == 4000
 try:
     DispatchRoot.open(output, root, config)
 except StoreIOError as e:

@@ -187,7 +187,7 @@ def test_a_query_that_ends_by_itself_without_an_error_is_one(
     monkeypatch.setattr("streaming.cli.dispatch._wait", lambda running, _: running.query.stop())
     code, _, said = run_here("dispatch", tmp_path / "store", "--output", tmp_path / "out")
     assert code == 7
-    assert "Spark ended the query and did not say why" in said
+    assert "Spark ended the query without giving a reason" in said
 
 
 FULL_AFTER_STOP = """dispatch
