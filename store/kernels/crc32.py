@@ -14,14 +14,13 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import types as _types
-from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from store.kernels.jit import config, kernel
+from store.kernels.numba_private import cgutils
 
-cgutils: Any = _cgutils  # its functions are not typed
-types: Any = _types
+types: Any = _types  # its functions are not typed
 _POLYNOMIAL = 0xEDB88320  # bit-reversed, as everything here
 _BLOCK = 16
 

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core import event
+
+from store.kernels.numba_private import NO_REFERENCE_COUNTS, event
 
 config: Any = numba.config  # its settings are created at import, so its stub has none
 
@@ -80,7 +81,7 @@ def kernel(function: _Function) -> _Function:
     It must not allocate arrays: it is compiled without reference counting, whose atomic operations
     at each call between kernels took more than half of the time of a scan.
     """
-    return _compiled(function, inline="never", _nrt=False)
+    return _compiled(function, inline="never", **NO_REFERENCE_COUNTS)
 
 
 def allocating_kernel(function: _Function) -> _Function:
@@ -90,7 +91,7 @@ def allocating_kernel(function: _Function) -> _Function:
 
 def inlined(function: _Function) -> _Function:
     """Compile a small function into each kernel that calls it."""
-    return _compiled(function, inline="always", _nrt=False)
+    return _compiled(function, inline="always", **NO_REFERENCE_COUNTS)
 
 
 @cache

@@ -6,11 +6,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types as _types
-from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
-cgutils: Any = _cgutils  # its functions are not typed
-types: Any = _types
+from store.kernels.numba_private import cgutils
+
+types: Any = _types  # its functions are not typed
 _WRITE, _ALL_CACHES, _DATA = 1, 3, 1  # the arguments of llvm.prefetch
 
 

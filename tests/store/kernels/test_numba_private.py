@@ -1,0 +1,40 @@
+"""The private API of numba is in one module, which refuses a release without it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[3]
+
+
+def test_no_other_module_imports_numba_core() -> None:
+    found = [
+        path.relative_to(PROJECT).as_posix()
+        for package in ("store", "checkpoints", "streaming")
+        for path in sorted((PROJECT / package).rglob("*.py"))
+        if "numba.core" in path.read_text("utf-8")
+    ]
+    assert found == ["store/kernels/numba_private.py"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            "import numba.core as c; del c.cgutils; sys.modules['numba.core.cgutils'] = None",
+            "cgutils",
+        ),
+        ("from numba.core import options; del options.DefaultOptions._nrt", "no option _nrt"),
+    ],
+)
+def test_a_release_without_it_is_refused_in_one_line(change: str, says: str) -> None:
+    code = f"import sys; {change}; import store.kernels.numba_private"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith("ImportError: numba ")
+    assert "is not supported: " in last
+    assert says in last
