@@ -114,16 +114,21 @@ class QueueSelection:
         They differ from the previous ones if the log's oldest messages have expired. Rollback
         points before the log's minimum offset are unchanged: nothing can be rolled back to them.
         """
-        known = {m.reput_from_offset: m for m in built.milestones}
-        points = []
-        for point in self.output.milestones:
-            rebuilt = known.get(point.reput_from_offset)
-            if rebuilt is not None:
-                ends = tuple(end for end in point.marks if end.key not in keys)
-                point = _with_drops(point, rebuilt, keys)  # noqa: PLW2901 - the same one
-                point = replace(point, marks=ends + rebuilt.marks)  # noqa: PLW2901
-            points.append(point)
-        return replace(_with_drops(self.output, built, keys), milestones=tuple(points))
+        rebuilt = {point.reput_from_offset: point for point in built.milestones}
+        points = tuple(
+            _with_queues(point, rebuilt[point.reput_from_offset], keys)
+            if point.reput_from_offset in rebuilt
+            else point
+            for point in self.output.milestones
+        )
+        return replace(_with_drops(self.output, built, keys), milestones=points)
+
+
+def _with_queues(
+    point: RollbackPoint, rebuilt: RollbackPoint, keys: Collection[QueueKey]
+) -> RollbackPoint:
+    others = tuple(end for end in point.marks if end.key not in keys)
+    return replace(_with_drops(point, rebuilt, keys), marks=others + rebuilt.marks)
 
 
 def _with_drops(end: _End, rebuilt: _End, keys: Collection[QueueKey]) -> _End:
