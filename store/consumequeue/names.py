@@ -92,7 +92,7 @@ def queue_directory(parent: Path, topic: str, queue_id: int) -> Path:
 
 
 def _is_queue(directory: Path) -> bool:
-    names = [p.name for p in directory.iterdir()]
+    names = os.listdir(directory)
     return not names or any(is_mapped_file_name(name) for name in names)
 
 

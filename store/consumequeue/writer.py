@@ -22,6 +22,7 @@ from store.consumequeue.files import QueueTail, queue_tail
 from store.consumequeue.names import check_topic, queue_directory
 from store.errors import DamageError
 from store.io.disk import Disk
+from store.io.file_system import for_each
 from store.io.mapped_file import file_name
 from store.kernels.consume_queue import NO_QUEUE_YET, AppendedUnits, NewUnits, Queues, append_units
 from store.layout import (
@@ -58,8 +59,10 @@ class _TouchedQueues:
     end: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
     allocated: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
     ext_count: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
+    directories: list[Path] = field(default_factory=list)
+    last_files: list[Path | None] = field(default_factory=list)  # written last in each queue
 
-    def add(self, key: QueueKey, tail: QueueTail | None, ext_count: int) -> int:
+    def add(self, key: QueueKey, directory: Path, tail: QueueTail | None, ext_count: int) -> int:
         number = len(self.numbers)
         if number == len(self.end):
             for name in ("max_physic_offset", "end", "allocated", "ext_count"):
@@ -69,7 +72,16 @@ class _TouchedQueues:
         self.end[number] = tail.end if tail else NO_QUEUE_YET
         self.allocated[number] = tail.allocated if tail else NO_QUEUE_YET
         self.ext_count[number] = ext_count
+        self.directories.append(directory)
+        self.last_files.append(None)
         return number
+
+    def file(self, number: int, base: int) -> Path:
+        """Return the path of a queue's file; with many queues, building it anew is expensive."""
+        name, last = file_name(base), self.last_files[number]
+        if last is None or last.name != name:
+            last = self.last_files[number] = self.directories[number] / name
+        return last
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +140,17 @@ class ConsumeQueueStore:
         )
         if ext is not None:
             ext.put(keys, units, placed.ext_at, store_timestamp)
-        for q, key in enumerate(keys):
-            files = int(state.allocated[numbers[q]]), int(queues.allocated[q])
-            self._create_files(key, *files, first=int(placed.first[q]))
-            self._write_queue(key, q, placed)
+
+        def write(some: range) -> None:
+            for q in some:
+                number = int(numbers[q])
+                files = int(state.allocated[number]), int(queues.allocated[q])
+                self._create_files(number, *files, first=int(placed.first[q]))
+                self._write_queue(number, q, placed)
+
+        starts = range(0, count, 1000)
+        threads = min(self._disk.sync_threads, 2)
+        for_each(write, [range(at, min(at + 1000, count)) for at in starts], threads)
         for q in np.flatnonzero(queues.repeated + queues.gaps).tolist():
             drops = self.drops.setdefault(keys[q], QueueDrops())
             drops.add(int(queues.repeated[q]), int(queues.gaps[q]))
@@ -171,9 +190,10 @@ class ConsumeQueueStore:
         number = self._state.numbers.get(key)
         if number is None:
             check_topic(key[0], self.directory, requests.begin)
-            tail = queue_tail(self._queue_directory(key), self._file_size)
+            directory = queue_directory(self.directory, *key)
+            tail = queue_tail(directory, self._file_size)
             ext_count = self._ext.load(key) if self._ext is not None else 0
-            number = self._state.add(key, tail, ext_count)
+            number = self._state.add(key, directory, tail, ext_count)
         return number
 
     def _check_offsets(self, units: NewUnits, keys: list[QueueKey]) -> None:
@@ -181,46 +201,36 @@ class ConsumeQueueStore:
         is_bad = (units.queue_offset < 0) | (units.queue_offset > QUEUE_OFFSET_MAX)
         for u in np.flatnonzero(is_bad)[:1]:
             raise DamageError(
-                self._queue_directory(keys[units.queue[u]]),
+                queue_directory(self.directory, *keys[units.queue[u]]),
                 int(units.commit_log_offset[u]),
                 f"the message's queue offset {units.queue_offset[u]} is out of range",
             )
 
-    def _queue_directory(self, key: QueueKey) -> Path:
-        return queue_directory(self.directory, *key)
-
-    def _create_files(self, key: QueueKey, begin: int, end: int, *, first: int) -> None:
-        """Create the queue's files for bytes ``begin`` to ``end``; ``first`` is its first unit.
+    def _create_files(self, number: int, begin: int, end: int, *, first: int) -> None:
+        """Create a queue's files for bytes ``begin`` to ``end``; ``first`` is its first unit.
 
         A new queue (``begin`` is NO_QUEUE_YET) starts with the file that holds its first unit,
         pre-filled up to it.
         """
-        directory = self._queue_directory(key)
         is_new = begin == NO_QUEUE_YET
         if is_new:
             begin = first - first % self._file_size
         for base in range(begin, end, self._file_size):
-            self._disk.create(directory / file_name(base), self._file_size)
-        if is_new:
-            count = (first - begin) // CQ_UNIT_SIZE
-            self._write_pre_fill(directory / file_name(begin), count)
+            self._disk.create(self._state.file(number, base), self._file_size)
+        if is_new and first > begin:  # Java parity: ConsumeQueue.fillPreBlank
+            fill = pre_fill((first - begin) // CQ_UNIT_SIZE)
+            self._disk.write(self._state.file(number, begin), 0, fill)
 
-    def _write_queue(self, key: QueueKey, q: int, placed: AppendedUnits) -> None:
+    def _write_queue(self, number: int, q: int, placed: AppendedUnits) -> None:
         """Write the accepted units of one queue, file by file."""
         begin = int(placed.group_end[q - 1]) * CQ_UNIT_SIZE if q else 0
         data = memoryview(placed.data.data)[begin : int(placed.group_end[q]) * CQ_UNIT_SIZE]
-        directory = self._queue_directory(key)
         at = int(placed.first[q])
         while data:
             in_file = at % self._file_size
             part = data[: self._file_size - in_file]
-            self._disk.write(directory / file_name(at - in_file), in_file, part)
+            self._disk.write(self._state.file(number, at - in_file), in_file, part)
             data, at = data[len(part) :], at + len(part)
-
-    def _write_pre_fill(self, path: Path, count: int) -> None:
-        """Fill the start of a new queue's first file (``ConsumeQueue.fillPreBlank``)."""
-        if count:
-            self._disk.write(path, 0, pre_fill(count))
 
 
 def pre_fill(count: int) -> bytes:

@@ -33,7 +33,7 @@ from typing import IO, ClassVar, Concatenate, ParamSpec, TypeVar
 from store.io import lock_file
 from store.io.disk_primitives import DiskPrimitives
 from store.io.file_system import begin_write_back, data_extents, for_each
-from store.io.links import RealDirectories, io_errors, open_existing
+from store.io.links import RealDirectories, io_errors, open_existing, prefix_of
 from store.io.lock_file import serialized
 
 OPEN_FILES_MAX = 256
@@ -78,16 +78,22 @@ class Disk(DiskPrimitives):
         self._real = RealDirectories(root)
         self._ensured: set[Path] = set()  # directories whose own entry is durable after sync
 
-    @_exclusive
     def create(self, path: Path, size: int) -> None:
-        """Create a zero-filled (sparse) file of ``size`` bytes and its missing directories."""
+        """Create a zero-filled (sparse) file of ``size`` bytes and its missing directories.
+
+        Threads may create files in parallel.
+        """
+        directory = path.parent
         with io_errors("create", path):
-            self._ensure_directory(path.parent)
+            self._ensure_directory(directory)
             fd = self._create(path)
-            self._keep_open(path, fd)
-            self._directories.add(path.parent)
+            self._directories.add(directory)
             self._written.add(path)
-            self._ftruncate(fd, size)
+            try:
+                self._ftruncate(fd, size)
+            finally:
+                with self._guard:
+                    self._keep_open(path, fd)
 
     @_exclusive
     def write(self, path: Path, offset: int, data: Bytes) -> None:
@@ -146,7 +152,7 @@ class Disk(DiskPrimitives):
 
         ``sync_all`` makes the whole directory durable at once.
         """
-        self._unsynced = f"{directory}/" if directory is not None else None
+        self._unsynced = prefix_of(directory) if directory is not None else None
 
     @_exclusive
     def sync_all(self, directory: Path) -> None:
@@ -350,10 +356,12 @@ class Disk(DiskPrimitives):
 
     def _forget_below(self, path: Path) -> None:
         """Drop all state kept for a deleted or renamed directory and its content."""
-        for known in [p for p in self._open if p.is_relative_to(path)]:
+        below = prefix_of(path)
+        for known in [p for p in self._open if str(p).startswith(below)]:
             self._close(known)
         for paths in (self._written, self._directories, self._ensured, self._real.known):
-            paths.difference_update([p for p in paths if p.is_relative_to(path)])
+            paths.difference_update([p for p in paths if str(p).startswith(below)])
+            paths.discard(path)
 
     def _ensure_directory(self, path: Path) -> None:
         """Create a directory if it is missing; ``sync`` makes it durable in any case.

@@ -22,6 +22,7 @@ class RealDirectories:
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
+        self._below = prefix_of(root) if root is not None else ""
         self.known: set[Path] = set()
 
     def check(self, directory: Path) -> None:
@@ -29,12 +30,17 @@ class RealDirectories:
         root = self._root
         if root is None or directory in self.known or directory == root:
             return
-        if not directory.is_relative_to(root):
+        if not str(directory).startswith(self._below):
             return
         self.check(directory.parent)
         if directory.is_symlink():
             raise OSError(errno.ELOOP, f"{directory} is a symbolic link")
         self.known.add(directory)
+
+
+def prefix_of(directory: Path) -> str:
+    """Return the prefix of all paths below a directory, far cheaper than ``is_relative_to``."""
+    return f"{str(directory).rstrip('/')}/"
 
 
 def refuse_link(path: Path) -> None:

@@ -10,6 +10,8 @@ from store.commitlog.replay import scan_in_order
 from store.config import StoreConfig
 from streaming.sinks.ordered_sink import BatchSink
 
+BATCH_BYTES = 256 * 1024 * 1024  # the most that an interrupted rebuild scans again
+
 # Called with the span of the log, whether the log was closed cleanly, and the sink.
 Feed = Callable[[tuple[int, int], bool, BatchSink], None]
 
@@ -18,8 +20,14 @@ def threads_feed(planner: LogPlanner, config: StoreConfig) -> Feed:
     """Return a feed whose scans run in threads of this process."""
 
     def feed(span: tuple[int, int], _is_clean: bool, sink: BatchSink) -> None:
+        begin, _ = span
         with closing(scan_in_order(planner, config, span)) as scanned:
-            for _, stretches in scanned:
-                sink.apply(stretches)
+            for end, stretches in scanned:
+                if sink.takes_parts and end - begin < BATCH_BYTES:
+                    sink.apply_part(stretches)
+                else:
+                    sink.apply(stretches)
+                    begin = end
+        sink.apply([])
 
     return feed

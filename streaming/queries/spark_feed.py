@@ -11,11 +11,9 @@ from pyspark.sql import SparkSession
 
 from store.commitlog.scanner import Stretch
 from store.config import StoreConfig
-from streaming.queries.feed import Feed
+from streaming.queries.feed import BATCH_BYTES, Feed
 from streaming.queries.log_query import LogQuery
 from streaming.sinks.ordered_sink import BatchSink
-
-_BATCH_BYTES = 256 * 1024 * 1024
 
 
 def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Feed:
@@ -28,7 +26,7 @@ def spark_feed(spark: SparkSession, store_root: Path, config: StoreConfig) -> Fe
                 store_root=str(store_root.resolve()),
                 config=config,
                 begin=span[0],
-                max_bytes=_BATCH_BYTES,
+                max_bytes=BATCH_BYTES,
                 fail_on_data_loss=True,
                 checkpoint=Path(checkpoint),
                 trigger_interval=None,

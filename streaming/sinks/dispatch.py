@@ -28,6 +28,10 @@ from store.index.writer import IndexService, IndexState
 from store.reads.pull_request_hold import PullRequestHoldService
 from streaming.sinks.ordered_sink import BatchSink, SinkCounts, take_following
 
+# A write to a queue costs as much as this many messages: a part of a batch that has fewer for each
+# of its queues waits for the next part.
+_MESSAGES_PER_QUEUE_MIN = 64
+
 
 class CommitLogDispatcher(Protocol):
     """One of the broker's ``CommitLogDispatcher``s."""
@@ -85,6 +89,7 @@ class _Batch:
     has_record: bool = False  # the batch record is written, with these ends
     queue_ends: dict[QueueKey, QueueEnd] = field(default_factory=dict)
     index_end: IndexEnd | None = None
+    waiting: list[DispatchRequests] = field(default_factory=list)  # not yet dispatched
     requests: list[DispatchRequests] = field(default_factory=list)
     lost: list[Damage] = field(default_factory=list)
     damage: Damage | None = None
@@ -138,7 +143,7 @@ class DispatchSink(BatchSink):
     def _end(self) -> None:
         """Commit the applied part of an interrupted batch, and release the root."""
         try:
-            if not self._is_committed and self.error is None:
+            if self.error is None and (self._batch.waiting or not self._is_committed):
                 self._apply([])
         finally:
             self._close_root()
@@ -159,7 +164,7 @@ class DispatchSink(BatchSink):
         return self.error is not None or self._batch.damage is not None
 
     def _apply_part(self, stretches: list[Stretch]) -> None:
-        """Pass the records that follow to the dispatchers, up to damage."""
+        """Pass the records that follow to the dispatchers, up to damage; a sparse part waits."""
         batch, began = self._batch, time.monotonic()
         if not batch.is_checked:
             self._root.check_log()
@@ -168,14 +173,22 @@ class DispatchSink(BatchSink):
             return
         requests, lost, batch.damage = take_following(stretches, batch.end, self._may_skip)
         if requests:
-            part = concat(requests)
-            self._begin(part)
-            for dispatcher in self.dispatchers:
-                dispatcher.dispatch(part)
+            part = concat([*batch.waiting, *requests])
+            batch.waiting = [part]
+            if len(part) >= _MESSAGES_PER_QUEUE_MIN * len(part.topics):
+                self._dispatch_waiting()
         batch.requests += requests
         batch.lost += lost
         batch.end = max([batch.end, *(r.end for r in requests), *(gap.end for gap in lost)])
         batch.seconds += time.monotonic() - began
+
+    def _dispatch_waiting(self) -> None:
+        """Pass what is waiting to each dispatcher."""
+        for part in self._batch.waiting:
+            self._begin(part)
+            for dispatcher in self.dispatchers:
+                dispatcher.dispatch(part)
+        self._batch.waiting = []
 
     def _begin(self, part: DispatchRequests) -> None:
         """Write the end of each queue that is about to change to the batch record, durably."""
@@ -192,6 +205,7 @@ class DispatchSink(BatchSink):
     def _apply(self, stretches: list[Stretch]) -> None:
         self._apply_part(stretches)
         batch, at, began = self._batch, self._root.progress.reput_from_offset, time.monotonic()
+        self._dispatch_waiting()
         if batch.end > at:
             if self._index is not None and not self._root.is_unread:
                 self._index.flush()
