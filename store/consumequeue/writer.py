@@ -34,6 +34,9 @@ from store.layout import (
     SYS_COMMIT,
 )
 
+_THREADS = 2  # that create files, most of which is the file system's work
+_SHARE = 1000  # queues written by one thread at a time
+
 QueueKey = tuple[str, int]
 
 
@@ -148,9 +151,8 @@ class ConsumeQueueStore:
                 self._create_files(number, *files, first=int(placed.first[q]))
                 self._write_queue(number, q, placed)
 
-        starts = range(0, count, 1000)
-        threads = min(self._disk.sync_threads, 2)
-        for_each(write, [range(at, min(at + 1000, count)) for at in starts], threads)
+        shares = [range(at, min(at + _SHARE, count)) for at in range(0, count, _SHARE)]
+        for_each(write, shares, min(self._disk.threads_max, _THREADS))
         for q in np.flatnonzero(queues.repeated + queues.gaps).tolist():
             drops = self.drops.setdefault(keys[q], QueueDrops())
             drops.add(int(queues.repeated[q]), int(queues.gaps[q]))

@@ -66,7 +66,7 @@ class Disk(DiskPrimitives):
     have written; threads that write in parallel need a ``Disk`` each.
     """
 
-    sync_threads: ClassVar[int] = 8  # with 1, all primitives run in the caller's thread
+    threads_max: ClassVar[int] = 8  # with 1, all primitives run in the caller's thread
 
     def __init__(self, root: Path | None = None) -> None:
         self._guard = threading.RLock()
@@ -401,5 +401,5 @@ class Disk(DiskPrimitives):
                 finally:
                     os.close(fd)
 
-        for_each(sync, sorted(filter(self._is_synced, paths)), self.sync_threads)
+        for_each(sync, sorted(filter(self._is_synced, paths)), self.threads_max)
         paths.clear()

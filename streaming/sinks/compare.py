@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from store.commitlog.dispatch_request import concat
+from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.replay import cannot_derive
 from store.commitlog.scanner import Damage, Stretch
 from store.compare.store import StoreComparison
-from streaming.sinks.ordered_sink import BatchSink, ReportProgress, SinkCounts, take_following
+from streaming.sinks.ordered_sink import (
+    BatchSink,
+    ReportProgress,
+    SinkCounts,
+    WaitingParts,
+    take_following,
+)
 
 
 class CompareSink(BatchSink):
@@ -24,6 +30,7 @@ class CompareSink(BatchSink):
         self._comparison = comparison
         self._span = span
         self._report = report
+        self._waiting = WaitingParts()
         self._damage: Damage | None = None
         self.at = span[0]
         self.counts = SinkCounts()
@@ -46,19 +53,23 @@ class CompareSink(BatchSink):
             return
         requests, _, self._damage = take_following(stretches, self.at, lambda _: False)
         if requests:
-            batch = concat(requests)
-            self._comparison.put(batch)
-            self.at = batch.end
+            self.at = requests[-1].end
+        self._compare(self._waiting.add(requests))
+
+    def _compare(self, parts: list[DispatchRequests]) -> None:
+        for part in parts:
+            self._comparison.put(part)
             self.counts = replace(
                 self.counts,
                 batches=self.counts.batches + 1,
-                messages=self.counts.messages + len(batch),
-                reput_from_offset=self.at,
+                messages=self.counts.messages + len(part),
+                reput_from_offset=part.end,
             )
 
     def _apply(self, stretches: list[Stretch]) -> None:
         """Compare the rest of a batch. Raises DamageError after comparing all before the damage."""
         self._apply_part(stretches)
+        self._compare(self._waiting.take())
         if self._damage is not None:
             raise cannot_derive(self._damage)
         if self._report is not None:

@@ -18,7 +18,7 @@ from checkpoints.progress import BatchEnd, LostRange, queue_key
 from checkpoints.rebuild import QueueSelection
 from checkpoints.retention import Retention
 from checkpoints.root import DispatchRoot
-from store.commitlog.dispatch_request import DispatchRequests, concat
+from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage, Stretch
 from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
@@ -26,11 +26,7 @@ from store.consumequeue.writer import ConsumeQueueStore, QueueKey
 from store.index.ends import IndexEnd
 from store.index.writer import IndexService, IndexState
 from store.reads.pull_request_hold import PullRequestHoldService
-from streaming.sinks.ordered_sink import BatchSink, SinkCounts, take_following
-
-# A write to a queue costs as much as this many messages: a part of a batch that has fewer for each
-# of its queues waits for the next part.
-_MESSAGES_PER_QUEUE_MIN = 64
+from streaming.sinks.ordered_sink import BatchSink, SinkCounts, WaitingParts, take_following
 
 
 class CommitLogDispatcher(Protocol):
@@ -89,7 +85,7 @@ class _Batch:
     has_record: bool = False  # the batch record is written, with these ends
     queue_ends: dict[QueueKey, QueueEnd] = field(default_factory=dict)
     index_end: IndexEnd | None = None
-    waiting: list[DispatchRequests] = field(default_factory=list)  # not yet dispatched
+    waiting: WaitingParts = field(default_factory=WaitingParts)
     requests: list[DispatchRequests] = field(default_factory=list)
     lost: list[Damage] = field(default_factory=list)
     damage: Damage | None = None
@@ -172,23 +168,17 @@ class DispatchSink(BatchSink):
         if batch.damage is not None:
             return
         requests, lost, batch.damage = take_following(stretches, batch.end, self._may_skip)
-        if requests:
-            part = concat([*batch.waiting, *requests])
-            batch.waiting = [part]
-            if len(part) >= _MESSAGES_PER_QUEUE_MIN * len(part.topics):
-                self._dispatch_waiting()
+        self._dispatch(batch.waiting.add(requests))
         batch.requests += requests
         batch.lost += lost
         batch.end = max([batch.end, *(r.end for r in requests), *(gap.end for gap in lost)])
         batch.seconds += time.monotonic() - began
 
-    def _dispatch_waiting(self) -> None:
-        """Pass what is waiting to each dispatcher."""
-        for part in self._batch.waiting:
+    def _dispatch(self, parts: list[DispatchRequests]) -> None:
+        for part in parts:
             self._begin(part)
             for dispatcher in self.dispatchers:
                 dispatcher.dispatch(part)
-        self._batch.waiting = []
 
     def _begin(self, part: DispatchRequests) -> None:
         """Write the end of each queue that is about to change to the batch record, durably."""
@@ -205,7 +195,7 @@ class DispatchSink(BatchSink):
     def _apply(self, stretches: list[Stretch]) -> None:
         self._apply_part(stretches)
         batch, at, began = self._batch, self._root.progress.reput_from_offset, time.monotonic()
-        self._dispatch_waiting()
+        self._dispatch(batch.waiting.take())
         if batch.end > at:
             if self._index is not None and not self._root.is_unread:
                 self._index.flush()

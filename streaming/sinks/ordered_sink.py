@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.scanner import Damage, Stretch
 from store.errors import StoreError
+
+MESSAGES_PER_QUEUE_MIN = 64  # in a part of a batch that does not wait
 
 ReportProgress = Callable[[int, int], None]  # bytes of log done, bytes of log in total
 
@@ -114,6 +116,34 @@ class BatchSink(ABC):
     @abstractmethod
     def _end(self) -> None:
         """Release the resources of the sink."""
+
+
+class WaitingParts:
+    """The requests of a batch that are too few for their queues to be passed on yet.
+
+    Reaching a queue's file costs as much as many messages: a part of a batch with few messages for
+    each of its queues waits for the parts that follow it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[DispatchRequests] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, requests: list[DispatchRequests]) -> list[DispatchRequests]:
+        """Add requests; return what need not wait any longer, as one item or none."""
+        if requests:
+            self._waiting = [concat([*self._waiting, *requests])]
+            (part,) = self._waiting
+            if len(part) >= MESSAGES_PER_QUEUE_MIN * len(part.topics):
+                return self.take()
+        return []
+
+    def take(self) -> list[DispatchRequests]:
+        """Return all that is waiting, as one item or none."""
+        taken, self._waiting = self._waiting, []
+        return taken
 
 
 def in_log_order(stretches: Iterable[Stretch]) -> list[Stretch]:

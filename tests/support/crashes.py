@@ -38,7 +38,7 @@ class CrashingDisk(Disk):
     ``graveyard``, on the same file system, is where it keeps what may come back.
     """
 
-    sync_threads = 1
+    threads_max = 1
 
     def __init__(self, calls: int, graveyard: Path) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ class Plan:
 class SimulatedDisk(Disk):
     """One process's disk. After its end nothing of that process reaches the device any more."""
 
-    sync_threads = 1
+    threads_max = 1
 
     def __init__(self, device: Device, plan: Plan = Plan()) -> None:
         super().__init__()
