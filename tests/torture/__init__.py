@@ -1,7 +1,7 @@
-"""Crash proof: power is lost, processes are killed and calls fail at every place there is.
+"""Crash tests: power loss, killed processes and failing system calls, at every possible point.
 
-All runs on real files, on a disk that remembers what is not durable yet (``simulation.device``).
+They write real files, on a disk that tracks what is not yet durable (``simulation.device``).
 ``cycles`` kills and resumes at random, ``faults`` fails each system call in turn, ``enumeration``
-goes through every state that a power loss can leave behind one batch. ``python -m tests.torture``
-runs all in their long form and prints figures; the tests in this package are the short form.
+tries every state that a power loss can leave after one batch. ``python -m tests.torture`` runs
+the long form of each and prints figures; the tests in this package are the short form.
 """

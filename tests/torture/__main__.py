@@ -1,4 +1,4 @@
-"""Run the crash proof in its long form and print figures (``make torture``)."""
+"""Run the crash tests in their long form and print figures (``make torture``)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_faults(directory: Path, _options: Options) -> Figures:
 
 
 def run_enumeration(directory: Path, _options: Options) -> Figures:
-    """Go through all states."""
+    """Enumerate all states."""
     figures = enumeration.run(directory)
     return {"states": figures.states, **vars(figures)}
 
@@ -69,7 +69,7 @@ PARTS: dict[str, Callable[[Path, Options], Figures]] = {
 
 
 def show(name: str, figures: Figures) -> None:
-    """Print figures, a line each; counts of kinds on one line, the most first."""
+    """Print one figure per line; counts by kind share a line, largest first."""
     for key, value in figures.items():
         if isinstance(value, dict):
             counts = sorted(value.items(), key=lambda item: -item[1])
@@ -83,7 +83,7 @@ def show(name: str, figures: Figures) -> None:
 
 
 def main() -> None:
-    """Run the parts asked for."""
+    """Run the selected parts."""
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the cycles")
     parser.add_argument("--cycles", type=int, default=10_000)
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--swap-seconds", type=float, default=600)
     parser.add_argument("--kills", type=int, default=100, help="of the real query, and of rebuilds")
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
-    parser.add_argument("--directory", type=Path, help="where to work (default: in memory)")
+    parser.add_argument("--directory", type=Path, help="working directory (default: in memory)")
     options = parser.parse_args()
     sys.stdout.write(f"{'seed':24} {options.seed}\n")
     directory = make_directory(options.directory)
@@ -100,7 +100,7 @@ def main() -> None:
         figures = PARTS[name](directory / name, options)
         show(name, figures | {"seconds": round(time.monotonic() - began)})
         shutil.rmtree(directory / name)
-    directory.rmdir()  # kept, and named by the error, if something went wrong
+    directory.rmdir()  # after a failure it is kept, and the error names it
 
 
 if __name__ == "__main__":

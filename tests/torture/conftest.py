@@ -1,4 +1,4 @@
-"""A directory for simulated devices."""
+"""A temporary directory for simulated devices."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.torture.simulation.device import make_directory
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Return an empty directory, in memory where that can be; it goes with the test."""
-    made = make_directory()
-    yield made
-    shutil.rmtree(made)
+    """Yield an empty directory, in memory where possible; it is removed after the test."""
+    path = make_directory()
+    yield path
+    shutil.rmtree(path)

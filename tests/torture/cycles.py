@@ -1,9 +1,9 @@
-"""Kill and resume at random: processes end at any call, power goes, the log comes back shorter.
+"""Kill and resume at random: processes die in any call, power fails, the log comes back shorter.
 
-One *life* is a process that opens the root, dispatches some batches and ends: in a call chosen
-before, between two batches, or cleanly. After each start, before anything is dispatched, the root
-must be what an undisturbed dispatch of the log up to the progress record builds; in the end, the
-same of the whole log.
+One *life* is a process that opens the root, dispatches some batches and ends: in a call chosen in
+advance, between two batches, or cleanly. After each start, before anything is dispatched, the root
+must equal what an undisturbed dispatch builds from the log up to the progress record; after the
+last, what it builds from the whole log.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from tests.torture.simulation.reference import Reference, assert_same_state
 from tests.torture.simulation.simulated_disk import Plan, SimulatedDisk, process
 
 VERSIONS = ("4.7.0", "4.8.0", "4.9.4", "5.1.4", "5.3.3", "5.5.0")
-LIVES_MAX = 60  # of one root; then it is let finish
+LIVES_MAX = 60  # of one root; after that it runs to completion
 
 
 @dataclass
 class Figures:
-    """What was tried."""
+    """Counts of what was tried."""
 
     roots: int = 0
-    recoveries: int = 0  # that cut something off
+    recoveries: int = 0  # that rolled something back
     ends: Counter[str] = field(default_factory=Counter)  # of processes
-    calls: Counter[str] = field(default_factory=Counter)  # in which they ended
-    places: Counter[str] = field(default_factory=Counter)  # where the dispatch was then
-    modes: Counter[str] = field(default_factory=Counter)  # what power losses left
-    logs: Counter[str] = field(default_factory=Counter)  # what became of the log
+    calls: Counter[str] = field(default_factory=Counter)  # in which processes ended
+    places: Counter[str] = field(default_factory=Counter)  # the phase they ended in
+    modes: Counter[str] = field(default_factory=Counter)  # which changes power losses kept
+    logs: Counter[str] = field(default_factory=Counter)  # what happened to the log
 
     @property
     def cycles(self) -> int:
-        """How many processes did not end cleanly."""
+        """The number of processes that did not end cleanly."""
         return self.ends.total() - self.ends["closed"]
 
 
 def random_config(random: Random) -> StoreConfig:
-    """Draw a configuration under which a few messages fill files of every kind."""
+    """Draw a configuration in which a few messages fill files of every kind."""
     has_multi = random.random() < 0.5
     return StoreConfig(
         version=BrokerVersion.parse(random.choice(VERSIONS)),
@@ -86,15 +86,15 @@ class Root:
         self.device = Device(directory / "device")
         self.output = self.device.root / "output"
         self.reference = Reference(directory / "reference", self.config)
-        self.place = ""  # what the process is doing
+        self.place = ""  # the phase the process is in
         self.committed = self.in_flight = start
-        self.is_cut = False  # the log has been, since the last start
-        self.has_common = True  # the log still has a record that was dispatched
-        self.common_end = UNLIMITED  # where the records end that a cut log shows for now
-        self.is_overwritten = False  # what was dispatched has been, behind a process's back
+        self.is_cut = False  # whether the log has been truncated since the last start
+        self.has_common = True  # whether the log still holds a dispatched record
+        self.common_end = UNLIMITED  # the end of the records a truncated log shows for now
+        self.is_overwritten = False  # whether dispatched bytes changed under a running process
 
     def run(self) -> None:
-        """Let processes live and die until one has dispatched all."""
+        """Run processes until one has dispatched the whole log."""
         self.figures.roots += 1
         for _ in range(LIVES_MAX):
             if self.live(self.draw_plan(), lazy=True):
@@ -112,11 +112,11 @@ class Root:
         assert read_checkpoint(self.output) == expected.checkpoint
 
     def close(self) -> None:
-        """Let go of the reference's root."""
+        """Close the reference's root."""
         self.reference.close()
 
     def draw_plan(self) -> Plan:
-        """Draw in which call a process ends, if it does."""
+        """Draw the call in which a process dies, if any."""
         random = self.random
         dies_at = random.randint(1, random.choice([8, 30, 80, 200, 500]))
         return Plan(
@@ -125,9 +125,9 @@ class Root:
         )
 
     def live(self, plan: Plan, *, lazy: bool) -> bool:
-        """Live one process's life; return whether it dispatched all and closed the root.
+        """Run one process; return whether it dispatched the whole log and closed the root.
 
-        A ``lazy`` one may end early.
+        A ``lazy`` process may end early.
         """
         is_done = is_closed = False
         with process(self.device, plan) as disk:
@@ -156,7 +156,7 @@ class Root:
         return False
 
     def open(self, disk: SimulatedDisk) -> DispatchRoot:
-        """Open the root, which recovers, and look whether it is what progress says."""
+        """Open the root, which recovers it, and check that it matches its progress record."""
         root = self.open_or_begin(disk)
         progress = root.progress
         self.figures.recoveries += len(root.recovered)
@@ -169,7 +169,7 @@ class Root:
         return root
 
     def open_or_begin(self, disk: SimulatedDisk) -> DispatchRoot:
-        """Open the root; begin a new one if the log has nothing any more that was dispatched."""
+        """Open the root; start a new one if the log no longer holds any dispatched record."""
         try:
             return DispatchRoot.open(self.output, self.store, self.config, disk=disk)
         except DamageError:
@@ -180,10 +180,10 @@ class Root:
         return DispatchRoot.open(self.output, self.store, self.config, disk=disk)
 
     def is_cut_into_first_drops(self) -> bool:
-        """Return whether the log ends within a first batch in which a broker's rules dropped some.
+        """Return whether the log ends within a first batch with dropped records.
 
-        Where the queues ended after its first record alone is then not known, so a root has no
-        milestone before the batch's end (``checkpoints.progress.advance``).
+        The queue ends after the first record alone are then unknown, so the root has no milestone
+        before the batch's end (``checkpoints.progress.advance``).
         """
         progress = read_progress(self.output)
         assert progress is not None
@@ -193,7 +193,7 @@ class Root:
         return has_dropped and oldest.reput_from_offset > end
 
     def check_offset(self, progress: Progress) -> None:
-        """Look whether a root goes on from where it may."""
+        """Check that the root resumes from a permitted offset."""
         offset = progress.reput_from_offset
         if not self.is_cut:
             assert offset in (self.committed, self.in_flight)
@@ -203,7 +203,7 @@ class Root:
         self.figures.logs["cut, rolled back" if offset < self.committed else "cut behind"] += 1
 
     def dispatch(self, root: DispatchRoot, sink: DispatchSink, *, lazy: bool) -> bool:
-        """Dispatch in random cuts; return whether all there is has been dispatched."""
+        """Dispatch in random cuts; return whether the whole log has been dispatched."""
         random = self.random
         planner = LogPlanner(
             root.log, lambda: False, range_bytes=random.choice([1, 700, 5000, UNLIMITED])
@@ -227,21 +227,21 @@ class Root:
         return False
 
     def show_more(self) -> None:
-        """Let the broker write on; what a process sees may end inside a record."""
+        """Let the broker append; what a process sees may end inside a record."""
         end = self.random.choice([r.end for r in self.log.records if r.end > self.log.shown])
         if self.random.random() < 0.2:
             end = min(self.log.end, end + self.random.randint(1, 300))
         self.show(end, ahead=self.random.random() < 0.2)
 
     def show(self, end: int, *, ahead: bool = False) -> None:
-        """Let the log's files hold what the broker has written."""
+        """Write the log's files up to ``end``."""
         self.log.show(end, ahead=ahead)
         if self.committed > self.common_end:
             self.is_overwritten = True  # a blank, or a record that was dispatched
         self.common_end = UNLIMITED
 
     def after_end(self, *, is_closed: bool) -> None:
-        """Let power go or stay on; the log may come back shorter."""
+        """Lose power or keep it; the log may come back shorter."""
         random, figures = self.random, self.figures
         has_power = random.random() < 0.4
         if not has_power:
@@ -254,7 +254,7 @@ class Root:
             self.cut_log()
 
     def cut_log(self) -> None:
-        """Let the log come back shorter, zeros behind, or written on already."""
+        """Let the log come back shorter: followed by zeros, or by records already appended."""
         random, log = self.random, self.log
         end = random.choice([log.shown, self.committed, random.randint(log.start, log.shown)])
         end = min(end, log.shown)
@@ -266,9 +266,9 @@ class Root:
         self.has_common = self.has_common and log.surely_holds_a_record(end)
         log.show(end, ahead=random.random() < 0.2)
         if random.random() < 0.5:
-            self.figures.logs["comes again"] += 1
+            self.figures.logs["reappears"] += 1
             return
-        self.figures.logs["goes on otherwise"] += 1
+        self.figures.logs["diverges"] += 1
         log.cut()
         self.reference.forget_from(log.common_end)
         self.common_end = min(self.common_end, log.common_end)
@@ -278,7 +278,7 @@ class Root:
 
 
 def run(directory: Path, seed: int, cycles: int) -> Figures:
-    """Run so many cycles, on one root after the other. Raises what went wrong, naming the seed."""
+    """Run at least ``cycles`` cycles, one root after another; a failure names the seed."""
     figures, number = Figures(), 0
     while figures.cycles < cycles:
         name = f"{seed}-{number}"

@@ -1,8 +1,8 @@
-"""Every state that a power loss can leave behind one small batch, not a sample of them.
+"""Every state that a power loss can leave after one small batch, not a sample of them.
 
-A root has dispatched one batch; the next one dies in a call, and of its unsynced sectors, sizes and
-directory entries every legal combination is made in turn. Each must recover to what the root was
-before the batch or is after it. The same is done once more for the recovery itself.
+A root has dispatched one batch; the next batch dies in a call, and every legal combination of its
+unsynced sectors, sizes and directory entries is produced in turn. Each must recover to the root as
+it was before the batch or is after it. The same is then done for the recovery itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXT = replace(CONFIG, enable_consume_queue_ext=True)
 
 @dataclass(frozen=True)
 class Case:
-    """Topics and keys of the messages of two batches; of the second, all states are tried."""
+    """Topics and keys of the messages of two batches; all states of the second are tried."""
 
     config: StoreConfig
     first: str
@@ -34,7 +34,7 @@ class Case:
 
     @property
     def messages(self) -> list[Message]:
-        """Return the messages: of each a topic of one letter, in capitals those with keys."""
+        """The messages: each letter is a topic, a capital letter gives the message keys."""
         offsets: Counter[str] = Counter()
         messages = []
         for n, letter in enumerate(self.first + self.second):
@@ -52,7 +52,7 @@ class Case:
         return messages
 
 
-# Queue files hold two units: a goes on in its file, b begins the next one, c is a new queue.
+# Queue files hold two units: a stays in its file, b starts the next one, c is a new queue.
 CASES = {
     "one message": Case(CONFIG, "A", "A"),
     "queues and index": Case(CONFIG, "aBb", "AbC"),
@@ -63,23 +63,23 @@ CASES = {
 
 @dataclass
 class Figures:
-    """What was enumerated."""
+    """Counts of what was enumerated."""
 
-    outcomes: Counter[str] = field(default_factory=Counter)  # states by what they recovered to
-    calls: Counter[str] = field(default_factory=Counter)  # states by the call that was cut off
-    most: int = 0  # states behind one call
+    outcomes: Counter[str] = field(default_factory=Counter)  # states by the state recovered to
+    calls: Counter[str] = field(default_factory=Counter)  # states by the interrupted call
+    most: int = 0  # states after one call
 
     @property
     def states(self) -> int:
-        """How many states were made."""
+        """The number of states."""
         return self.outcomes.total()
 
 
 def enumerate_call(stage: Stage, at: int, figures: Figures) -> None:
-    """Try all states behind a run that dies in one call."""
+    """Try all states that a run leaves if it dies in call ``at``."""
     before, after = stage.kept_end, stage.log.end
-    chooser, states, goes_on = EachInTurn(), 0, True
-    while goes_on:
+    chooser, states, has_next = EachInTurn(), 0, True
+    while has_next:
         with stage.trial() as device:
             disk = stage.run(device, Plan(dies_at=at), ())
             device.power_loss(chooser)
@@ -94,12 +94,12 @@ def enumerate_call(stage: Stage, at: int, figures: Figures) -> None:
         figures.outcomes["before" if offset == before else "after"] += 1
         figures.calls[disk.died_in] += 1
         states += 1
-        goes_on = chooser.next()
+        has_next = chooser.next()
     figures.most = max(figures.most, states)
 
 
 def first_batch_done(directory: Path, case: Case) -> Stage:
-    """Return a stage on which trials begin behind the first batch."""
+    """Return a stage on which trials begin after the first batch."""
     stage = Stage(directory, case.config, case.messages)
     stage.log.show(stage.log.records[len(case.first) - 1].end)
     with stage.trial() as device:
@@ -111,19 +111,19 @@ def first_batch_done(directory: Path, case: Case) -> Stage:
 
 
 def calls_of(stage: Stage) -> list[str]:
-    """Return the calls of a run that is not cut off, in order."""
+    """Return the calls of an uninterrupted run, in order."""
     with stage.trial() as device:
         return stage.run(device, Plan(), ()).calls
 
 
 def richest(calls: Sequence[str]) -> list[int]:
-    """Return the calls before which most is unsynced: the first fsync behind some writes."""
+    """Return the calls before which most is unsynced: each first fsync after writes."""
     ways = enumerate(pairwise(calls), 2)
     return [at for at, (before, call) in ways if before == "pwrite" and call == "fsync"]
 
 
 def run(directory: Path, *, names: Iterable[str] = tuple(CASES), whole: bool = True) -> Figures:
-    """Enumerate; ``whole``: behind each call of the batch and of its recovery, else a few."""
+    """Enumerate; ``whole``: after every call of the batch and of its recovery, else a few."""
     figures = Figures()
     for name in names:
         with closing(first_batch_done(directory / name, CASES[name])) as stage:
@@ -140,7 +140,7 @@ def run(directory: Path, *, names: Iterable[str] = tuple(CASES), whole: bool = T
 
 
 def most_written(calls: Sequence[str]) -> int:
-    """Return the call at which all data of the batch is written and none of it synced."""
+    """Return the call at which all data of the batch is written and none of it is synced."""
     rows = [(at, len(list(_row_before(calls, at)))) for at in richest(calls)]
     return max(rows, key=lambda row: row[1])[0]
 

@@ -1,7 +1,7 @@
-"""Each system call of a run fails once, in turn: a full disk, a device error.
+"""Each system call of a run fails once, in turn, with a full disk or a device error.
 
-A StoreIOError must come out that names what failed; the process ends; what the next start makes of
-the root, perhaps after a power loss, is what an undisturbed dispatch builds.
+The run must raise a StoreIOError that names what failed. The process then ends, perhaps with a
+power loss, and the next start must bring the root to what an undisturbed dispatch builds.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ AFTERMATHS = ("power stays", "all lost", "random")
 
 @dataclass
 class Figures:
-    """What was tried."""
+    """Counts of what was tried."""
 
     faults: Counter[str] = field(default_factory=Counter)  # by call
-    recoveries: int = 0  # roots whose recovery was tried
+    recoveries: int = 0  # roots whose recovery was tested
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Which call fails, how, and what comes then."""
+    """Which call fails, how, and what follows."""
 
     at: int
     errno: int
@@ -45,7 +45,7 @@ class Fault:
 
 
 def each_fault(*, whole: bool) -> Iterator[Sequence[Fault]]:
-    """Yield, for each call in turn, the faults to try: all kinds, or one after the other."""
+    """Yield the faults to try for each call in turn: all kinds, or one kind per call."""
     kinds = list(product(ERRORS, AFTERMATHS))
     for at in count(1):
         chosen = kinds if whole else [kinds[at % len(kinds)]]
@@ -53,14 +53,14 @@ def each_fault(*, whole: bool) -> Iterator[Sequence[Fault]]:
 
 
 def try_fault(stage: Stage, device: Device, fault: Fault) -> str:
-    """Let one call of a run fail; return which it was, "" if the run has fewer."""
+    """Fail one call of a run; return its name, or "" if the run has fewer calls."""
     disk = SimulatedDisk(device, Plan(fails_at=fault.at, errno=fault.errno))
     try:
         stage.dispatch(disk, device, SIZES)
     except StoreIOError as e:
         check_error(e, disk, fault)
     else:
-        assert disk.failed is None, f"nobody was told that {disk.failed_call} failed"
+        assert disk.failed is None, f"{disk.failed_call} failed and no error was raised"
     assert not disk.holds_lock
     disk.end()
     if disk.failed is None:
@@ -73,11 +73,11 @@ def try_fault(stage: Stage, device: Device, fault: Fault) -> str:
 
 
 def check_error(error: StoreIOError, disk: SimulatedDisk, fault: Fault) -> None:
-    """Look whether an error says what failed, and where."""
+    """Check that an error names what failed, and where."""
     assert disk.failed is not None, error
     assert error.errno == fault.errno
     names = {disk.failed.name, disk.failed.name.removesuffix(".tmp")}
-    # What fails while a path is made, or a file is replaced, is told by that path.
+    # A failure while a path is created or a file is replaced is reported with that path.
     related = error.path.is_relative_to(disk.failed) or disk.failed == error.path.parent
     assert error.path.name in names or related, (error, disk.failed)
     assert str(error).startswith("cannot ")
@@ -85,7 +85,7 @@ def check_error(error: StoreIOError, disk: SimulatedDisk, fault: Fault) -> None:
 
 
 def try_all(stage: Stage, figures: Figures, *, whole: bool) -> None:
-    """Let each call of a run fail in turn, from where the stage's trials begin."""
+    """Fail each call of a run in turn, from where the stage's trials begin."""
     for faults in each_fault(whole=whole):
         for fault in faults:
             with stage.trial() as device:
@@ -100,14 +100,14 @@ def try_all(stage: Stage, figures: Figures, *, whole: bool) -> None:
 
 
 def interrupt(stage: Stage) -> None:
-    """Let writes stop short and be interrupted, all along a run."""
+    """Run with short and interrupted writes throughout."""
     with stage.trial() as device:
         stage.run(device, Plan(shorten=Random(1), interrupts=True), SIZES)
         stage.finish(device)
 
 
 def crash_points(stage: Stage) -> list[int]:
-    """Return the calls at which a run may be cut off so that recovery has much to do."""
+    """Return calls in which to interrupt a run so that recovery has much to do."""
     with stage.trial() as device:
         disk = SimulatedDisk(device)
         stage.dispatch(disk, device, SIZES)
@@ -117,7 +117,7 @@ def crash_points(stage: Stage) -> list[int]:
 
 
 def cut_off(stage: Stage, point: int) -> None:
-    """Let all trials begin with a root whose dispatch was killed in a call."""
+    """Begin all trials with a root whose dispatch was killed in call ``point``."""
     with stage.trial() as device:
         with process(device, Plan(dies_at=point)) as disk:
             stage.dispatch(disk, device, SIZES)
@@ -125,7 +125,7 @@ def cut_off(stage: Stage, point: int) -> None:
 
 
 def run(directory: Path, *, names: Sequence[str] = tuple(CONFIGS), whole: bool = True) -> Figures:
-    """Try all; ``whole``: all kinds of faults at each call, and in recoveries as well."""
+    """Try all faults; ``whole``: all kinds at each call, and in recoveries as well."""
     figures = Figures()
     for name in names:
         with closing(Stage(directory / name, CONFIGS[name], MESSAGES if whole else 3)) as stage:

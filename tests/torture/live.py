@@ -1,8 +1,8 @@
-"""A live writer, a dispatcher killed every few seconds, and readers: no wrong answer, equal files.
+"""A live writer, a dispatcher killed every few seconds, and readers: right answers, equal files.
 
-The writer appends to the log in a process of its own, the dispatcher dispatches in another, which
-is killed with SIGKILL and started again. Readers hammer meanwhile (``tests.stress.reads``). In the
-end the root is dispatched to the log's end and compared with a clean dispatch.
+The writer appends to the log in one process and the dispatcher runs in another, which is killed
+with SIGKILL and restarted. Readers hammer the root meanwhile (``tests.stress.reads``). Finally the
+root is dispatched to the end of the log and compared with an uninterrupted dispatch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROJECT = Path(__file__).parents[2]
 
 
 def live(directory: Path, seconds: float, seed: int = 1) -> dict[str, int]:
-    """Run for a time; return how often was killed and asked. Raises what went wrong."""
+    """Run for some seconds; return the counts of kills and queries. Raises the first failure."""
     (directory / "store").mkdir(parents=True)
     (directory / "store" / "broker.conf").write_text(CONF)
     random, deadline, kills, recoveries = Random(seed), time.monotonic() + seconds, 0, 0
@@ -86,11 +86,11 @@ def _process(
             process.kill()
 
 
-# --- the processes -----------------------------------------------------------------------------
+# --- Processes ---------------------------------------------------------------------------------
 
 
 def append(directory: Path, seconds: float, seed: int) -> None:
-    """Append messages in bursts for a time."""
+    """Append messages in bursts for some seconds."""
     random, n, deadline = Random(seed), 0, time.monotonic() + seconds
     with CommitLogWriter(directory / "store", CONFIG, disk=RenamingDisk()) as writer:
         while time.monotonic() < deadline:
@@ -101,7 +101,7 @@ def append(directory: Path, seconds: float, seed: int) -> None:
 
 
 def dispatch(directory: Path, _seconds: float, seed: int) -> None:
-    """Dispatch what is there, in batches of any size, until killed."""
+    """Dispatch the growing log, in batches of any size, until killed."""
     random, store = Random(seed), directory / "store"
     counts = os.open(directory / "counts", os.O_RDWR | os.O_CREAT)
     root = DispatchRoot.open(directory / "out", store, CONFIG)

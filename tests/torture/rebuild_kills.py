@@ -1,4 +1,4 @@
-"""``reput rebuild`` killed with SIGKILL again and again: each is resumed, and equal at last."""
+"""``reput rebuild`` killed repeatedly with SIGKILL: it resumes, and the result is equal."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
 _CONFIG = StoreConfig(mapped_file_size_commit_log=64 << 20, max_hash_slot_num=50_000)
 _CONF = "mappedFileSizeCommitLog=67108864\nmaxHashSlotNum=50000\n"
 _LOG_BYTES = 1 << 30
-_SECONDS = (0.5, 3.0)  # after which a rebuild is killed
+_SECONDS = (0.5, 3.0)  # the range of times after which a rebuild is killed
 
 
 def rebuild_kills(directory: Path, kills: int, seed: int = 1) -> dict[str, int]:
-    """Kill rebuilds so many times; return what it came to."""
+    """Kill ``kills`` rebuilds; return the counts of outcomes."""
     random, store, output = Random(seed), directory / "store", directory / "out"
     _write(store)
     dispatch_all(store, directory / "clean", _CONFIG)
     killed = finished = resumed = in_swap = 0
-    at = 0  # how far the rebuild in progress has come
+    at = 0  # the offset that the rebuild in progress has reached
     while killed < kills:
         result = _run(store, output, random.uniform(*_SECONDS))
         progress = read_progress(output / NEW_ROOT_DIR)
@@ -39,7 +39,7 @@ def rebuild_kills(directory: Path, kills: int, seed: int = 1) -> dict[str, int]:
             killed += 1
             now = progress.reput_from_offset if progress is not None else 0
             is_swapped = (output / SWAP).exists() or read_progress(output) is not None
-            assert is_swapped or now >= at, "an interrupted rebuild began from nothing"
+            assert is_swapped or now >= at, "an interrupted rebuild started over"
             at = 0 if is_swapped else now
             in_swap += is_swapped
             continue
@@ -50,7 +50,7 @@ def rebuild_kills(directory: Path, kills: int, seed: int = 1) -> dict[str, int]:
         assert_same_store(output, directory / "clean")
         shutil.rmtree(output)
     return {
-        "kills": killed, "of them in the swap or behind": in_swap,
+        "kills": killed, "of these during or after the swap": in_swap,
         "finished": finished, "resumed": resumed,
     }  # fmt: skip
 
@@ -66,16 +66,16 @@ def _write(store: Path) -> None:
 
 
 def _run(store: Path, output: Path, seconds: float) -> dict[str, Any] | None:
-    """Run a rebuild, or kill it after some seconds; return what it printed, None if killed."""
+    """Run a rebuild, killing it after some seconds; return its output, or None if killed."""
     command = [*_REPUT, "rebuild", str(store), "--output", str(output), "--json"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            printed, told = process.communicate(timeout=seconds)
+            printed, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             return None
-    assert process.returncode == 0, told
+    assert process.returncode == 0, errors
     result: dict[str, Any] = json.loads(printed)
     return result

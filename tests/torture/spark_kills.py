@@ -1,4 +1,4 @@
-"""The real query, ``reput dispatch``, killed with SIGKILL again and again: equal files at last."""
+"""The real query, ``reput dispatch``, killed repeatedly with SIGKILL: the files are equal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MESSAGES_A_KILL = 3_000
 
 
 def spark_kills(directory: Path, kills: int, seed: int = 1) -> dict[str, int]:
-    """Kill a dispatch so many times while it runs; return what it came to."""
+    """Kill a running dispatch ``kills`` times; return the counts of outcomes."""
     random, store, output = Random(seed), directory / "store", directory / "out"
     _write(store, kills * _MESSAGES_A_KILL)
     cut_off, before = 0, 0
@@ -78,15 +78,15 @@ def _write(store: Path, count: int) -> None:
 
 
 def _run_and_kill(store: Path, output: Path, seconds: float) -> None:
-    """Kill a dispatch so long after its first progress report."""
+    """Kill a dispatch some seconds after its first progress report."""
     arguments = ["dispatch", store, "--output", output, "--max-bytes-per-trigger", _BATCH_BYTES]
     with subprocess.Popen([*_REPUT, *arguments], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        said = []
+        lines = []
         for line in process.stderr:
-            said.append(line)
+            lines.append(line)
             if " progress " in line:
                 break
         time.sleep(seconds)
-        assert process.poll() is None, "".join(said)
+        assert process.poll() is None, "".join(lines)
         process.send_signal(signal.SIGKILL)

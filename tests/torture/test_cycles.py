@@ -1,4 +1,4 @@
-"""The short form of the cycles: processes killed and power lost, and the same bytes in the end."""
+"""The short form of the cycles: killed processes and power losses leave the same final bytes."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from tests.torture import cycles
 from tests.torture.simulation.choosers import MODES
 
 
-def test_whatever_was_cut_off_is_resumed(directory: Path) -> None:
+def test_dispatch_resumes_after_kills_and_power_losses(directory: Path) -> None:
     figures = cycles.run(directory, seed=1, cycles=250)
     assert min(figures.ends[end] for end in ("killed", "power lost", "closed")) > 20
     assert {"pwrite", "fsync", "fsync directory", "rename", "create"} <= figures.calls.keys()

@@ -1,11 +1,13 @@
-"""The short form of the enumeration: a batch of one message, and its recovery."""
+"""The short form of the enumeration: a one-message batch and its recovery."""
 
 from pathlib import Path
 
 from tests.torture import enumeration
 
 
-def test_all_states_behind_a_batch_recover_to_before_or_after_it(directory: Path) -> None:
+def test_every_state_after_a_power_loss_recovers_to_before_or_after_the_batch(
+    directory: Path,
+) -> None:
     figures = enumeration.run(directory, names=["one message"])
     assert figures.states > 100
     assert figures.outcomes["before"] > figures.outcomes["after"] > 0

@@ -1,4 +1,4 @@
-"""A commit log as a broker leaves it: written on, cut off by a power loss, and written on again."""
+"""A commit log as a broker leaves it: appended to, cut by a power loss, and appended to again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.config import StoreConfig
 from tests.logs.build import BLANK_SIZE_MIN, MAGIC_BLANK, Batch, Message, encode, encode_properties
 from tests.logs.random_logs import Generator, Mix
 
-FILE_SIZE = 8192  # takes each message or batch that is drawn
+FILE_SIZE = 8192  # holds any generated message or batch
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Placed:
 
 
 class BrokerLog:
-    """The records there are, and how far the files on disk show them."""
+    """The records of the log, and the offset up to which the files on disk show them."""
 
     def __init__(self, store: Path, config: StoreConfig, random: Random, start: int = 0) -> None:
         self.records: list[Placed] = []
         self.start = start
-        self.shown = self.common_end = start  # common: with the log before it was cut
+        self.shown = self.common_end = start  # common: shared with the log before it was cut
         self._content = bytearray()
         self._directory = store / "commitlog"
         self._prop_crc = config.enabled_append_prop_crc
@@ -39,20 +39,20 @@ class BrokerLog:
         self._generator = Generator(random, mix)
         self._written: dict[int, bytes] = {}
         self._directory.mkdir(parents=True)
-        (store / "abort").touch()  # a broker is at work, or has crashed
+        (store / "abort").touch()  # a broker is running, or has crashed
 
     @property
     def end(self) -> int:
-        """Where the last record ends."""
+        """The end of the last record."""
         return self.records[-1].end if self.records else self.start
 
     def grow(self, count: int) -> None:
-        """Append random messages or batches; ``show`` makes them seen."""
+        """Append random messages or batches; ``show`` makes them visible."""
         for _ in range(count):
             self.append(self._generator.draw())
 
     def append(self, item: Message | Batch) -> None:
-        """Append a message or a batch, behind a blank if the file has no room."""
+        """Append a message or a batch, after a blank if the file has no room."""
         messages: Batch = [item] if isinstance(item, Message) else item
         size = sum(len(encode(m, 0, prop_crc=self._prop_crc)) for m in messages)
         left = FILE_SIZE - len(self._content) % FILE_SIZE
@@ -65,7 +65,10 @@ class BrokerLog:
             self.records.append(Placed(at, self.start + len(self._content), message))
 
     def show(self, end: int, *, ahead: bool = False) -> None:
-        """Let the files hold what lies before ``end`` and zeros behind; ``ahead``: one more."""
+        """Write files with the log up to ``end`` and zeros after it.
+
+        ``ahead`` adds an empty file after the last one.
+        """
         self.shown = end
         known = bytes(self._content[: end - self.start])
         files = {
@@ -82,7 +85,7 @@ class BrokerLog:
         self._written = files
 
     def whole_end(self, end: int) -> int:
-        """Return ``end``, or the end of the record it is in, if only zeros of that are cut off."""
+        """Return ``end``, or the end of its record if only zeros of that record are cut off."""
         for record in self.records:
             if record.begin < end < record.end:
                 rest = self._content[end - self.start : record.end - self.start]
@@ -90,14 +93,14 @@ class BrokerLog:
         return end
 
     def surely_holds_a_record(self, end: int) -> bool:
-        """Tell whether a record is seen before ``end``; one that ends in a zero may not be."""
+        """Return whether a record before ``end`` is visible; one that ends in zero may not be."""
         whole = [r for r in self.records if r.end <= end]
         return len(whole) > 1 or any(self._content[r.end - self.start - 1] for r in whole)
 
     def cut(self) -> None:
-        """Go on as a broker does that finds what the files show after a crash.
+        """Continue as a broker does that recovers the shown files after a crash.
 
-        Behind a blank it goes on only if it finds the next file; else it writes over the blank.
+        After a blank it continues only if it finds the next file; else it overwrites the blank.
         """
         end = self.shown
         torn = next((r for r in self.records if r.begin < end < r.end), None)
@@ -120,16 +123,16 @@ class BrokerLog:
         self._generator.next_offsets = offsets
 
     def _passes(self, record: Placed, end: int) -> bool:
-        """Tell whether a broker takes a record whose bytes from ``end`` on are zeros.
+        """Return whether a broker accepts a record whose bytes from ``end`` on are zeros.
 
-        Nothing protects properties. Some, so cut off, are damage: those are not tried here.
+        Properties have no checksum. Some of them count as damage when cut: those are not tried.
         """
         properties = _encoded(record.message)
         is_harmless = not any(name in properties for name in (b"DELAY", b"INNER"))
         return is_harmless and not self._prop_crc and end >= record.end - len(properties)
 
     def copy_to(self, store: Path, config: StoreConfig) -> None:
-        """Write the whole log elsewhere, with one record more: then none is half-written."""
+        """Write the whole log elsewhere, plus one record, so that none is half-written."""
         other = BrokerLog(store, config, Random(0), self.start)
         other.records, other._content = list(self.records), self._content[:]
         other.append(Message(topic="sentinel", body=b"x"))
@@ -140,7 +143,7 @@ class BrokerLog:
 
 
 def _write_in_place(path: Path, content: bytes) -> None:
-    """Write a file whole, into the one that is there: a broker maps it."""
+    """Write a whole file in place, keeping its inode, as a broker's mapping does."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         os.pwrite(fd, content, 0)

@@ -1,4 +1,4 @@
-"""Which unsynced changes a power loss leaves: at random, one-sided, or each combination in turn."""
+"""Which unsynced changes a power loss keeps: at random, one-sided, or each combination in turn."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-Keeps = Callable[[str, int], bool]  # of a change's kind and number
+Keeps = Callable[[str, int], bool]  # takes a change's kind and number
 
 
 @dataclass
 class ByRule:
-    """Keeps the changes that a rule keeps; of one sector or name, those before them as well."""
+    """Keeps the changes that a rule selects, and earlier ones to the same sector or name."""
 
     keeps: Keeps
 
     def kept(self, kind: str, numbers: Sequence[int]) -> int:
-        """Return how many changes are kept: up to the last that the rule keeps."""
+        """Return how many changes are kept: up to the last one that the rule selects."""
         return max(
             (n + 1 for n, number in enumerate(numbers) if self.keeps(kind, number)), default=0
         )
@@ -24,7 +24,7 @@ class ByRule:
 
 @dataclass
 class AtRandom:
-    """Draws each sector's version and each entry's fate on its own; some keep more than others."""
+    """Draws each sector's version and each entry's fate independently."""
 
     random: Random
     chance: float
@@ -37,10 +37,10 @@ class AtRandom:
 
 
 class EachInTurn:
-    """Goes through all combinations of choices: one a run, ``next`` steps to the following."""
+    """Enumerates all combinations of choices: one per run, ``next`` advances to the following."""
 
     def __init__(self) -> None:
-        self._made: list[tuple[int, int]] = []  # what was chosen, and the most it can be
+        self._made: list[tuple[int, int]] = []  # each choice, and its maximum
         self._at = 0
 
     def kept(self, kind: str, numbers: Sequence[int]) -> int:
@@ -48,7 +48,7 @@ class EachInTurn:
         if self._at == len(self._made):
             self._made.append((0, len(numbers)))
         choice, most = self._made[self._at]
-        assert most == len(numbers), "a run made other changes than the one before"
+        assert most == len(numbers), "a run made different changes from the previous one"
         self._at += 1
         return choice
 
@@ -58,7 +58,7 @@ class EachInTurn:
         return [choice for choice, _ in self._made[: self._at]]
 
     def next(self) -> bool:
-        """Step to the next combination; False if there is none."""
+        """Advance to the next combination; return False if there is none."""
         self._at = 0
         while self._made:
             choice, most = self._made.pop()
@@ -82,7 +82,7 @@ MODES = (
 
 
 def chooser_for(mode: str, random: Random, last: int) -> AtRandom | ByRule:
-    """Return the chooser of a mode; ``last`` is the number of the change issued last."""
+    """Return the chooser of a mode; ``last`` is the number of the most recent change."""
     turn = random.randint(max(1, last - random.choice([3, 30, 300])), max(1, last))
     rules: dict[str, Keeps] = {
         "all lost": lambda _kind, _number: False,
@@ -90,8 +90,8 @@ def chooser_for(mode: str, random: Random, last: int) -> AtRandom | ByRule:
         "one kept": lambda _kind, number: number == turn,
         "one lost": lambda _kind, number: number != turn,
         "first kept": lambda _kind, number: number <= turn,
-        "last kept": lambda _kind, number: number >= turn,  # written out in another order
-        "metadata kept": lambda kind, _number: kind != "data",  # sizes with zeros in them
+        "last kept": lambda _kind, number: number >= turn,  # written back out of order
+        "metadata kept": lambda kind, _number: kind != "data",  # files full of zeros
         "data kept": lambda kind, _number: kind == "data",
     }
     if mode == "random":

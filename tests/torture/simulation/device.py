@@ -1,13 +1,13 @@
-"""A device below real files: it knows what is not durable yet, and can lose it.
+"""A device beneath real files: it tracks what is not yet durable, and can lose it.
 
-What a process changes is there at once, for all to read, as in a page cache. Until it is synced the
-device keeps what is needed to undo it: for each sector and each file's size the former content, for
-each change of a directory what it replaced. An fsync of a file makes its data durable, an fsync of
-a directory its entries. ``power_loss`` then leaves one of the legal states:
+A change is visible to every process at once, as in a page cache. Until it is synced, the device
+keeps what is needed to undo it: the previous content of each sector, the previous size of each
+file, and what each directory change replaced. An fsync of a file makes its data durable, an fsync
+of a directory its entries. ``power_loss`` then leaves one of the legal states:
 
 * a sector, or a file's size, is as after any one of its unsynced writes, or as before the first;
-* of the changes to one name, the first few are there, in order; a rename is there wholly or not;
-* what lies in a directory that is not there is not there either.
+* the changes to one name survive as a prefix, in order; a rename is atomic;
+* the content of a directory that is lost is lost too.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _MEMORY = Path("/dev/shm")
 
 
 class Chooser(Protocol):
-    """Decides which of the unsynced changes a power loss leaves."""
+    """Decides which of the unsynced changes a power loss keeps."""
 
     def kept(self, kind: str, numbers: Sequence[int]) -> int:
-        """Return how many of the changes, the first ones, are kept: 0 to all.
+        """Return how many of the changes are kept, counted from the first: 0 to all.
 
-        ``numbers`` are the places of the changes among all that were issued. ``kind`` is "data",
+        ``numbers`` are the positions of the changes among all changes issued. ``kind`` is "data",
         "size" or "entry".
         """
 
 
 @dataclass
 class _File:
-    """What is unsynced of one file: for each change its number, and what was there before."""
+    """The unsynced changes of one file: the number of each, and the content before it."""
 
-    descriptor: int  # kept open: the file may lose its name
+    descriptor: int  # kept open because the file may be unlinked
     sectors: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     sizes: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """An unsynced change of a directory; ``backup`` is a link to a file that it took away."""
+    """An unsynced change of a directory; ``backup`` links to the file that it removed."""
 
     number: int
     directory: int
@@ -54,7 +54,7 @@ class _Entry:
     path: Path
     target: Path | None = None  # of a rename
     backup: Path | None = None
-    made: int = 0  # the directory that a mkdir made or a rmdir took away
+    made: int = 0  # the directory that a mkdir created or a rmdir removed
 
     @property
     def names(self) -> tuple[Path, ...]:
@@ -62,14 +62,14 @@ class _Entry:
 
 
 def make_directory(parent: Path | None = None) -> Path:
-    """Make a directory for a device, in memory if there is a file system in memory."""
+    """Create a directory for a device, on an in-memory file system if there is one."""
     if parent is None and os.access(_MEMORY, os.W_OK):
         parent = _MEMORY
     return Path(tempfile.mkdtemp(prefix="reput-torture-", dir=parent)).resolve()
 
 
 class Device:
-    """Holds one directory tree, ``root``; all changes to it go through these calls."""
+    """Holds one directory tree, ``root``; every change to it is one of these calls."""
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / "root"
@@ -79,24 +79,24 @@ class Device:
         self._files: dict[int, _File] = {}
         self._entries: list[_Entry] = []
         found = [self.root, *(p for p in sorted(self.root.rglob("*")) if p.is_dir())]
-        self._directories = {path: -n for n, path in enumerate(found)}  # those that are there now
+        self._directories = {path: -n for n, path in enumerate(found)}  # those that exist now
         self._number = 0
 
     @property
     def last_number(self) -> int:
-        """The number of the change issued last."""
+        """The number of the most recent change."""
         return self._number
 
     @property
     def pending(self) -> int:
-        """How many changes are not durable yet."""
+        """The number of changes that are not yet durable."""
         changes = (sum(map(len, f.sectors.values())) + len(f.sizes) for f in self._files.values())
         return len(self._entries) + sum(changes)
 
     # --- Changes to files ---
 
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        """Write, and remember the sectors that change."""
+        """Write, and record the sectors that change."""
         begin = offset - offset % SECTOR
         length = -(-(offset + len(data)) // SECTOR) * SECTOR - begin
         size, before = os.fstat(fd).st_size, os.pread(fd, length, begin).ljust(length, b"\0")
@@ -112,9 +112,9 @@ class Device:
         return done
 
     def ftruncate(self, fd: int, size: int) -> None:
-        """Make a file longer."""
+        """Extend a file."""
         before = os.fstat(fd).st_size
-        assert size >= before, "what is cut off cannot be undone here"
+        assert size >= before, "the device cannot undo a truncation"
         os.ftruncate(fd, size)
         if size > before:
             self._file(fd).sizes.append((self._next(), before))
@@ -146,7 +146,7 @@ class Device:
         self._note("rename", source, target=target, backup=backup)
 
     def mkdir(self, path: Path) -> None:
-        """Make a directory."""
+        """Create a directory."""
         path.mkdir()
         self._directories[path] = made = self._next()
         self._note("mkdir", path, made=made)
@@ -165,7 +165,7 @@ class Device:
     # --- Power ---
 
     def power_loss(self, chooser: Chooser) -> None:
-        """Lose what the chooser does not keep; the rest is durable now."""
+        """Lose what the chooser does not keep; the rest becomes durable."""
         for entry in reversed(self._lost_entries(chooser)):
             self._undo(entry)
         self._drop_backups(self._entries)
@@ -176,10 +176,10 @@ class Device:
             self._forget_file(inode)
 
     def _lost_entries(self, chooser: Chooser) -> list[_Entry]:
-        """Choose the directory changes that are lost; after one, its names keep no other."""
+        """Choose the lost directory changes; later changes to the same names are lost too."""
         lost: list[_Entry] = []
         stuck: set[tuple[int, Path]] = set()
-        missing: set[int] = set()  # directories that will not be there
+        missing: set[int] = set()  # directories that are lost
         for entry in self._entries:
             names = {(entry.directory, name) for name in entry.names}
             is_lost = entry.directory in missing or bool(names & stuck)
@@ -190,9 +190,9 @@ class Device:
         return lost
 
     def _undo(self, entry: _Entry) -> None:
-        """Undo a change of a directory, all later changes that are lost being undone."""
+        """Undo a directory change; all later lost changes have been undone."""
         if self._directories.get(entry.path.parent) != entry.directory:
-            return  # The directory itself is gone, and for good.
+            return  # The directory itself was removed durably.
         if entry.kind == "create":
             entry.path.unlink()
         elif entry.kind == "rename":
@@ -209,7 +209,7 @@ class Device:
         if entry.backup is not None:
             os.link(entry.backup, entry.target or entry.path)
 
-    # --- What is remembered ---
+    # --- Records of changes ---
 
     def _next(self) -> int:
         self._number += 1
@@ -251,7 +251,7 @@ class Device:
 
 
 def _lose_data(file: _File, chooser: Chooser) -> None:
-    """Bring each sector and the size of a file back to one of its versions."""
+    """Restore each sector and the size of a file to one of its versions."""
     status = os.fstat(file.descriptor)
     size = status.st_size
     if file.sizes:

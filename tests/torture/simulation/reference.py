@@ -1,4 +1,4 @@
-"""What an undisturbed dispatch of a log's prefix builds, for any prefix."""
+"""The state that an undisturbed dispatch builds from any prefix of a log."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from tests.torture.simulation.broker_log import BrokerLog
 
 @dataclass(frozen=True)
 class State:
-    """A root at rest: its files, its progress, its checkpoint."""
+    """A closed root: its files, its progress, its checkpoint."""
 
     files: dict[str, Content]
     progress: Progress
     checkpoint: StoreCheckpoint | None
 
     def moved_to(self, offset: int) -> State:
-        """Return the state from which dispatch goes on at ``offset``, behind a blank."""
+        """Return the state from which dispatch resumes at ``offset``, after a blank."""
         return replace(self, progress=replace(self.progress, reput_from_offset=offset))
 
 
 class Reference:
-    """Builds the states of prefixes, in ascending order where that is asked."""
+    """Builds the states of prefixes; cheapest when asked in ascending order."""
 
     def __init__(self, directory: Path, config: StoreConfig) -> None:
         self._directory = directory
@@ -52,7 +52,7 @@ class Reference:
         self._requests: list[DispatchRequests] = []
 
     def forget_from(self, end: int) -> None:
-        """Know nothing of what lies beyond ``end``: the log is another there."""
+        """Forget the states beyond ``end``, where the log has diverged."""
         self._states = {offset: state for offset, state in self._states.items() if offset <= end}
         self.close()
 
@@ -70,7 +70,7 @@ class Reference:
         return self._states[end].moved_to(offset)
 
     def close(self) -> None:
-        """Let go of the root in work."""
+        """Close the root that is being built."""
         if self._sink is not None:
             self._sink.close()
             self._sink = None
@@ -99,7 +99,7 @@ class Reference:
 
 
 def assert_same_state(output: Path, progress: Progress, expected: State) -> None:
-    """Compare a root at rest with a reference; index files have names of their own."""
+    """Compare a closed root with a reference; index file names are each root's own."""
     assert_same_content(built_tree(output), expected.files)
     has_index = progress.index_files > 0
     names = sorted(p.name for p in (output / "index").iterdir()) if has_index else [""]
@@ -117,7 +117,7 @@ def assert_same_state(output: Path, progress: Progress, expected: State) -> None
     assert_milestones(progress)
     for kind in BUILT_DIRECTORIES:
         empty = [d for d in (output / kind).rglob("*") if d.is_dir() and not any(d.iterdir())]
-        assert empty == [], "recovery leaves directories that no dispatch made"
+        assert empty == [], "recovery left directories that no dispatch creates"
 
 
 def _differing(progress: Progress, known: Progress) -> dict[str, tuple[object, object]]:
@@ -126,7 +126,7 @@ def _differing(progress: Progress, known: Progress) -> dict[str, tuple[object, o
 
 
 def assert_milestones(progress: Progress) -> None:
-    """See that milestones ascend, and that the last one is this end."""
+    """Assert that milestones ascend, and that the last one is the current end."""
     ends = [milestone.reput_from_offset for milestone in progress.milestones]
     assert ends == sorted(ends)
     if progress.milestones:

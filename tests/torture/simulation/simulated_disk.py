@@ -1,4 +1,4 @@
-"""A process's disk on a ``Device``: it can die at any call, fail at any call, and write short."""
+"""A process's disk on a ``Device``: any call can kill the process, fail, or write short."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tests.torture.simulation.device import Device
 
 
 class PowerLost(BaseException):
-    """The process ends here: nothing in it may catch this and go on."""
+    """The process ends here: no code may catch this and continue."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What befalls a disk. Calls are counted from 1; 0 is never."""
+    """The faults of a disk. Calls are counted from 1; 0 means never."""
 
     dies_at: int = 0
     fails_at: int = 0
     errno: int = 0
-    shorten: Random | None = None  # draws how much of each write is done
-    interrupts: bool = False  # each write at first
+    shorten: Random | None = None  # draws how much of each write is performed
+    interrupts: bool = False  # whether the first attempt of each write is interrupted
 
 
 class SimulatedDisk(Disk):
-    """One process's disk. After its end nothing of that process reaches the device any more."""
+    """One process's disk. After the process has ended, none of its calls reaches the device."""
 
     threads_max = 1
 
@@ -39,7 +39,7 @@ class SimulatedDisk(Disk):
         super().__init__()
         self.calls: list[str] = []
         self.died_in = ""  # the call in which the process ended
-        self.failed: Path | None = None  # what the call that failed was on
+        self.failed: Path | None = None  # the path that the failed call was on
         self.failed_call = ""
         self._is_interrupted = False
         self._device = device
@@ -54,24 +54,24 @@ class SimulatedDisk(Disk):
 
     @property
     def holds_lock(self) -> bool:
-        """Whether a lock that was taken has not been given back."""
+        """Whether an acquired lock has not been released."""
         return not all(handle.closed for handle in self._locks)
 
     def end(self) -> None:
-        """Do what the end of a process does: close its files, drop its locks."""
+        """Close files and release locks, as the end of a process does."""
         self._is_dead = True
         self.close()
         for handle in self._locks:
             self.unlock(handle)
 
     def lock(self, path: Path, content: bytes) -> IO[bytes]:
-        """Take a broker's lock, and know it."""
+        """Acquire a broker's lock, and track it."""
         handle = super().lock(path, content)
         self._locks.append(handle)
         return handle
 
     def _begin(self, call: str, on: Path | int) -> None:
-        """Count a call, and end or fail here if that is the plan."""
+        """Count a call, and end or fail here if the plan says so."""
         if self._is_dead:
             raise PowerLost(call)
         self.calls.append(call)
@@ -96,7 +96,7 @@ class SimulatedDisk(Disk):
             self._begin("pwrite", fd)
         except PowerLost:
             if len(self.calls) == self._plan.dies_at and self._plan.shorten is not None:
-                self._write_some(fd, data, offset)  # it ended inside the call
+                self._write_some(fd, data, offset)  # the process died inside the call
                 self._plan = Plan()
             raise
         self._is_interrupted = self._plan.interrupts and not self._is_interrupted
@@ -136,13 +136,13 @@ class SimulatedDisk(Disk):
 
 
 def path_of(fd: int) -> Path:
-    """Return the path an open file has."""
+    """Return the path of an open file."""
     return Path(f"/proc/self/fd/{fd}").readlink()
 
 
 @contextmanager
 def process(device: Device, plan: Plan = Plan()) -> Iterator[SimulatedDisk]:
-    """Be a process with a disk; at its end, by death or not, its files and locks are gone."""
+    """Simulate a process; when it ends, killed or not, its files and locks are released."""
     disk = SimulatedDisk(device, plan)
     try:
         yield disk

@@ -1,4 +1,4 @@
-"""A small log, and roots on which its dispatch is tried again and again."""
+"""A small log, and fresh roots for repeated trials of its dispatch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CONFIGS = {
 
 
 class Stage:
-    """A log, what its dispatch builds, and a device for each trial."""
+    """A log, the reference of its dispatch, and a device for each trial."""
 
     def __init__(
         self, directory: Path, config: StoreConfig, messages: Iterable[Message] | int
@@ -56,17 +56,17 @@ class Stage:
                 self.log.append(message)
         self.log.show(self.log.end)
         self.reference = Reference(directory / "reference", config)
-        self.kept_end = 0  # how far the log was dispatched on what trials begin with
+        self.kept_end = 0  # up to where the log is dispatched when a trial begins
         self._directory = directory
         self._base = directory / "base"
 
     def close(self) -> None:
-        """Let go of the reference's root."""
+        """Close the reference's root."""
         self.reference.close()
 
     @contextmanager
     def trial(self) -> Iterator[Device]:
-        """Lend a device; it holds what ``keep`` kept."""
+        """Yield a device with the content that ``keep`` saved."""
         directory = self._directory / "trial"
         if self._base.exists():
             shutil.copytree(self._base, directory / "root")
@@ -76,12 +76,12 @@ class Stage:
             shutil.rmtree(directory)
 
     def keep(self, device: Device) -> None:
-        """Let all later trials begin with what is on a device now."""
+        """Save the content of a device as the start of all later trials."""
         shutil.rmtree(self._base, ignore_errors=True)
         shutil.copytree(device.root, self._base)
 
     def open(self, disk: SimulatedDisk, device: Device) -> DispatchRoot:
-        """Open the root, which recovers; it must be what its progress says."""
+        """Open the root, which recovers it; it must match its progress record."""
         output = device.root / "output"
         root = DispatchRoot.open(output, self.store, self.config, disk=disk)
         expected = self.reference.at(self.log, root.progress.reput_from_offset)
@@ -89,7 +89,7 @@ class Stage:
         return root
 
     def batches(self, root: DispatchRoot, sizes: Iterable[int]) -> Iterator[Batch]:
-        """Yield what is left of the log in batches of so many records, the rest as one."""
+        """Yield the rest of the log in batches of these sizes, then the remainder as one."""
         plan = LogPlanner(root.log, lambda: False).plan(root.progress.reput_from_offset)
         scanner = Scanner(self.config)
         stretches = [s for part in plan.ranges for s in scanner.read(part)]
@@ -97,7 +97,7 @@ class Stage:
             yield from cut_stretches(stretches, iter(sizes))
 
     def dispatch(self, disk: SimulatedDisk, device: Device, sizes: Iterable[int]) -> None:
-        """Open, dispatch all, close."""
+        """Open the root, dispatch the whole log, close."""
         sink: DispatchSink | None = None
         try:
             root = self.open(disk, device)
@@ -109,7 +109,7 @@ class Stage:
                 sink.close()
 
     def recovered(self, device: Device) -> int:
-        """Start a new process; return the offset from which it would go on."""
+        """Start a new process; return the offset from which it would resume."""
         with process(device) as disk:
             root = self.open(disk, device)
             offset = root.progress.reput_from_offset
@@ -117,7 +117,7 @@ class Stage:
         return offset
 
     def finish(self, device: Device) -> None:
-        """Start a new process that dispatches the rest: the root is as if nothing had happened."""
+        """Dispatch the rest in a new process; the root must be as if nothing had happened."""
         with process(device) as disk:
             self.dispatch(disk, device, [2])
         output = device.root / "output"
@@ -128,7 +128,7 @@ class Stage:
         assert read_checkpoint(output) == self.reference.at(self.log, self.log.end).checkpoint
 
     def run(self, device: Device, plan: Plan, sizes: Iterable[int]) -> SimulatedDisk:
-        """Be a process that dispatches all unless it ends before; return its disk."""
+        """Dispatch the whole log in a process that may end early; return its disk."""
         with process(device, plan) as disk:
             self.dispatch(disk, device, sizes)
         return disk

@@ -1,4 +1,4 @@
-"""The states that the simulated device leaves are the legal ones: all of them, and no other."""
+"""The simulated device leaves exactly the legal states: all of them, and no others."""
 
 import errno
 from collections.abc import Callable
@@ -18,7 +18,7 @@ State = frozenset[tuple[str, bytes | None]]
 
 
 def state_of(root: Path) -> State:
-    """Return what a tree holds; None for a directory."""
+    """Return the content of each path in a tree; None for a directory."""
     paths = sorted(root.rglob("*"))
     return frozenset(
         (str(p.relative_to(root)), p.read_bytes() if p.is_file() else None) for p in paths
@@ -26,10 +26,10 @@ def state_of(root: Path) -> State:
 
 
 def states_after(directory: Path, *works: Work, dies_at: int = 0) -> list[State]:
-    """Go through every state that power loss leaves after some processes have worked."""
-    chooser, goes_on = EachInTurn(), True
+    """Return every state that a power loss can leave after these processes."""
+    chooser, has_next = EachInTurn(), True
     states: list[State] = []
-    while goes_on:
+    while has_next:
         device = Device(directory / str(len(states)))
         for work in works:
             plan = Plan(dies_at=dies_at if work is works[-1] else 0)
@@ -38,12 +38,12 @@ def states_after(directory: Path, *works: Work, dies_at: int = 0) -> list[State]
         device.power_loss(chooser)
         assert device.pending == 0
         states.append(state_of(device.root))
-        goes_on = chooser.next()
+        has_next = chooser.next()
     return states
 
 
 def sectors(text: str) -> bytes:
-    """Return a sector of each character; a dot is one of zeros."""
+    """Return one sector per character; a dot is a sector of zeros."""
     return "".join(c * SECTOR for c in text).replace(".", "\0").encode()
 
 
@@ -51,7 +51,7 @@ def files(*contents: tuple[str, str]) -> State:
     return frozenset((name, sectors(text)) for name, text in contents)
 
 
-def test_each_unsynced_sector_is_there_or_not(tmp_path: Path) -> None:
+def test_each_unsynced_sector_is_kept_or_lost(tmp_path: Path) -> None:
     def work(disk: Disk, root: Path) -> None:
         disk.create(root / "f", 3 * SECTOR)
         disk.sync()
@@ -63,7 +63,7 @@ def test_each_unsynced_sector_is_there_or_not(tmp_path: Path) -> None:
     assert set(states) == {files(("f", text)) for text in texts}
 
 
-def test_a_sector_is_as_after_one_of_its_writes(tmp_path: Path) -> None:
+def test_a_sector_holds_the_result_of_one_of_its_writes(tmp_path: Path) -> None:
     def work(disk: Disk, root: Path) -> None:
         disk.create(root / "f", SECTOR)
         disk.write(root / "f", 0, sectors("a"))
@@ -77,7 +77,7 @@ def test_a_sector_is_as_after_one_of_its_writes(tmp_path: Path) -> None:
     assert set(states_after(tmp_path, work)) == expected
 
 
-def test_a_new_file_has_its_name_its_size_and_its_data_apart(tmp_path: Path) -> None:
+def test_name_size_and_data_of_a_new_file_are_lost_independently(tmp_path: Path) -> None:
     def work(disk: Disk, root: Path) -> None:
         disk.create(root / "f", 2 * SECTOR)
         disk.write(root / "f", SECTOR, sectors("b"))
@@ -86,7 +86,7 @@ def test_a_new_file_has_its_name_its_size_and_its_data_apart(tmp_path: Path) -> 
     assert set(states_after(tmp_path, work)) == expected
 
 
-def test_what_is_synced_stays(tmp_path: Path) -> None:
+def test_synced_changes_survive(tmp_path: Path) -> None:
     def work(disk: Disk, root: Path) -> None:
         disk.create(root / "a" / "b" / "f", SECTOR)
         disk.write(root / "a" / "b" / "f", 0, sectors("x"))
@@ -98,7 +98,7 @@ def test_what_is_synced_stays(tmp_path: Path) -> None:
     assert state == {("a", None), ("a/b", None), ("a/b/f", sectors("x"))}
 
 
-def test_a_file_needs_its_directory(tmp_path: Path) -> None:
+def test_a_file_is_lost_with_its_directory(tmp_path: Path) -> None:
     def work(disk: Disk, root: Path) -> None:
         disk.create(root / "a" / "b" / "f", 0)
 
@@ -129,7 +129,7 @@ def test_a_replaced_file_is_the_old_or_the_new_one_until_it_is_synced(tmp_path: 
     assert states[4] == {old, written, new}
 
 
-def test_what_was_removed_may_come_back(tmp_path: Path) -> None:
+def test_an_unsynced_removal_may_be_lost(tmp_path: Path) -> None:
     def before(disk: Disk, root: Path) -> None:
         disk.create(root / "a" / "f", SECTOR)
         disk.write(root / "a" / "f", 0, sectors("x"))
@@ -147,7 +147,7 @@ def test_what_was_removed_may_come_back(tmp_path: Path) -> None:
     }
 
 
-def test_names_keep_the_order_of_their_changes(tmp_path: Path) -> None:
+def test_changes_to_one_name_survive_in_order(tmp_path: Path) -> None:
     def before(disk: Disk, root: Path) -> None:
         disk.create(root / "a" / "f", 0)
         disk.sync()
@@ -162,7 +162,7 @@ def test_names_keep_the_order_of_their_changes(tmp_path: Path) -> None:
     assert set(states_after(tmp_path, before, work)) == expected
 
 
-def test_what_a_killed_process_made_is_durable_once_the_next_has_synced(tmp_path: Path) -> None:
+def test_a_sync_by_the_next_process_covers_what_a_killed_process_created(tmp_path: Path) -> None:
     def killed(disk: Disk, root: Path) -> None:
         disk.create(root / "a" / "b" / "f", SECTOR)
 
@@ -176,7 +176,7 @@ def test_what_a_killed_process_made_is_durable_once_the_next_has_synced(tmp_path
         assert ("a/b/f", sectors(".")) in state
 
 
-def test_what_a_killed_process_wrote_is_there_and_not_durable(tmp_path: Path) -> None:
+def test_the_writes_of_a_killed_process_are_visible_but_not_durable(tmp_path: Path) -> None:
     def killed(disk: Disk, root: Path) -> None:
         disk.create(root / "f", SECTOR)
         disk.write(root / "f", 0, sectors("a"))
@@ -206,7 +206,7 @@ def test_every_mode_leaves_a_legal_state(tmp_path: Path, mode: str) -> None:
         assert state_of(device.root) in legal
 
 
-def test_the_ends_of_the_range(tmp_path: Path) -> None:
+def test_all_lost_and_all_kept_are_the_extreme_states(tmp_path: Path) -> None:
     for name in ("lost", "kept"):
         device = Device(tmp_path / name)
         with process(device) as disk:
@@ -216,7 +216,7 @@ def test_the_ends_of_the_range(tmp_path: Path) -> None:
         assert state_of(device.root) == (files(("f", "a")) if name == "kept" else files())
 
 
-def test_a_dead_disk_changes_nothing_more(tmp_path: Path) -> None:
+def test_a_dead_disk_makes_no_further_change(tmp_path: Path) -> None:
     device = Device(tmp_path)
     with process(device, Plan(dies_at=6)) as disk:
         handle = disk.lock(device.root / "lock", b"lock")
@@ -234,7 +234,7 @@ def test_a_dead_disk_changes_nothing_more(tmp_path: Path) -> None:
         other.lock(device.root / "lock", b"lock")
 
 
-def test_a_call_that_fails_fails_once(tmp_path: Path) -> None:
+def test_a_failing_call_fails_once(tmp_path: Path) -> None:
     device = Device(tmp_path)
     disk = SimulatedDisk(device, Plan(fails_at=3, errno=errno.EIO))
     disk.create(device.root / "f", 10)
