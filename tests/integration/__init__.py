@@ -1,1 +1,1 @@
-"""Tests against real servers, started as plain processes from Maven artifacts."""
+"""Tests against real servers, run as plain processes from Maven artifacts."""

@@ -1,4 +1,4 @@
-"""Servers for the tests of this folder: started when first needed, ended with the run."""
+"""Servers for the tests of this folder: started on first use, stopped at the end of the run."""
 
 import gc
 import signal
@@ -10,13 +10,13 @@ import pytest
 from tests.integration.servers import processes
 
 HERE = Path(__file__).parent
-# A cold cache fetches jars within a test, and a busy machine takes its time.
+# A cold cache downloads jars during a test, and a busy machine is slow.
 TEST_SECONDS = 900
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder, so that none runs where no servers are wanted."""
+    """Mark every test of this folder, so that runs without servers deselect them."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.integration)
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Show what the servers said when a test fails."""
+    """Add the servers' output to the report of a failed test."""
     report = yield
     if report.failed and item.path.is_relative_to(HERE):
         for server in processes.started[-6:]:
@@ -37,7 +37,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_server_left() -> Iterator[None]:
-    """End with the run whatever a test left running, also when the run itself is ended."""
+    """Kill servers that tests left running, also when the run is terminated."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     yield
     processes.kill_all()
@@ -45,6 +45,6 @@ def no_server_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """Collect a test's garbage within the test, so that no other test is warned of it."""
+    """Collect a test's garbage within the test, so that no other test gets its warnings."""
     yield
     gc.collect()

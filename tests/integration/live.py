@@ -1,4 +1,4 @@
-"""Compare what a dispatch builds with what its broker builds, while both are at work."""
+"""Compare the files of a dispatch with its broker's, while both are running."""
 
 import time
 from collections import Counter
@@ -17,7 +17,7 @@ from tests.support.dispatching import (
     tree,
 )
 
-# Small files, so that every kind rolls many times.
+# Small files, so that each kind rolls many times.
 SIZES = {
     "mappedFileSizeCommitLog": "65536",
     "mappedFileSizeConsumeQueue": "1000",
@@ -25,12 +25,12 @@ SIZES = {
     "maxIndexNum": "500",
 }
 EQUAL_SECONDS = 240.0
-# Longer than a broker of 5.x gathers the ends of transactions before it writes them.
+# Longer than a 5.x broker batches the ends of transactions before it writes them.
 QUIET_SECONDS = 5.0
 
 
 def wait_until_equal(mq: RocketMq, dispatcher: Dispatcher) -> None:
-    """Wait until nothing more is written and the two are equal; tell the difference otherwise."""
+    """Wait until writing has stopped and the two are equal; raise with the difference otherwise."""
     wait_until_quiet(mq, dispatcher)
     deadline = time.monotonic() + EQUAL_SECONDS
     while not _are_equal(dispatcher.output, mq.store):
@@ -51,7 +51,7 @@ def wait_until_quiet(mq: RocketMq, dispatcher: Dispatcher) -> None:
             end, offset = store.max_phy_offset(), dispatcher.offset
             if end != before:
                 quiet_since, before = time.monotonic(), end
-            # What fills a file up is not stepped over before something follows it.
+            # A blank at the end of a file is not stepped over before a record follows it.
             is_dispatched = offset == end or (end % size == 0 and 0 < end - offset < size)
             return is_dispatched and time.monotonic() - quiet_since >= QUIET_SECONDS
 
@@ -70,10 +70,10 @@ def units(root: Path) -> Counter[str]:
     """Count the units of each topic's queues."""
     counts: Counter[str] = Counter()
     for name, content in tree(root / "consumequeue").items():
-        # A page that is not in a file is zero; a unit is one if it has a size.
+        # Pages that are not listed are zero; a unit counts if its size is not zero.
         for number, page in content.pages.items():
             at = number * len(page)
-            assert at == 0, "files of more than a page are not counted here"
+            assert at == 0, "only files of one page can be counted"
             width = layout.CQ_UNIT.itemsize
             sizes = [page[i + 8 : i + 12] for i in range(0, content.size, width)]
             counts[name.split("/")[0]] += sum(size != bytes(4) for size in sizes)
@@ -82,7 +82,7 @@ def units(root: Path) -> Counter[str]:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What changes when a file is written to."""
+    """The properties of a file that a write changes."""
 
     inode: int
     modified_ns: int
@@ -90,7 +90,7 @@ class Stamp:
 
 
 def stamps(root: Path) -> dict[str, Stamp]:
-    """Map each file that a dispatch builds to its stamp, by its path below a root."""
+    """Map the relative path of each file that a dispatch builds to its stamp."""
     found = {}
     for kind in BUILT_DIRECTORIES:
         for path in sorted((root / kind).rglob("*")):

@@ -1,7 +1,7 @@
-"""A broker is killed and started again under a dispatch that goes on.
+"""A broker is killed and restarted while a dispatch keeps running.
 
-What a broker holds after its own crash is no measure: its recovery leaves stale units and enters
-keys twice. So it is compared with what the same broker builds once both directories are gone.
+A broker's files after its own crash are no reference: its recovery leaves stale units and indexes
+keys twice. The reference is what the same broker rebuilds after both directories are deleted.
 """
 
 import shutil
@@ -19,13 +19,13 @@ from tests.integration.traffic import produce, produce_until
 
 TOPICS = ["TopicA", "TopicB"]
 KILLS = 2
-# Else 5.4 and later build queues from the last ten files of a log only.
+# By default, 5.4 and later rebuild queues from only the last ten log files.
 ALL_FILES = {"commitLogRecoverMaxNum": "2147483647"}
 
 
 @pytest.fixture(params=["4.9.4", "5.5.0"])
 def mq(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RocketMq]:
-    """Start a broker that has got some messages."""
+    """Start a broker and send it some messages."""
     options = SIZES | (ALL_FILES if request.param >= "5.4" else {})
     mq = RocketMq(tmp_path, request.param, options, TOPICS)
     try:
@@ -36,13 +36,13 @@ def mq(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RocketMq]:
         mq.kill()
 
 
-def test_a_dispatch_goes_on_over_a_broker_that_is_killed(mq: RocketMq, tmp_path: Path) -> None:
+def test_a_dispatch_survives_kills_of_its_broker(mq: RocketMq, tmp_path: Path) -> None:
     dispatcher = Dispatcher(mq, tmp_path / "out")
     dispatcher.start()
     try:
         dispatcher.wait_for_batch()
         for number in range(1, 1 + KILLS):
-            kill_while_it_takes_messages(mq, dispatcher, number)
+            kill_broker_under_load(mq, dispatcher, number)
             mq.start_broker()
         produce(mq, TOPICS, 100, first=50_000)
         wait_until_quiet(mq, dispatcher)
@@ -58,7 +58,7 @@ def test_a_dispatch_goes_on_over_a_broker_that_is_killed(mq: RocketMq, tmp_path:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def kill_while_it_takes_messages(mq: RocketMq, dispatcher: Dispatcher, number: int) -> None:
+def kill_broker_under_load(mq: RocketMq, dispatcher: Dispatcher, number: int) -> None:
     """Kill the broker while messages are sent and dispatched."""
     before = dispatcher.offset
     with ThreadPoolExecutor(1) as pool:
@@ -66,6 +66,6 @@ def kill_while_it_takes_messages(mq: RocketMq, dispatcher: Dispatcher, number: i
         sending = pool.submit(produce_until, mq, TOPICS, never, first=1000 * number)
         dispatcher.wait_for_batch(before)
         mq.kill_broker()
-        assert sending.exception(START_SECONDS) is not None, "it was killed after the last message"
+        assert sending.exception(START_SECONDS) is not None, "the kill came after the last message"
     assert (mq.store / "abort").exists()
     assert dispatcher.server.is_running, dispatcher.server.tail()

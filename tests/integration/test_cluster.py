@@ -36,7 +36,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(directory: Path) -> Path:
-    """Install the wheel of this project for the workers alone; return what they run as Python."""
+    """Install this project's wheel for the workers only; return their Python."""
     site, python = directory / "site", directory / "worker-python"
     source = Path(__file__).parents[2]
     command = [
@@ -88,38 +88,38 @@ def start(cluster: SparkCluster, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
 
 
-def built(output: Path) -> int:
+def rebuilt_end(output: Path) -> int:
     """Return the offset up to which a rebuild has dispatched."""
     progress = read_progress(output / NEW_ROOT_DIR)
     return progress.reput_from_offset if progress is not None else 0
 
 
-def test_a_rebuild_on_two_workers_is_that_of_a_dispatch(
+def test_a_rebuild_on_two_workers_equals_a_dispatch(
     cluster: SparkCluster, store: Path, dispatched: Path, directory: Path, installed: Path
 ) -> None:
     output = directory / "rebuilt"
     with start(cluster, "rebuild", store, "--output", output) as process:
-        printed, told = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, told
+        printed, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, errors
     assert json.loads(printed)["messages"] == MESSAGES
     assert_same_store(output, dispatched)
     assert len(cluster.executors()) == 2
     for executor in cluster.executors():
         assert "Finished task" in (executor / "stderr").read_text("utf-8", "replace")
-    kept = installed.parent / "site/store/kernels/__pycache__"  # compiled where they are imported
+    kept = installed.parent / "site/store/kernels/__pycache__"  # workers compile the kernels here
     assert list(kept.glob("numba-*/*/*.nbi"))
 
 
-def test_a_worker_killed_in_the_middle_is_done_without(
+def test_a_rebuild_survives_the_loss_of_a_worker(
     cluster: SparkCluster, store: Path, dispatched: Path, directory: Path
 ) -> None:
     output = directory / "killed"
     with start(cluster, "rebuild", store, "--output", output) as process:
-        wait_for(lambda: built(output) > 0, "a batch applied")
+        wait_for(lambda: rebuilt_end(output) > 0, "a batch applied")
         worker = cluster.workers[0]
         worker.kill()
-        printed, told = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, told
+        printed, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, errors
     assert json.loads(printed)["messages"] == MESSAGES
     assert_same_store(output, dispatched)
     worker.log.unlink()
@@ -127,23 +127,23 @@ def test_a_worker_killed_in_the_middle_is_done_without(
     cluster.await_worker(worker)
 
 
-def test_a_killed_rebuild_goes_on_and_the_other_commands_run_on_the_cluster_too(
+def test_a_killed_rebuild_resumes_and_export_runs_on_the_cluster(
     cluster: SparkCluster, store: Path, dispatched: Path, directory: Path
 ) -> None:
     output = directory / "again"
     with start(cluster, "rebuild", store, "--output", output) as process:
-        wait_for(lambda: built(output) > 0, "a batch applied")
+        wait_for(lambda: rebuilt_end(output) > 0, "a batch applied")
         process.kill()
     assert not (output / "consumequeue").exists()
-    done = built(output)
+    done = rebuilt_end(output)
     began = time.perf_counter()
     with start(cluster, "rebuild", store, "--output", output) as process:
-        printed, told = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, (told, time.perf_counter() - began)
+        printed, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, (errors, time.perf_counter() - began)
     assert json.loads(printed)["resumed_from"] >= done
     assert_same_store(output, dispatched)
     exported = directory / "exported"
     with start(cluster, "export", store, "--to", exported, "--topic", "Topic") as process:
-        printed, told = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, told
+        printed, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, errors
     assert json.loads(printed)["files"] > 1

@@ -1,7 +1,7 @@
-"""The services of docker-compose.yml, run: what users start with one line.
+"""The services of docker-compose.yml, as users start them with one command.
 
-A broker on a volume that the dispatcher mounts read-only; nobody is root. Clients send and consume
-in the network of the services; what the dispatcher builds is held against the broker's own files.
+The broker's volume is mounted read-only in the dispatcher; no process is root. Clients send and
+consume in the network of the services; the dispatcher's files are compared with the broker's own.
 """
 
 import json
@@ -46,7 +46,7 @@ KINDS = {
     "rollback",
 }
 USERS = {"namesrv": 3000, "broker": 3000, "kafka": 1000, "dispatcher": 10001}
-# SIGTERM ends a JVM with 143; the dispatcher ends by itself.
+# SIGTERM ends a JVM with 143; the dispatcher handles it and exits with 0.
 ENDS = {"namesrv": 143, "broker": 143, "kafka": 143, "dispatcher": 0}
 READS = ["/store", "--output", "/output", "--json"]
 STUCK_SECONDS = 3
@@ -54,7 +54,7 @@ EQUAL_SECONDS = 60.0
 
 
 class Traffic:
-    """The services, and all that was sent through the broker."""
+    """The services, and all messages sent through the broker."""
 
     def __init__(self, stack: Stack, directory: Path) -> None:
         self.stack = stack
@@ -69,22 +69,22 @@ class Traffic:
         before = {topic: self.units(topic) for topic in TOPICS}
         sent = produce(self.stack, TOPICS, messages, first=self._first)
         assert {message.kind for message in sent} == KINDS
-        self._first += 100  # the first of each hundred are one of each kind
+        self._first += 100  # each hundred begins with one message of each kind
         self.sent += sent
         for topic, number in delivered(sent).items():
             until(lambda t=topic, n=number: self.units(t) >= before[t] + n, f"all in {topic}")
         return sent
 
     def units(self, topic: str) -> int:
-        """Return how many messages are in a topic, as the broker says."""
+        """Return the number of messages in a topic according to the broker."""
         return sum(max_offsets(self.stack, topic))
 
     def max_offsets(self) -> list[int]:
-        """Return the max offset of each queue of each topic, as the broker says."""
+        """Return the broker's max offset of each queue of each topic."""
         return [offset for topic in TOPICS for offset in max_offsets(self.stack, topic)]
 
     def delivered(self, topic: str) -> list[Sent]:
-        """Return what was sent to a topic and gets into it."""
+        """Return the messages sent to a topic that are delivered to it."""
         return [message for message in self.sent if message.topic == topic and message.is_delivered]
 
     def reput(self, command: str, *options: str | int) -> list[dict[str, Any]]:
@@ -95,13 +95,13 @@ class Traffic:
         return [json.loads(line) for line in done.stdout.decode().splitlines()]
 
     def copies(self) -> tuple[Path, Path]:
-        """Copy queues and index, ours and the broker's, as they are now."""
+        """Copy the current queues and index of the dispatcher and of the broker."""
         target = next(self._copies)
-        ours = self.stack.copy("dispatcher", "/output", target / "ours")
-        return ours, self.stack.copy("broker", "/store", target / "theirs")
+        dispatched = self.stack.copy("dispatcher", "/output", target / "dispatched")
+        return dispatched, self.stack.copy("broker", "/store", target / "broker")
 
     def wait_until_equal(self) -> None:
-        """Wait until our files and the broker's are the same; tell the difference otherwise."""
+        """Wait until both sets of files are equal; raise with the difference otherwise."""
         deadline = time.monotonic() + EQUAL_SECONDS
         while time.monotonic() < deadline:
             with suppress(AssertionError):
@@ -110,10 +110,11 @@ class Traffic:
         assert_same_store(*self.copies())
 
     def wait_until_dispatched(self) -> None:
-        """Wait until nothing waits for the dispatcher."""
+        """Wait until the dispatcher has no backlog."""
 
         def is_dispatched() -> bool:
-            done = self.stack.run("dispatcher", "reput", "status", *READS)  # fails before it began
+            # Fails before the first batch.
+            done = self.stack.run("dispatcher", "reput", "status", *READS)
             return done.returncode == 0 and json.loads(done.stdout)["waiting_timestamp"] is None
 
         until(is_dispatched, "dispatched")
@@ -125,7 +126,7 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         try:
             engine = ends.enter_context(running_engine())
         except NoEngineError as e:
-            pytest.skip(f"THE SERVICES OF docker-compose.yml WERE NOT RUN: {e}")
+            pytest.skip(f"NOT TESTED: the services of docker-compose.yml; {e}")
         real = [build_image(engine)] if os.environ.get("REPUT_DOCKERFILE") else []
         ends.callback(remove_local_images, engine)
         images = make_local_images(engine, *real)
@@ -147,9 +148,9 @@ def traffic(compose: Stack, all_traffic: Traffic) -> Traffic:
 
 
 def lasting_users(stack: Stack, service: str) -> set[str]:
-    """Return the users of the processes that are in a container now and a second later.
+    """Return the users of the processes that are in a container both now and a second later.
 
-    A health check enters the container every two seconds and is root until it becomes the user.
+    A health check enters the container every two seconds, as root until it switches to the user.
     """
     script = "grep -s ^Uid: /proc/[0-9]*/status || true"  # a process may end while grep runs
     earlier = set(stack.shell(service, script).splitlines())
@@ -157,7 +158,7 @@ def lasting_users(stack: Stack, service: str) -> set[str]:
     return {line.split()[1] for line in earlier & set(stack.shell(service, script).splitlines())}
 
 
-def test_nobody_is_root_and_the_log_is_mounted_read_only(traffic: Traffic) -> None:
+def test_no_process_is_root_and_the_log_is_mounted_read_only(traffic: Traffic) -> None:
     stack = traffic.stack
     for service, user in USERS.items():
         assert stack.shell(service, "id -u; id -g") == f"{user}\n{user}"
@@ -173,7 +174,7 @@ def test_nobody_is_root_and_the_log_is_mounted_read_only(traffic: Traffic) -> No
         assert b"Read-only file system" in done.stderr
 
 
-def test_messages_of_every_kind_are_found_as_a_consumer_gets_them(traffic: Traffic) -> None:
+def test_reads_return_messages_of_every_kind_as_a_consumer_gets_them(traffic: Traffic) -> None:
     traffic.send(60)
     traffic.wait_until_equal()
     for topic in TOPICS:
@@ -186,8 +187,8 @@ def test_messages_of_every_kind_are_found_as_a_consumer_gets_them(traffic: Traff
         for message in mine:
             place = message.queue_id, message.queue_offset
             m = by_place[place] if message.is_in_its_queue else by_unique_key[message.uniq_key]
-            said = m["keys"] or "", m["tags"] or "", body(m)
-            assert said == (message.keys, message.tags, message.body)
+            content = m["keys"] or "", m["tags"] or "", body(m)
+            assert content == (message.keys, message.tags, message.body)
         assert len(read) == len(mine)
         tagged = [m for m in read if m["tags"] == "TagB"]
         queues = sorted({m["queue_id"] for m in tagged})
@@ -212,7 +213,7 @@ def test_messages_are_found_by_key(traffic: Traffic) -> None:
     assert traffic.stack.run("dispatcher", "reput", "query", *READS, *unique).returncode == 1
 
 
-def test_a_dispatcher_that_starts_again_leaves_the_log_as_it_was(traffic: Traffic) -> None:
+def test_restarting_the_dispatcher_leaves_the_log_unchanged(traffic: Traffic) -> None:
     traffic.send(20)
     traffic.wait_until_dispatched()
     (end,) = (row["reput_from_offset"] for row in traffic.reput("status"))
@@ -225,24 +226,24 @@ def test_a_dispatcher_that_starts_again_leaves_the_log_as_it_was(traffic: Traffi
     assert traffic.stack.shell("broker", "find /store ! -user 3000") == ""
 
 
-def test_the_health_check_sees_a_dispatcher_that_is_stuck(traffic: Traffic) -> None:
+def test_the_health_check_detects_a_stuck_dispatcher(traffic: Traffic) -> None:
     traffic.send(20)
     traffic.wait_until_dispatched()
     traffic.stack.wait_healthy("dispatcher")
     check = traffic.stack.inspect("dispatcher")["Config"]["Healthcheck"]["Test"][1:]
     assert check[-2] == "--stuck-after"
     check[-1] = str(STUCK_SECONDS)
-    # The first child of the init.
+    # The dispatcher is the first child of init.
     signal = "read first others </proc/1/task/1/children || true; kill -{} $first"
     traffic.stack.shell("dispatcher", signal.format("STOP"))
     traffic.send(20)
-    until(lambda: traffic.stack.run("dispatcher", *check).returncode == 1, "seen as stuck")
+    until(lambda: traffic.stack.run("dispatcher", *check).returncode == 1, "reported as stuck")
     traffic.stack.shell("dispatcher", signal.format("CONT"))
-    until(lambda: traffic.stack.run("dispatcher", *check).returncode == 0, "seen as well again")
+    until(lambda: traffic.stack.run("dispatcher", *check).returncode == 0, "reported as healthy")
     traffic.wait_until_equal()
 
 
-def test_a_killed_dispatcher_goes_on_where_it_was(traffic: Traffic) -> None:
+def test_a_killed_dispatcher_resumes(traffic: Traffic) -> None:
     stack = traffic.stack
     traffic.send(20)
     traffic.wait_until_dispatched()
@@ -251,12 +252,12 @@ def test_a_killed_dispatcher_goes_on_where_it_was(traffic: Traffic) -> None:
     traffic.send(40)
     stack.up()
     traffic.wait_until_equal()
-    said = stack.engine.try_docker("logs", stack.container("dispatcher")).stderr.decode()
-    *_, last = re.findall(r"position begin_offset=(\d+)", said)
+    logged = stack.engine.try_docker("logs", stack.container("dispatcher")).stderr.decode()
+    *_, last = re.findall(r"position begin_offset=(\d+)", logged)
     assert int(last) > 0
 
 
-def test_a_killed_broker_starts_again_beside_its_dispatcher(traffic: Traffic) -> None:
+def test_a_killed_broker_restarts_beside_its_dispatcher(traffic: Traffic) -> None:
     stack = traffic.stack
     traffic.send(20)
     traffic.wait_until_equal()
@@ -264,9 +265,9 @@ def test_a_killed_broker_starts_again_beside_its_dispatcher(traffic: Traffic) ->
     stack.up()
     traffic.send(40)
     traffic.wait_until_dispatched()
-    until(lambda: holds_all(*traffic.copies()), "our queues are the broker's")
+    until(lambda: have_equal_queues(*traffic.copies()), "equal queues")
     assert traffic.reput("verify")
-    # A delayed message may be there twice: the broker had not noted yet that it had delivered it.
+    # A delayed message may be stored twice: the broker had not yet recorded its delivery.
     topic = TOPICS[1]
     mine = traffic.delivered(topic)
     read = [message for queue in range(QUEUES) for message in read_queue(traffic, topic, queue)]
@@ -275,21 +276,21 @@ def test_a_killed_broker_starts_again_beside_its_dispatcher(traffic: Traffic) ->
     assert set(map(received, consumed)) <= set(map(found, read))
 
 
-def test_kafka_is_told_which_queues_have_new_messages(traffic: Traffic) -> None:
+def test_arrivals_name_the_queues_with_new_messages(traffic: Traffic) -> None:
     queues = [(topic, queue) for topic in TOPICS for queue in range(QUEUES)]
     before = dict(zip(queues, traffic.max_offsets(), strict=True))
     traffic.send(40)
     after = dict(zip(queues, traffic.max_offsets(), strict=True))
     wanted = {queue: after[queue] for queue in queues if after[queue] > before[queue]}
     assert wanted
-    told: dict[tuple[str, int], int] = {}
+    arrived: dict[tuple[str, int], int] = {}
     with reading(traffic, "reput-arrivals") as records:
         for record in records:
             event = json.loads(record.value)
-            told[event["topic"], event["queue_id"]] = event["max_offset"]
-            if wanted.items() <= told.items():
+            arrived[event["topic"], event["queue_id"]] = event["max_offset"]
+            if wanted.items() <= arrived.items():
                 return
-    raise AssertionError(f"{wanted} was never told, but {told}\n{traffic.stack.tail()}")
+    raise AssertionError(f"expected {wanted}, got {arrived}\n{traffic.stack.tail()}")
 
 
 def test_the_mirror_sends_every_message_once(traffic: Traffic) -> None:
@@ -300,7 +301,7 @@ def test_the_mirror_sends_every_message_once(traffic: Traffic) -> None:
     stored = Counter(body(m) for q in range(QUEUES) for m in read_queue(traffic, topic, q))
     stack.compose("--profile", "mirror", "up", "-d", "mirror")
     try:
-        until(lambda: topic in topics(traffic), "a topic of the mirror's")
+        until(lambda: topic in topics(traffic), "created by the mirror")
         with reading(traffic, topic, isolation_level="read_committed") as records:
             assert Counter(record.value for record in islice(records, count)) == stored
         assert stack.shell("mirror", "id -u") == "10001"
@@ -308,7 +309,7 @@ def test_the_mirror_sends_every_message_once(traffic: Traffic) -> None:
         stack.compose("--profile", "mirror", "rm", "--stop", "--force", "mirror")
 
 
-def test_all_stop_in_time_and_leave_nothing_when_taken_down(traffic: Traffic) -> None:
+def test_all_services_stop_in_time_and_down_removes_everything(traffic: Traffic) -> None:
     stack = traffic.stack
     traffic.send(20)
     traffic.wait_until_dispatched()
@@ -321,7 +322,7 @@ def test_all_stop_in_time_and_leave_nothing_when_taken_down(traffic: Traffic) ->
     assert seconds < 60
     for service, root in (("broker", "/store"), ("dispatcher", "/output")):
         done = stack.engine.try_docker("cp", f"{stack.container(service)}:{root}/abort", "-")
-        assert done.returncode != 0  # who was stopped in order has removed it
+        assert done.returncode != 0  # a clean stop has removed it
     stack.compose("down", "--volumes")
     assert not set(containers) & set(stack.engine.docker("ps", "--all", "--quiet").split())
     assert stack.project not in stack.engine.docker("volume", "ls", "--quiet")
@@ -335,7 +336,7 @@ def read_queue(traffic: Traffic, topic: str, queue: int, *options: str) -> list[
 
 @contextmanager
 def reading(traffic: Traffic, topic: str, **options: Any) -> Iterator[KafkaConsumer]:
-    """Read a topic of Kafka's from its begin, from this machine."""
+    """Read a Kafka topic from its beginning, from this machine."""
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=traffic.stack.kafka_address,
@@ -358,7 +359,7 @@ def topics(traffic: Traffic) -> set[str]:
 
 
 def received(message: Received) -> tuple[int, int, int, int, str, str, bytes]:
-    """Return what a consumer and a read both say of a message."""
+    """Return the fields of a message that both a consumer and a read return."""
     m = message
     place = m.queue_id, m.queue_offset, m.commit_log_offset, m.size
     return *place, m.tags, m.keys, m.body
@@ -375,17 +376,17 @@ def body(message: dict[str, Any]) -> bytes:
 
 
 def log_sum(stack: Stack, end: int) -> str:
-    """Return a checksum of the log up to an offset, which lies in its first file."""
+    """Return a checksum of the log up to an offset in its first file."""
     return stack.shell("broker", f"head -c {end} /store/commitlog/00000000000000000000 | sha256sum")
 
 
-def holds_all(ours: Path, theirs: Path) -> bool:
-    """Tell whether the broker's queues hold all of ours, and ours end as theirs do.
+def have_equal_queues(dispatched: Path, broker: Path) -> bool:
+    """Return whether the dispatcher's queues equal the broker's.
 
-    The index is left out: after a kill a broker indexes once more what it had indexed before.
+    The index is left out: after a kill a broker indexes the same messages again.
     """
     queues = [
         {n: c for n, c in built_tree(root).items() if n.startswith("consumequeue/")}
-        for root in (ours, theirs)
+        for root in (dispatched, broker)
     ]
     return queues[0] == queues[1]

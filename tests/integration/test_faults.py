@@ -1,6 +1,6 @@
-"""A dispatch that is killed, whose volume is full, and whose log expires under it.
+"""A dispatch that is killed, whose volume fills up, and whose log expires.
 
-The tests share one broker, whose log has rolled many times. Each leaves it at work.
+The tests share one broker, whose log has rolled many times. Each leaves it running.
 """
 
 import json
@@ -24,14 +24,14 @@ from tests.support.volume import mount_tmpfs
 
 TOPICS = ["TopicA", "TopicB"]
 FIRST = 600
-EXPIRED_HOURS = 100  # a broker keeps files for 72 unless it is told otherwise
+EXPIRED_HOURS = 100  # by default a broker keeps files for 72 hours
 OPTIONS = SIZES | {"mappedFileSizeCommitLog": "16384", "cleanResourceInterval": "1000"}
 VOLUME_BYTES = 4 << 20
 ROOM_BYTES = 160 << 10
 
 
 class Scene:
-    """A broker, what was sent to it, and a dispatch that may be running."""
+    """A broker, the messages sent to it, and a dispatch that may be running."""
 
     def __init__(self, directory: Path) -> None:
         self.mq = RocketMq(directory, "5.3.3", OPTIONS, TOPICS)
@@ -40,24 +40,24 @@ class Scene:
 
     @property
     def log_files(self) -> list[Path]:
-        """Return the files of the commit log, oldest first."""
+        """The files of the commit log, oldest first."""
         return sorted((self.mq.store / "commitlog").iterdir())
 
     def send(self, count: int) -> list[Sent]:
-        """Send messages of every kind and wait until they are where they belong."""
+        """Send messages of every kind and wait until they are delivered."""
         new = produce(self.mq, TOPICS, count, first=len(self.sent))
         self.sent += new
         wait_for_delivery(self.mq, self.sent)
         return new
 
     def follow(self) -> None:
-        """Dispatch to the log's end, and go on."""
+        """Dispatch to the end of the log, and keep running."""
         if not self.dispatcher.server.is_running:
             self.dispatcher.start()
         wait_until_equal(self.mq, self.dispatcher)
 
     def expire_all_but(self, count: int) -> int:
-        """Let the broker delete all but so many files of its log; return where it begins then."""
+        """Make the broker delete all but its last `count` log files; return the new minimum."""
         files = self.log_files
         old = time.time() - EXPIRED_HOURS * 3600
         for path in files[:-count]:
@@ -80,7 +80,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         scene.mq.kill()
 
 
-def test_a_dispatcher_killed_while_messages_come_goes_on_where_it_left_off(scene: Scene) -> None:
+def test_a_dispatcher_killed_under_load_resumes(scene: Scene) -> None:
     mq, dispatcher, end = scene.mq, scene.dispatcher, scene.mq.directory / "end"
     dispatcher.start()
     with ThreadPoolExecutor(1) as pool:
@@ -98,7 +98,7 @@ def test_a_dispatcher_killed_while_messages_come_goes_on_where_it_left_off(scene
         scene.sent += sending.result()
     wait_for_delivery(mq, scene.sent)
     wait_until_equal(mq, dispatcher)
-    assert len(scene.log_files) > 20, "the log hardly rolled"
+    assert len(scene.log_files) > 20, "the log has rolled too rarely"
     started = [event["reput_from_offset"] for event in dispatcher.events("start")]
     assert 0 == started[0] < started[1] < started[2]
 
@@ -108,7 +108,7 @@ def test_commands_answer_as_mqadmin_does(scene: Scene) -> None:
     mq, out = scene.mq, ["--output", scene.dispatcher.output]
     keyed = next(m for m in scene.sent if m.kind == "keyed")
     key, place = keyed.keys.split()[0], ["--topic", keyed.topic, "--queue", keyed.queue_id]
-    # Its table: message id, queue id, queue offset; the id is the unique key.
+    # mqadmin's columns: message id, queue id, queue offset; the id is the unique key.
     table = mq.mqadmin("queryMsgByKey", "-t", keyed.topic, "-k", key)
     listed = [line.split() for line in table.splitlines() if line and not line.startswith("#")]
     own = rows(mq, "query", mq.store, *out, "--topic", keyed.topic, "--key", key)
@@ -142,7 +142,7 @@ def small_volume(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "volume"
     mount_tmpfs(path, VOLUME_BYTES)
     yield path
-    # The JVM of a command that has just ended may still hold a file there.
+    # The JVM of a command that has just ended may still have a file open there.
     unmount = ["umount", str(path)]
     wait_for(
         lambda: subprocess.run(unmount, capture_output=True, check=False).returncode == 0,
@@ -150,7 +150,9 @@ def small_volume(tmp_path: Path) -> Iterator[Path]:
     )
 
 
-def test_a_full_volume_stops_it_and_nothing_is_lost(scene: Scene, small_volume: Path) -> None:
+def test_a_full_volume_stops_the_dispatch_and_nothing_is_lost(
+    scene: Scene, small_volume: Path
+) -> None:
     scene.follow()
     output, ballast = small_volume / "out", small_volume / "ballast"
     ballast.write_bytes(bytes(VOLUME_BYTES - ROOM_BYTES))
@@ -167,11 +169,11 @@ def test_a_full_volume_stops_it_and_nothing_is_lost(scene: Scene, small_volume: 
     assert done.returncode == 0, done.stderr
     assert_same_store(output, scene.mq.store)
     (started,) = [e for e in map(json.loads, done.stdout.splitlines()) if e["event"] == "start"]
-    assert started["reput_from_offset"] > 0, "it began anew, or nothing fitted before"
+    assert started["reput_from_offset"] > 0, "it started over, or no batch had fitted"
 
 
 def assert_a_prefix_is_readable(scene: Scene, output: Path) -> None:
-    """Read what the full volume holds: each message lies where it belongs."""
+    """Read the queue on the full volume: each message is at its queue offset."""
     with open_store(scene.mq, output) as store:
         reached = store.reput_from_offset()
         assert reached
@@ -183,7 +185,7 @@ def assert_a_prefix_is_readable(scene: Scene, output: Path) -> None:
             assert message.commit_log_offset < reached
 
 
-def test_files_expire_under_a_dispatch(scene: Scene) -> None:
+def test_a_running_dispatch_expires_its_files_with_the_log(scene: Scene) -> None:
     scene.follow()
     queue = scene.dispatcher.output / "consumequeue" / TOPICS[0] / "0"
     index = scene.dispatcher.output / "index"
@@ -200,7 +202,7 @@ def test_files_expire_under_a_dispatch(scene: Scene) -> None:
         assert store.min_phy_offset() == begin
 
 
-def test_files_that_expired_before_they_were_dispatched(scene: Scene) -> None:
+def test_log_files_that_expired_before_dispatch_are_reported_as_lost(scene: Scene) -> None:
     scene.follow()
     scene.dispatcher.stop()
     reached = scene.dispatcher.offset

@@ -1,8 +1,8 @@
-"""A dispatch follows a broker at work: what it builds, what it answers, and a broker started on it.
+"""A dispatch follows a running broker: its files, its answers, and a broker started on its files.
 
-Each version of RocketMQ goes one way through this file: messages of every kind are sent while
-`reput dispatch` tails the store; its queues and index are compared with the broker's own, and its
-answers with the broker's; then the broker is started on what was built here.
+For each version of RocketMQ, messages of every kind are sent while `reput dispatch` tails the
+store; its queues and index are compared with the broker's own, and its answers with the broker's;
+then the broker is started on the dispatched files.
 """
 
 import re
@@ -46,29 +46,29 @@ SYSTEM_TOPICS = ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRA
 
 @dataclass
 class Live:
-    """A broker, and the dispatch that followed it to the end of what was sent."""
+    """A broker, and the dispatch that followed it to the last message."""
 
     mq: RocketMq
     dispatcher: Dispatcher
     sent: list[Sent] = field(default_factory=list)
-    # The progress records that were seen while messages were being sent.
+    # The progress records observed while messages were being sent.
     seen: list[Progress] = field(default_factory=list)
 
     @property
     def output(self) -> Path:
-        """Where the dispatch builds."""
+        """The root that the dispatch writes."""
         return self.dispatcher.output
 
     def watch_until(self, is_over: Callable[[], bool]) -> None:
-        """Keep each progress record that appears, until it is over."""
+        """Record each new progress record, until `is_over`."""
 
-        def look() -> bool:
+        def poll() -> bool:
             progress = self.dispatcher.progress
             if progress is not None and progress not in self.seen[-1:]:
                 self.seen.append(progress)
             return is_over()
 
-        self.dispatcher.server.wait_until(look, "some batches and a consumer done")
+        self.dispatcher.server.wait_until(poll, "some batches and a consumer done")
 
 
 @pytest.fixture(scope="module", params=["4.8.0", "5.3.3", "5.5.0"])
@@ -81,7 +81,7 @@ def live(
     try:
         mq.start()
         live = Live(mq, Dispatcher(mq, directory / "out"))
-        live.sent = produce(mq, TOPICS, FIRST)  # brokers of 4.x have no log before
+        live.sent = produce(mq, TOPICS, FIRST)  # a 4.x broker creates its log with a message
         live.dispatcher.start()
         live.dispatcher.wait_for_batch()
         with ThreadPoolExecutor() as pool:
@@ -102,7 +102,7 @@ def live(
         mq.kill()
 
 
-def test_it_dispatched_while_messages_were_sent(live: Live) -> None:
+def test_messages_are_dispatched_while_others_are_sent(live: Live) -> None:
     counts = [progress.messages for progress in live.seen]
     assert len(counts) > BATCHES
     assert FIRST <= counts[0] < counts[1] < counts[-1]
@@ -119,33 +119,33 @@ def test_queues_and_index_equal_the_brokers(live: Live) -> None:
         assert len(list((live.mq.store / kind).iterdir())) > 1, f"{kind} never rolled"
 
 
-def test_reads_answer_as_the_broker_does(live: Live) -> None:
+def test_reads_return_the_brokers_answers(live: Live) -> None:
     questions = [*key_questions(live.sent), *queue_questions(live.mq)]
     answers = ask(live.mq, questions)
     with open_store(live.mq, live.output) as store:
         own = [own_answer(store, question) for question in questions]
     assert own == answers
     found = [a for q, a in zip(questions, answers, strict=True) if q[0] == "key"]
-    assert all(found[:-1]), "a key that was sent is not found"
+    assert all(found[:-1]), "the key of a sent message was not found"
     assert found[-1] == []
 
 
-# --- a broker on what was built here --------------------------------------------------------------
+# --- a broker on the dispatched files -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Swapped:
-    """A broker that was started on queues and an index that were built here."""
+    """A broker that was started on dispatched queues and a dispatched index."""
 
     live: Live
-    before: dict[str, Stamp]  # its files as they were put there
-    after: dict[str, Stamp]  # and when it was ready
-    log: str  # what it said meanwhile
+    before: dict[str, Stamp]  # its files before the start
+    after: dict[str, Stamp]  # and when the broker was ready
+    log: str  # the broker's output in between
 
 
 @pytest.fixture(scope="module")
 def swapped(live: Live) -> Swapped:
-    """Stop both, put what was built in the place of what the broker made, and start the broker."""
+    """Stop both, replace the broker's files with the dispatched ones, and start the broker."""
     mq, output = live.mq, live.output
     live.dispatcher.stop()
     mq.stop_broker()
@@ -156,21 +156,21 @@ def swapped(live: Live) -> Swapped:
         shutil.rmtree(mq.store / kind, ignore_errors=True)
         if (output / kind).is_dir():
             shutil.copytree(output / kind, mq.store / kind)
-    before, said = stamps(mq.store), mq.broker.log.stat().st_size
+    before, log_size = stamps(mq.store), mq.broker.log.stat().st_size
     mq.start_broker()
-    log = mq.broker.log.read_bytes()[said:].decode(errors="replace")
+    log = mq.broker.log.read_bytes()[log_size:].decode(errors="replace")
     return Swapped(live, before, stamps(mq.store), log)
 
 
-def test_a_broker_starts_on_them_and_rebuilds_nothing(swapped: Swapped) -> None:
+def test_a_broker_starts_on_dispatched_files_and_rebuilds_nothing(swapped: Swapped) -> None:
     assert swapped.after == swapped.before
     assert "last shutdown normally" in swapped.log
-    # What this says of a message would mean that it dispatched one that is in its queue already.
+    # The broker logs this when it dispatches a message that is already in its queue.
     assert "build consume queue repeatedly" not in swapped.log
-    if swapped.live.mq.version < "5":  # later ones do not tell where their dispatch goes on
-        said = re.search(r"maxPhysicalPosInLogicQueue=(\d+).* clMaxOffset=(\d+)", swapped.log)
-        assert said is not None, swapped.log[-4000:]
-        assert int(said[1]) == int(said[2]) > 0
+    if swapped.live.mq.version < "5":  # later versions do not log where dispatch resumes
+        ends = re.search(r"maxPhysicalPosInLogicQueue=(\d+).* clMaxOffset=(\d+)", swapped.log)
+        assert ends is not None, swapped.log[-4000:]
+        assert int(ends[1]) == int(ends[2]) > 0
 
 
 def test_a_consumer_reads_every_message_from_the_first_offset(swapped: Swapped) -> None:
@@ -187,7 +187,7 @@ def test_a_consumer_reads_every_message_from_the_first_offset(swapped: Swapped) 
             assert [of_store(m) for m in own] == [message]
 
 
-def test_it_answers_from_them(swapped: Swapped) -> None:
+def test_the_broker_answers_from_dispatched_files(swapped: Swapped) -> None:
     live = swapped.live
     questions = [*key_questions(live.sent), *queue_questions(live.mq)]
     answers = ask(live.mq, questions)
@@ -200,9 +200,9 @@ def test_new_messages_are_appended_at_the_right_offsets(swapped: Swapped) -> Non
     ends = {topic: max_offsets(mq, topic) for topic in TOPICS}
     new = produce(mq, TOPICS, FIRST, first=100_000)
     for topic in TOPICS:
-        told = {(m.queue_id, m.queue_offset) for m in new if m.topic == topic and m.is_in_its_queue}
-        assert len(told) > FIRST // 4
-        assert all(offset >= ends[topic][queue_id] for queue_id, offset in told)
+        own = [m for m in new if m.topic == topic and m.is_in_its_queue]
+        assert len({(m.queue_id, m.queue_offset) for m in own}) > FIRST // 4
+        assert all(m.queue_offset >= ends[topic][m.queue_id] for m in own)
     live.sent += new
     wait_for_delivery(mq, live.sent)
     live.dispatcher.start()
@@ -214,14 +214,14 @@ def test_new_messages_are_appended_at_the_right_offsets(swapped: Swapped) -> Non
 
 
 def key_questions(sent: list[Sent]) -> list[list[Any]]:
-    """Ask for keys and unique keys of messages of each kind, and for one that none has."""
+    """Ask for keys and unique keys of messages of each kind, and for a key that none has."""
     kinds: dict[str, list[Sent]] = defaultdict(list)
     for message in sent:
         if message.is_delivered:
             kinds[message.kind].append(message)
     some = [message for messages in kinds.values() for message in messages[:3]]
     keys = [["key", m.topic, key] for m in some for key in m.keys.split()]
-    # Clients of 5.x store a batch under another unique key than they tell.
+    # 5.x clients store a batch under a different unique key from the one they report.
     unique = [["uniq", m.topic, m.uniq_key] for m in some if m.kind != "batch"]
     return [*unique, *keys, ["key", TOPICS[0], "no-such-key"]]
 
@@ -235,18 +235,18 @@ def queue_questions(mq: RocketMq) -> list[list[Any]]:
             questions += [["max", *queue], ["min", *queue]]
             questions += [["offset", *queue, offset] for offset in (0, end // 2, end - 1)]
             questions += [["time", *queue, 0]]
-            if mq.version >= "5":  # see docs/reads.md for what earlier ones answer
+            if mq.version >= "5":  # docs/reads.md describes the answers of earlier versions
                 questions += [["time", *queue, 4_000_000_000_000]]
     return questions
 
 
 def own_answer(store: MessageStore, question: list[Any]) -> list[Received] | int:
-    """Answer a question from what was built here."""
+    """Answer a question from the dispatched files."""
     what, topic, *rest = question
     if what == "key":
         found = store.query_message(topic, rest[0]).messages
         return [of_store(message) for message in found]
-    if what == "uniq":  # a broker's client keeps the first that it is given
+    if what == "uniq":  # a broker's client keeps the first message it receives
         return [of_store(store.query_message(topic, rest[0], 1).messages[0])]
     if what == "offset":
         return [of_store(m) for m in store.get_message(topic, rest[0], rest[1], 1).messages]

@@ -1,4 +1,4 @@
-"""What the clients in ``java/`` send and receive, and what a broker holds of it."""
+"""The messages that the clients in ``java/`` send and receive, and a broker's view of them."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from tests.integration.servers import remoting
 from tests.integration.servers.processes import wait_for
 from tests.integration.servers.rocketmq import BROKER_NAME, QUEUES, RocketMq
 
-# A delayed message is delivered after a second or two, a transaction's end a little later.
+# A delayed message takes a second or two to be delivered, a transaction's end a little longer.
 DELIVERY_SECONDS = 120
 CONSUME_SECONDS = 150
 MESSAGES_A_SECOND = 30
@@ -18,7 +18,7 @@ MESSAGES_A_SECOND = 30
 
 @dataclass(frozen=True)
 class Sent:
-    """A message as its producer knows it; the queue is that of the first topic it went to."""
+    """A message as its producer sees it; the queue is in the first topic it was sent to."""
 
     kind: str
     topic: str
@@ -31,12 +31,12 @@ class Sent:
 
     @property
     def is_in_its_queue(self) -> bool:
-        """Tell whether queue and offset are known: else it was in another topic first."""
+        """Whether queue and offset are known; if not, the message went to another topic first."""
         return self.kind not in ("delayed", "timed", "commit", "rollback")
 
     @property
     def is_delivered(self) -> bool:
-        """Tell whether it ever gets into a queue of its own topic."""
+        """Whether it is ever delivered to a queue of its own topic."""
         return self.kind != "rollback"
 
 
@@ -56,7 +56,7 @@ class Received:
 
 
 def of_store(message: Message) -> Received:
-    """Return a message that was read here in the form of one that a client received."""
+    """Return a message that this project read in the form of one that a client received."""
     return Received(
         message.topic,
         message.queue_id,
@@ -77,20 +77,20 @@ def produce(mq: RocketMq, topics: Iterable[str], count: int, *, first: int = 0) 
 
 
 def produce_until(mq: RocketMq, topics: Iterable[str], end: Path, *, first: int = 0) -> list[Sent]:
-    """Send messages of every kind, a few dozen a second, until there is a file ``end``."""
+    """Send messages of every kind, a few dozen per second, until the file ``end`` exists."""
     a_second = [MESSAGES_A_SECOND, 1 + first, 1000]
     arguments = [mq.name_address, ",".join(topics), *a_second, first, str(end)]
     return _all_sent(mq.java("Produce", *arguments))
 
 
 def consume(mq: RocketMq, topic: str, group: str, count: int, *, refuse: int = 0) -> list[Received]:
-    """Read so many messages as a new consumer group; ask for some of them once more."""
+    """Consume ``count`` messages as a new group; have ``refuse`` of them redelivered."""
     arguments = [mq.name_address, topic, group, count, refuse, CONSUME_SECONDS]
     return list(_received(mq.java("Consume", *arguments).splitlines()))
 
 
 def ask(mq: RocketMq, questions: list[list[str | int]]) -> list[list[Received] | int]:
-    """Ask a broker as `mqadmin` does; an answer is a list of messages or a number."""
+    """Query a broker as `mqadmin` does; an answer is a list of messages or a number."""
     text = "".join("\t".join(map(str, question)) + "\n" for question in questions)
     answers: list[list[Received] | int] = []
     lines: list[str] = []
@@ -106,17 +106,17 @@ def ask(mq: RocketMq, questions: list[list[str | int]]) -> list[list[Received] |
 
 
 def max_offsets(mq: RocketMq, topic: str) -> list[int]:
-    """Return the max offset of each queue of a topic, as the broker says it."""
+    """Return the broker's max offset of each queue of a topic."""
     return [remoting.max_offset(mq.broker_address, topic, queue) for queue in range(QUEUES)]
 
 
 def delivered(sent: Iterable[Sent]) -> Counter[str]:
-    """Count the messages that get into their topic."""
+    """Count the messages that are delivered to each topic."""
     return Counter(message.topic for message in sent if message.is_delivered)
 
 
 def wait_for_delivery(mq: RocketMq, sent: Iterable[Sent]) -> None:
-    """Wait until every message that is ever delivered is in its topic, and none is there twice."""
+    """Wait until each deliverable message is in its topic, and assert that none is there twice."""
     for topic, count in delivered(sent).items():
         wait_for(
             lambda topic=topic, count=count: sum(max_offsets(mq, topic)) >= count,

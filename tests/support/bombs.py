@@ -17,7 +17,7 @@ def zstd_bomb() -> bytes:
 
 
 def zlib_bomb() -> bytes:
-    """Return a zlib stream of 2 GiB: whole-block flushes of the same text repeat."""
+    """Return a zlib stream of 2 GiB: a full flush makes equal chunks compress to equal bytes."""
     packer = zlib.compressobj(9)
     chunk = b"A" * (1 << 20)
     first = packer.compress(chunk) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -37,7 +37,7 @@ def lz4_bomb() -> bytes:
     return head + block * 256 + end
 
 
-# Name -> (how it is made, the system flag of its message).
+# Name -> (generator, the system flag of its message).
 BOMBS: dict[str, tuple[Callable[[], bytes], int]] = {
     "zlib": (zlib_bomb, SYS_COMPRESSED),
     "lz4": (lz4_bomb, SYS_COMPRESSED | COMPRESSION_LZ4),

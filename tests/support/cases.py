@@ -1,4 +1,4 @@
-"""Which cases of a test run always, and which in the exhaustive run only."""
+"""Which cases of a test always run, and which only in the exhaustive run."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def first_cases(cases: Iterable[object], kept: int = 1) -> list[Any]:
-    """Return cases for ``parametrize``: all but the first few run in the exhaustive run only."""
+    """Return cases for ``parametrize``; all but the first ``kept`` are exhaustive."""
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),
@@ -18,6 +18,6 @@ def first_cases(cases: Iterable[object], kept: int = 1) -> list[Any]:
 
 
 def stride(sample: int) -> pytest.MarkDecorator:
-    """Parametrize ``stride``: every ``sample``-th place always, each in the exhaustive run."""
+    """Parametrize ``stride``: every ``sample``-th place always, every place in exhaustive runs."""
     every = pytest.param(1, marks=pytest.mark.exhaustive, id="all")
     return pytest.mark.parametrize("stride", [pytest.param(sample, id="sample"), every])

@@ -1,4 +1,4 @@
-"""The command line as a process of its own."""
+"""The command line in a separate process."""
 
 import subprocess
 import sys
@@ -8,6 +8,6 @@ _SECONDS = 240
 
 
 def reput(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command; return its exit code and what it printed."""
+    """Run a command; return its exit code and output."""
     command = [*REPUT, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)

@@ -1,7 +1,7 @@
-"""A disk on which a process is killed at any call, and the power is lost with it.
+"""A disk that kills its process at a chosen call and loses power with it.
 
-What has been synced is there afterwards; of the rest any part may be, whatever came first. A name
-is synced with its directory, content with its file.
+Synced changes survive; any subset of the others may, regardless of their order. A name is synced
+with its directory, content with its file.
 """
 
 import os
@@ -16,26 +16,26 @@ from store.io.disk import Disk
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """The process has been killed."""
 
 
 @dataclass
 class Change:
-    """A change that is not durable yet: which syncs make it so, and how it is undone."""
+    """A change that is not yet durable: which syncs make it so, and how to undo it."""
 
     awaits: set[Path]
     undo: Callable[[], object]
 
 
 def path_of(fd: int) -> Path:
-    """Return the path an open file has."""
+    """Return the path of an open file."""
     return Path(f"/proc/self/fd/{fd}").readlink()
 
 
 class CrashingDisk(Disk):
-    """Does ``calls`` primitive calls, then kills its process: no call does anything more.
+    """Performs ``calls`` primitive calls, then kills its process: later calls do nothing.
 
-    ``graveyard``, on the same file system, is where it keeps what may come back.
+    ``graveyard``, on the same file system, keeps removed files that may reappear.
     """
 
     threads_max = 1
@@ -48,19 +48,19 @@ class CrashingDisk(Disk):
         self._graveyard = graveyard
 
     def follow(self, killed: "CrashingDisk") -> None:
-        """Be the disk of the next process: what the one killed did not sync may still be lost."""
+        """Continue as the next process's disk: the killed one's unsynced changes may be lost."""
         self.changes = killed.changes
 
     def lose(self, random: Random, kept: float) -> None:
-        """Lose a part of what was not synced; of each change with these odds nothing."""
+        """Lose unsynced changes; each one survives with probability ``kept``."""
         for change in reversed(self.changes):
             if random.random() >= kept:
-                with suppress(OSError):  # what it changed is lost too
+                with suppress(OSError):  # the file it changed is lost too
                     change.undo()
         self.changes.clear()
 
     def _kept(self, path: Path) -> Path:
-        """Give a file another name, under which it is there when it is gone from this one."""
+        """Link a file into the graveyard, so that it outlives its name."""
         self._graveyard.mkdir(exist_ok=True)
         kept = self._graveyard / uuid4().hex
         os.link(path, kept)
@@ -118,7 +118,7 @@ class CrashingDisk(Disk):
         parents = {source.parent.resolve(), target.parent.resolve()}
         super()._rename(source, target)
         self.changes.append(Change(parents, undo))
-        for change in self.changes[:-1]:  # they follow the file to its new name
+        for change in self.changes[:-1]:  # pending changes follow the file to its new name
             change.awaits = {_moved(path, source, target) for path in change.awaits}
 
     def _unlink(self, path: Path) -> None:

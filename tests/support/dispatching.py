@@ -1,6 +1,6 @@
-"""Dispatch a store at the sink layer, without Spark, and compare what is built.
+"""Dispatch a store at the sink layer, without Spark, and compare the files.
 
-planner -> scanner -> sink, as the streaming query wires them, in batches of any cut
+planner -> scanner -> sink, as the streaming query wires them, in batches cut anywhere
 """
 
 import itertools
@@ -28,7 +28,7 @@ BUILT_DIRECTORIES = ("consumequeue", "consumequeue_ext", "index")
 
 
 class HastyDisk(Disk):
-    """Writes everything, but never waits for the device: for tests that look at content only."""
+    """Writes everything, but never waits for the device: for tests that only check content."""
 
     def _fsync(self, fd: int) -> None:
         pass
@@ -46,7 +46,7 @@ class HastyDisk(Disk):
 
 @dataclass(frozen=True)
 class Content:
-    """A file's size and those of its pages that are not all zero."""
+    """A file's size and its pages that are not all zero."""
 
     size: int
     pages: dict[int, bytes]
@@ -71,11 +71,11 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
     keep_expired: bool = False,
     disk: Callable[[], Disk] = HastyDisk,
 ) -> Progress:
-    """Dispatch all that is there and return the progress made.
+    """Dispatch the current log and return the progress record.
 
-    A batch is what one plan of `max_bytes` reads; `cuts` (records a batch; the rest goes into one
-    more) or `one_by_one` cut it further. `reopen` closes and opens the root after each batch,
-    `twice` applies each batch and the one before it once more.
+    A batch is what one plan of `max_bytes` reads; `cuts` (records per batch; the rest is one more
+    batch) or `one_by_one` cut it further. `reopen` closes and reopens the root after each batch;
+    `twice` applies the previous batch and each batch again.
     """
     sizes = iter(itertools.repeat(1) if one_by_one else cuts if cuts is not None else ())
     root = DispatchRoot.open(output, store_root, config, disk=disk())
@@ -108,7 +108,7 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
 
 
 def cut_stretches(stretches: Iterable[Stretch], sizes: Iterator[int]) -> Iterator[Batch]:
-    """Cut stretches into batches of so many records; the rest is one batch."""
+    """Cut stretches into batches of these numbers of records; the rest is one batch."""
     batch: Batch = []
     room = next(sizes, UNLIMITED)
     for stretch in stretches:
@@ -144,13 +144,13 @@ def to_model_config(config: StoreConfig) -> ModelConfig:
 
 
 def tree(directory: Path) -> dict[str, Content]:
-    """Map each file below a directory, by its path from there, to its content."""
+    """Map the relative path of each file below a directory to its content."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)): read_content(path) for path in files}
 
 
 def built_tree(root: Path) -> dict[str, Content]:
-    """Map the files that dispatch builds below a root; index files are named by their number."""
+    """Map the files that dispatch builds in a root; index files are keyed by their number."""
     built: dict[str, Content] = {}
     for kind in BUILT_DIRECTORIES:
         contents = tree(root / kind)
@@ -165,7 +165,7 @@ def assert_same_store(actual: Path, expected: Path) -> None:
 
 
 def assert_same_content(actual: dict[str, Content], expected: dict[str, Content]) -> None:
-    """Compare files; a difference is told by file and position."""
+    """Compare files; a difference is reported by file and position."""
     assert sorted(expected) == sorted(actual)
     assert {n: c.size for n, c in expected.items()} == {n: c.size for n, c in actual.items()}
     differing = {
@@ -177,7 +177,7 @@ def assert_same_content(actual: dict[str, Content], expected: dict[str, Content]
 
 
 def first_difference(expected: Content, actual: Content) -> str:
-    """Name the first position where two contents differ, and the bytes there."""
+    """Describe the first position where two contents differ, and the bytes there."""
     zeros = bytes(PAGE_SIZE)
     for number in sorted(expected.pages.keys() | actual.pages.keys()):
         a, b = expected.pages.get(number, zeros), actual.pages.get(number, zeros)
@@ -195,7 +195,7 @@ def content_of(data: bytes) -> Content:
 
 
 def read_content(path: Path) -> Content:
-    """Read a file without its holes."""
+    """Read a file, skipping its holes."""
     size, at = path.stat().st_size, 0
     pages: dict[int, bytes] = {}
     with path.open("rb") as file:
@@ -213,7 +213,7 @@ def read_content(path: Path) -> Content:
 
 
 def add_pages(pages: dict[int, bytes], number: int, data: bytes) -> None:
-    """Add the pages of `data`, from page `number` on, that are not all zero."""
+    """Add the pages of `data` that are not all zero, numbered from `number`."""
     for at in range(0, len(data), PAGE_SIZE):
         page = data[at : at + PAGE_SIZE].ljust(PAGE_SIZE, b"\0")
         if page.count(0) != PAGE_SIZE:

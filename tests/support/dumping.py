@@ -1,4 +1,4 @@
-"""What tests of dumps share: a small store with all kinds of file, and what its rows say."""
+"""Shared by the tests of dumps: a small store with all kinds of file, and queries on its rows."""
 
 import struct
 from pathlib import Path
@@ -36,7 +36,7 @@ MESSAGES = [
 
 
 def make_store(root: Path) -> None:
-    """Write a log and dispatch it into its own root, which knows its settings twice."""
+    """Write a log and dispatch it into its own root; broker.conf and progress hold its settings."""
     write_log(build_log(MESSAGES, FILE_SIZE), root / "commitlog")
     (root / "broker.conf").write_text(CONF)
     dispatch_all(root, root, CONFIG)
@@ -51,7 +51,7 @@ def dumped(path: Path, **how: object) -> list[Row]:
 
 
 def damages(rows: list[Row]) -> list[tuple[int, int | None]]:
-    """Return where each damage is and where the next readable structure begins."""
+    """Return the offset of each damage and of the next readable structure."""
     return [(row.at, row.fields["next_at"]) for row in rows if row.kind == DAMAGE]
 
 
@@ -60,7 +60,7 @@ def found(rows: list[Row], kind: str) -> list[int]:
 
 
 def records_of(data: bytes) -> list[int]:
-    """Return where the records of a file begin."""
+    """Return the offsets of the records of a file."""
     positions, at = [], 0
     while struct.unpack_from(">I", data, at + 4)[0] == 0xDAA320A7:
         positions.append(at)

@@ -1,6 +1,6 @@
-"""Which tests one process runs: those of the shared Spark session, and those of one golden store.
+"""Which tests share a process: those of the shared Spark session, and those of one golden store.
 
-A scheduler of pytest-xdist sees only the ids of tests: what a test needs is read from its source.
+A pytest-xdist scheduler sees only test ids, so the fixtures of a test are read from its source.
 """
 
 import ast
@@ -15,14 +15,14 @@ _STORES = {path.name.removesuffix(".tar.xz") for path in (_TESTS / "golden").glo
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Gives out groups of tests, the largest first; any other test is a group of its own."""
+    """Hands out groups of tests, the largest first; any other test is a group of its own."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
 
 def group_of(nodeid: str) -> str:
-    """Name the group of a test: one JVM in all, each golden store unpacked once."""
+    """Return the group of a test: one JVM overall, each golden store unpacked once."""
     path, _, rest = nodeid.partition("::")
     name, _, params = rest.partition("[")
     if name in spark_tests(path):
@@ -33,7 +33,7 @@ def group_of(nodeid: str) -> str:
 
 @cache
 def spark_tests(path: str) -> set[str]:
-    """Return the functions of a module that use the fixture `spark`, be it through another one."""
+    """Return the functions of a module that use the fixture `spark`, directly or indirectly."""
     needs: dict[str, set[str]] = {}
     for module in (_TESTS / "streaming" / "conftest.py", _TESTS.parent / path):
         for node in ast.walk(ast.parse(module.read_text("utf-8"))):

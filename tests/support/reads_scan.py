@@ -1,7 +1,7 @@
-"""What reads must answer, by looking at every unit and every record: slow, plain, no product code.
+"""The expected answers of reads, by a full scan: slow, plain, without product code.
 
-The queues are those of the executable model; an answer is worked out from them as the format notes
-tell it (§11), with a loop over units for a batch, over times for a time, over records for a key.
+The queues come from the executable model. An answer follows the format notes (§11): a loop over
+units for a batch, over times for a time, over records for a key.
 """
 
 import struct
@@ -22,7 +22,7 @@ Queue = tuple[str, int]
 
 
 class Answer(NamedTuple):
-    """Status, where to go on, and the physical offsets of what was found."""
+    """Status, the next offset to read, and the physical offsets of the messages found."""
 
     status: str
     next_begin_offset: int
@@ -31,9 +31,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class ScannedQueue:
-    """A queue: its records by queue offset from `first` on, and how many units a file takes."""
+    """A queue: its records by queue offset from `first` on, and the number of units per file."""
 
-    begin: int  # where its files begin
+    begin: int  # the queue offset at which its files begin
     first: int
     end: int
     records: list[Record]
@@ -44,9 +44,9 @@ class ScannedQueue:
 
 
 class LogScan:
-    """All that is to be known of a log and what is dispatched from it.
+    """A log and its dispatch, fully scanned.
 
-    `min_offset` is where the log begins now: what lies below has expired since the dispatch.
+    `min_offset` is where the log begins now: everything below has expired since the dispatch.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LogScan:
         return ScannedQueue(begin, first, end, records, len(parts[0][1]) // UNIT.size)
 
     def get_message(self, queue: Queue, offset: int, max_count: int, tags: str) -> Answer:
-        """Answer a read by queue offset, of versions since 4.9.4."""
+        """Answer a read by queue offset as versions since 4.9.4 do."""
         q = self.queues.get(queue)
         if q is None or q.end == 0:
             return Answer("NO_MESSAGE_IN_QUEUE", 0, [])
@@ -106,7 +106,7 @@ class LogScan:
         return Answer(status, at, [r.commit_log_offset for r in found])
 
     def query(self, topic: str, key: str, span: tuple[int, int], *, is_tag: bool) -> list[int]:
-        """Return where all messages with a key lie, in log order."""
+        """Return the physical offsets of all messages with a key, in log order."""
         return [
             r.commit_log_offset
             for r in self.built.records
@@ -125,7 +125,10 @@ def keys_of(record: Record) -> list[str]:
 
 
 def is_lower(times: list[int], timestamp: int, n: int) -> bool:
-    """Tell whether n is the first time at or after one, or a crossing point if times step back."""
+    """Return whether `times[n]` is the first one at or after `timestamp`.
+
+    If times step back, any crossing point counts.
+    """
     if is_rising(times):
         return n == bisect_left(times, timestamp)
     is_after = n == len(times) or (0 <= n < len(times) and times[n] >= timestamp)
@@ -133,7 +136,10 @@ def is_lower(times: list[int], timestamp: int, n: int) -> bool:
 
 
 def is_upper(times: list[int], timestamp: int, n: int) -> bool:
-    """Tell whether n is the last time at or before one, or a crossing point if times step back."""
+    """Return whether `times[n]` is the last one at or before `timestamp`.
+
+    If times step back, any crossing point counts.
+    """
     if is_rising(times):
         return n == max(bisect_right(times, timestamp) - 1, 0)
     if not 0 <= n < len(times):

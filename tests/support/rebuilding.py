@@ -1,4 +1,4 @@
-"""Rebuild a store, or a topic of it, in small batches; a test may do something before each."""
+"""Rebuild a store, or one of its topics, in small batches, with a hook before each batch."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -17,10 +17,10 @@ from tests.support.dispatching import HastyDisk
 
 BATCH_BYTES = 1_500
 
-BeforeBatch = Callable[[int], object]  # told where the next batch begins
+BeforeBatch = Callable[[int], object]  # takes the offset where the next batch begins
 
 
-def rebuild_all(  # noqa: PLR0913 - each is a way of the same rebuild
+def rebuild_all(  # noqa: PLR0913 - each varies the same rebuild
     store_root: Path,
     output: Path,
     config: StoreConfig,
@@ -29,7 +29,7 @@ def rebuild_all(  # noqa: PLR0913 - each is a way of the same rebuild
     before: BeforeBatch = lambda _: None,
     disk: Disk | None = None,
 ) -> RebuildResult:
-    """Rebuild all; a process that is killed gives its lock back, and nothing more."""
+    """Rebuild the root; a killed process only releases its lock."""
     disk = disk if disk is not None else HastyDisk()
     root = DispatchRoot.replacing(output, store_root, config, disk=disk)
     try:
@@ -38,7 +38,7 @@ def rebuild_all(  # noqa: PLR0913 - each is a way of the same rebuild
         root._release()
 
 
-def rebuild_topic(  # noqa: PLR0913 - each is a way of the same rebuild
+def rebuild_topic(  # noqa: PLR0913 - each varies the same rebuild
     roots: tuple[Path, Path],
     config: StoreConfig,
     topic: str,
@@ -47,7 +47,7 @@ def rebuild_topic(  # noqa: PLR0913 - each is a way of the same rebuild
     before: BeforeBatch = lambda _: None,
     disk: Disk | None = None,
 ) -> list[RebuiltQueue]:
-    """Rebuild the queues of a topic; a process that is killed gives its lock back, nothing more."""
+    """Rebuild the queues of a topic; a killed process only releases its lock."""
     store_root, output = roots
     disk = disk if disk is not None else HastyDisk()
     root = DispatchRoot.open(output, store_root, config, disk=disk)
@@ -74,7 +74,7 @@ def feed_in_batches(root: DispatchRoot, batch_bytes: int, before: BeforeBatch) -
 
 
 def fail_after(batches: int, error: BaseException) -> BeforeBatch:
-    """Return what raises an error when so many batches have been applied."""
+    """Return a hook that raises an error after `batches` batches have been applied."""
     left = batches
 
     def count(_at: int) -> None:

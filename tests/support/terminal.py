@@ -1,4 +1,4 @@
-"""``reput`` as a person sees it: on a terminal of some width, by its text."""
+"""``reput`` as a user sees it: its text on a terminal of a given width."""
 
 import fcntl
 import json
@@ -26,7 +26,7 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def on_terminal(commands: Iterable[Sequence[str | os.PathLike[str]]], columns: int) -> list[str]:
-    """Run command lines on a terminal; return what each shows, without colours."""
+    """Run command lines on a terminal; return the output of each, without colours."""
     lines = json.dumps([list(map(os.fspath, command)) for command in commands])
     text = STYLE.sub("", program_on_terminal(_PROGRAM, columns, lines))
     text = "".join(f"{line.rstrip()}\n" for line in text.split("\n")[:-1])
@@ -34,7 +34,7 @@ def on_terminal(commands: Iterable[Sequence[str | os.PathLike[str]]], columns: i
 
 
 def program_on_terminal(program: str, columns: int, *arguments: str) -> str:
-    """Run a Python program on a terminal; return what it writes, escape sequences included."""
+    """Run a Python program on a terminal; return its output, including escape sequences."""
     output, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 50, columns, 0, 0))
     known = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}}

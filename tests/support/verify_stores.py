@@ -1,4 +1,4 @@
-"""Small stores to verify: a log of a few messages, dispatched, and changed here and there."""
+"""Small stores to verify: a dispatched log of a few messages, and ways to change its files."""
 
 import shutil
 from dataclasses import replace
@@ -34,7 +34,7 @@ ENTRIES_AT = layout.index_entry_at(0, CONFIG.max_hash_slot_num)
 
 
 def messages(count: int, first: int = 0) -> list[Message]:
-    """Make messages of one queue, two keys each, a second apart."""
+    """Make messages of one queue, with two keys each, one second apart."""
     return [
         Message(
             queue_offset=n,
@@ -47,7 +47,7 @@ def messages(count: int, first: int = 0) -> list[Message]:
 
 
 def write_store(parent: Path, sent: list[Message], start: int = 0) -> Path:
-    """Write a store whose log holds these messages."""
+    """Write a store whose log contains these messages."""
     root = parent / "store"
     files = build_log(sent, CONFIG.mapped_file_size_commit_log, start=start)
     write_log(files, root / "commitlog")
@@ -81,6 +81,6 @@ def flip(path: Path, at: int, mask: int = 1) -> None:
 
 
 def only(result: Verification) -> Difference:
-    """Return the one difference there is."""
+    """Return the only difference."""
     assert len(result.differences) == 1, [str(d) for d in result.differences]
     return result.differences[0]

@@ -1,4 +1,4 @@
-"""File systems of memory, for tests of full ones."""
+"""In-memory file systems, for tests of a full volume."""
 
 import subprocess
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 
 def mount_tmpfs(path: Path, size: int) -> None:
-    """Mount one of so many bytes; where that is not permitted the test says so and is skipped."""
+    """Mount a tmpfs of `size` bytes; skip the test where mounting is not permitted."""
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "reput-test", str(path)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)

@@ -1,1 +1,1 @@
-"""The services of docker-compose.yml: an engine to run them on, local images, and calls to them."""
+"""The services of docker-compose.yml: a container engine, local images, and calls to services."""

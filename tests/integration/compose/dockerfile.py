@@ -1,7 +1,7 @@
-"""The image of the repository's Dockerfile, built; its base made here where none can be pulled.
+"""Builds the image of the repository's Dockerfile, and its base image where none can be pulled.
 
-Then the base is a Debian 12 made by mmdebstrap, with the settings that apt and pip have on this
-machine: so the Dockerfile is built as it is.
+The local base is a Debian 12 from mmdebstrap, with this machine's apt and pip settings, so that the
+Dockerfile is built unchanged.
 """
 
 import subprocess
@@ -45,8 +45,8 @@ def _make_base(engine: Engine) -> None:
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except FileNotFoundError as e:
-            raise EngineError("no base image can be pulled, nor made: no mmdebstrap") from e
-        if done.returncode != 0:  # else an empty image would be imported
+            raise EngineError("cannot pull a base image; mmdebstrap is not installed") from e
+        if done.returncode != 0:  # otherwise an empty image would be imported
             raise EngineError(f"mmdebstrap: exit {done.returncode}\n{done.stderr[-4000:]}")
         engine.docker("import", str(archive), f"{BASE}-bare")
         archive.unlink()
@@ -55,7 +55,7 @@ def _make_base(engine: Engine) -> None:
 
 
 def _write_settings(folder: Path) -> None:
-    """Write what the base gets beside the packages."""
+    """Write the files that the base image gets in addition to the packages."""
     settings = dict(_pip_settings())
     lines = ["FROM " + BASE + "-bare"]
     if "cert" in settings:
@@ -70,11 +70,11 @@ def _write_settings(folder: Path) -> None:
 
 
 def _pip_settings() -> list[tuple[str, str]]:
-    """Return how pip on this machine reaches its index."""
+    """Return this machine's pip settings for reaching its index."""
     command = [sys.executable, "-m", "pip", "config", "list"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = []
-    for line in said.splitlines():
+    for line in output.splitlines():
         name, _, value = line.partition("=")
         short = name.rpartition(".")[2]
         if short in (*PIP_SETTINGS, "cert") and name.startswith(("global.", ":env:.")):
@@ -83,10 +83,10 @@ def _pip_settings() -> list[tuple[str, str]]:
 
 
 def _apt_settings() -> list[str]:
-    """Return what apt here is told about the dates of its sources; deb files are not kept."""
-    said = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
-    told = [line.rstrip(";") for line in said.splitlines()]
-    dates = [line for line in told if line.startswith("Acquire::Check-")]
+    """Return this machine's apt date checks, and settings that keep no deb files."""
+    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
+    lines = [line.rstrip(";") for line in dump.splitlines()]
+    dates = [line for line in lines if line.startswith("Acquire::Check-")]
     return [*dates, 'APT::Keep-Downloaded-Packages "false"', 'Dir::Cache::pkgcache ""']
 
 
@@ -96,7 +96,7 @@ def _apt_options() -> list[str]:
 
 
 def _mirror() -> list[str]:
-    """Return the first source of Debian packages of this machine, if its file is found."""
+    """Return this machine's first Debian package source, if its file is found."""
     for path in sorted(Path("/etc/apt/sources.list.d").glob("*.sources")):
         for line in path.read_text().splitlines():
             if line.startswith("URIs:") and "debian" in line:

@@ -1,7 +1,7 @@
-"""A container engine: the one that runs, else one that is started here and stopped at the end.
+"""A container engine: the running one, else one that is started here and stopped at the end.
 
-`tools/integration.sh` installs one where the rights are there. Who has neither an engine nor the
-rights to start one gets NoEngineError, which says so.
+`tools/integration.sh` installs one where permitted. Without an engine and without the permission
+to start one, NoEngineError is raised.
 """
 
 import os
@@ -21,11 +21,11 @@ COMMAND_SECONDS = 300.0
 
 
 class EngineError(Exception):
-    """A container engine does not do what it should."""
+    """A container engine is missing a part or does not work."""
 
 
 class NoEngineError(EngineError):
-    """There is no container engine, nor the rights to start one."""
+    """No container engine answers, and starting one is not permitted."""
 
 
 class Engine:
@@ -39,17 +39,17 @@ class Engine:
     def docker(
         self, *arguments: str, data: bytes | None = None, seconds: float = COMMAND_SECONDS
     ) -> str:
-        """Run a docker command that must succeed, and return what it printed."""
+        """Run a docker command that must succeed, and return its output."""
         done = self.try_docker(*arguments, data=data, seconds=seconds)
         if done.returncode != 0:
-            said = done.stdout.decode() + done.stderr.decode()
-            raise AssertionError(f"docker {' '.join(arguments)}: exit {done.returncode}\n{said}")
+            output = done.stdout.decode() + done.stderr.decode()
+            raise AssertionError(f"docker {' '.join(arguments)}: exit {done.returncode}\n{output}")
         return done.stdout.decode()
 
     def try_docker(
         self, *arguments: str, data: bytes | None = None, seconds: float = COMMAND_SECONDS
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a docker command, whatever comes of it."""
+        """Run a docker command that may fail."""
         return self.run(["docker", *arguments], {}, data=data, seconds=seconds)
 
     def run(
@@ -70,12 +70,12 @@ class Engine:
             env={**self._environment, **environment},
         )
 
-    def is_there(self) -> bool:
-        """Tell whether an engine answers."""
+    def is_available(self) -> bool:
+        """Return whether an engine answers."""
         return self.try_docker("version").returncode == 0
 
     def compose(self) -> list[str]:
-        """Return how compose is called: v2 where docker has it, else v1."""
+        """Return the command of compose: v2 where docker has it, else v1."""
         if self.try_docker("compose", "version").returncode == 0:
             return ["docker", "compose"]
         if shutil.which("docker-compose"):
@@ -85,8 +85,8 @@ class Engine:
 
 @contextmanager
 def running_engine() -> Iterator[Engine]:
-    """Yield an engine: the one that runs, which is left alone, or one started for this block."""
-    if shutil.which("docker") and (engine := Engine(None)).is_there():
+    """Yield an engine: the running one, which is left running, or one started for this block."""
+    if shutil.which("docker") and (engine := Engine(None)).is_available():
         engine.compose()
         yield engine
         return
@@ -97,12 +97,12 @@ def running_engine() -> Iterator[Engine]:
 
 @contextmanager
 def _daemon() -> Iterator[Engine]:
-    """Run dockerd with all that is its own in one temporary folder."""
+    """Run dockerd with all of its files in one temporary folder."""
     if os.geteuid() != 0:
-        raise NoEngineError("no container engine answers, and to start dockerd takes root")
+        raise NoEngineError("no container engine answers, and starting dockerd requires root")
     missing = [name for name in PROGRAMS if not shutil.which(name)]
     if missing:
-        raise EngineError(f"not installed: {', '.join(missing)}; tools/integration.sh does it")
+        raise EngineError(f"not installed: {', '.join(missing)}; run tools/integration.sh")
     folder = Path(tempfile.mkdtemp(prefix="reput-docker-"))
     host = f"unix://{folder}/docker.sock"
     command = [
@@ -133,14 +133,14 @@ def _daemon() -> Iterator[Engine]:
 
 def _await(daemon: "subprocess.Popen[bytes]", engine: Engine, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while not engine.is_there():
+    while not engine.is_available():
         if daemon.poll() is not None or time.monotonic() > deadline:
-            raise EngineError(f"dockerd does not start:\n{log.read_text(errors='replace')[-4000:]}")
+            raise EngineError(f"dockerd did not start:\n{log.read_text(errors='replace')[-4000:]}")
         time.sleep(0.2)
 
 
 def _remove(folder: Path) -> None:
-    """Remove what the daemon kept; it may have left mounts."""
+    """Remove the daemon's files; it may have left mounts."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for mount in sorted((m for m in mounts if m.startswith(f"{folder}/")), reverse=True):
         subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)

@@ -1,6 +1,6 @@
-"""Images without an image registry: next to nothing in them, what they run is this machine's /usr.
+"""Images built without a registry: nearly empty, running the programs of this machine's /usr.
 
-Each has the user, the folders and the owners that the image it stands for has. Made in a second.
+Each has the user, the folders and the owners of the image it replaces. They take a second to build.
 """
 
 import io
@@ -21,22 +21,22 @@ ROCKETMQ, KAFKA, DISPATCHER = "reput-local-rocketmq", "reput-local-kafka", "repu
 ROCKETMQ_HOME = f"/home/rocketmq/rocketmq-{DEFAULT_VERSION}"
 USERS = {"root": 0, "rocketmq": 3000, "appuser": 1000, "reput": 10001}
 HOMES = {"root": "/root", "rocketmq": "/home/rocketmq", "appuser": "/home/appuser", "reput": "/tmp"}
-# Folders and their owners; /store is in none of the images it stands for but our own.
+# Folders and their owners. /store is not among them: of the real images only this project's has it.
 FOLDERS = {
     "dev": 0, "etc": 0, "proc": 0, "root": 0, "run": 0, "sys": 0, "usr": 0, "var": 0, "mnt": 0,
-    "sbin": 0,  # a real one, into which the engine puts its init
+    "sbin": 0,  # a real folder, into which the engine puts its init
     "home/rocketmq": 3000, ROCKETMQ_HOME[1:]: 3000, f"{ROCKETMQ_HOME[1:]}/lib": 3000,
     "home/appuser": 1000, "opt/kafka/libs": 1000, "opt/kafka/config": 1000,
     "mnt/shared/config": 1000, "var/lib/kafka/data": 1000, "etc/kafka/docker": 1000,
     "output": 10001,
 }  # fmt: skip
-# What this machine's programs look for in /etc.
+# Files that this machine's programs need in /etc.
 FROM_HOST = ("nsswitch.conf", "ld.so.cache", "java-17-openjdk", "java-21-openjdk", "localtime")
 
 
 @dataclass(frozen=True)
 class LocalImages:
-    """What docker-compose.local.yml takes from the environment."""
+    """The settings that docker-compose.local.yml takes from the environment."""
 
     java: Path
     python: Path
@@ -44,7 +44,7 @@ class LocalImages:
 
     @property
     def compose_files(self) -> list[Path]:
-        """Return the compose files in order."""
+        """The compose files in order."""
         files = [REPOSITORY / "docker-compose.yml", HERE / "docker-compose.local.yml"]
         if self.dispatcher == DISPATCHER:
             files.append(HERE / "docker-compose.checkout.yml")
@@ -52,7 +52,7 @@ class LocalImages:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables of docker-compose.local.yml."""
+        """The variables of docker-compose.local.yml."""
         return {
             "LOCAL_JAVA": str(self.java),
             "LOCAL_PYTHON": str(self.python),
@@ -65,10 +65,10 @@ class LocalImages:
 
 
 def make_local_images(engine: Engine, dispatcher: str = DISPATCHER) -> LocalImages:
-    """Import the three images; the dispatcher's may be another one."""
+    """Import the three images; `dispatcher` may name another image for the dispatcher."""
     java = Path(tool("java")).resolve().parents[1]
     python = Path(sys.base_prefix)
-    # One that comes with the system is there with /usr: then any folder of it will do.
+    # The system's Python is part of the /usr mount, so any folder in /usr will do.
     python = Path("/usr/lib") if python == Path("/usr") else python
     archive = _archive()
     path = f"{java}/bin:/usr/bin:/bin"
@@ -89,12 +89,12 @@ def make_local_images(engine: Engine, dispatcher: str = DISPATCHER) -> LocalImag
 
 
 def remove_local_images(engine: Engine) -> None:
-    """Remove the three images: the engine may be one that goes on."""
+    """Remove the three images: the engine may keep running."""
     engine.try_docker("image", "rm", "--force", ROCKETMQ, KAFKA, DISPATCHER)
 
 
 def _archive() -> bytes:
-    """Return the one file system of all three as a tar."""
+    """Return the file system of all three images as a tar."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for entry in _links():
@@ -107,7 +107,7 @@ def _archive() -> bytes:
         users = (f"{n}:x:{i}:{i}::{HOMES[n]}:/bin/bash\n" for n, i in USERS.items())
         _add_file(tar, "etc/passwd", "".join(users))
         _add_file(tar, "etc/group", "".join(f"{n}:x:{i}:\n" for n, i in USERS.items()))
-        # The wrapper of Kafka's image wants defaults; all settings come from the environment.
+        # Kafka's wrapper requires a file of defaults; all settings come from the environment.
         _add_file(tar, "etc/kafka/docker/server.properties", "")
         for name in FROM_HOST:
             path = f"/etc/{name}"

@@ -1,7 +1,7 @@
-"""The services of docker-compose.yml as one running thing, and calls to them.
+"""The running services of docker-compose.yml, and calls to them.
 
-`java`, `name_address` and `broker_address` are as those of servers.rocketmq.RocketMq, so that the
-clients of traffic.py work with it: they run in a container in the network of the services.
+`java`, `name_address` and `broker_address` match those of servers.rocketmq.RocketMq, so that the
+clients of traffic.py work here: they run in a container in the network of the services.
 """
 
 import json
@@ -24,7 +24,7 @@ SERVERS = ("namesrv", "broker", "kafka")
 SERVICES = (*SERVERS, "dispatcher")
 UP_SECONDS = 240.0
 BUILT = ("consumequeue", "consumequeue_ext", "index")
-# Silent: what the programs print is read.
+# Silent, because the programs' output is parsed.
 LOGBACK = """<configuration>
   <statusListener class="org.apache.rocketmq.logging.ch.qos.logback.core.status.NopStatusListener"/>
   <root level="OFF"/>
@@ -47,23 +47,23 @@ class Stack:
         self._compose = [*engine.compose(), "--project-name", self.project]
         for file in images.compose_files:
             self._compose += ["--file", str(file)]
-        directory.chmod(0o755)  # the clients' containers look into it, and they are not root
+        directory.chmod(0o755)  # the clients' containers read it, and do not run as root
         (directory / "logback-client.xml").write_text(LOGBACK)
 
     # --- all services ----------------------------------------------------------------------------
 
     def compose(self, *arguments: str) -> str:
-        """Run a compose command that must succeed, and return what it printed."""
+        """Run a compose command that must succeed, and return its output."""
         environment = {**self._images.environment, "KAFKA_PORT": str(self.kafka_port)}
         done = self.engine.run([*self._compose, *arguments], environment)
-        said = done.stdout.decode() + done.stderr.decode()
-        assert done.returncode == 0, f"compose {' '.join(arguments)}:\n{said}\n{self.tail()}"
+        output = done.stdout.decode() + done.stderr.decode()
+        assert done.returncode == 0, f"compose {' '.join(arguments)}:\n{output}\n{self.tail()}"
         return done.stdout.decode()
 
     def up(self) -> None:
-        """Start what does not run, as a user does, and wait until the servers are healthy.
+        """Start the services that are not running, and wait until the servers are healthy.
 
-        The dispatcher is asked for its health every 20 s only: who needs it waits for it.
+        The dispatcher's health check runs every 20 s only: a test that needs it waits for it.
         """
         self.compose("up", "-d")
         for service in SERVERS:
@@ -74,7 +74,7 @@ class Stack:
         self.compose("down", "--volumes", "--timeout", "1")
 
     def tail(self) -> str:
-        """Return the end of what each container said."""
+        """Return the last lines of each container's output."""
         texts = []
         for line in self.engine.docker(
             "ps", "--all", "--filter", f"label=com.docker.compose.project={self.project}",
@@ -82,14 +82,14 @@ class Stack:
         ).splitlines():  # fmt: skip
             name = line.split("\t", maxsplit=1)[0]
             done = self.engine.try_docker("logs", "--tail", "15", name)
-            said = (done.stdout + done.stderr).decode(errors="replace")
-            texts.append(f"--- {line}\n{said}")
+            output = (done.stdout + done.stderr).decode(errors="replace")
+            texts.append(f"--- {line}\n{output}")
         return "\n".join(texts)
 
     # --- one service -----------------------------------------------------------------------------
 
     def container(self, service: str) -> str:
-        """Return the id of a service's container, whether it runs or not."""
+        """Return the id of a service's container, running or not."""
         labels = (
             f"label=com.docker.compose.project={self.project}",
             f"label=com.docker.compose.service={service}",
@@ -99,12 +99,12 @@ class Stack:
         return found
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """Return what the engine knows of a service's container."""
+        """Return the engine's description of a service's container."""
         (found,) = json.loads(self.engine.docker("inspect", self.container(service)))
         return dict(found)
 
     def wait_healthy(self, service: str) -> None:
-        """Wait until a service's health check is content."""
+        """Wait until a service's health check passes."""
 
         def is_healthy() -> bool:
             state = self.inspect(service)["State"]
@@ -124,7 +124,7 @@ class Stack:
         return done.stdout.decode().strip()
 
     def copy(self, service: str, root: str, target: Path) -> Path:
-        """Copy the queues and the index below a root out of a container."""
+        """Copy the queues and the index of a root out of a container."""
         target.mkdir(parents=True)
         for kind in BUILT:
             source = f"{self.container(service)}:{root}/{kind}"
@@ -134,24 +134,24 @@ class Stack:
         return target
 
     def address(self, service: str, port: int) -> str:
-        """Return where this machine reaches a port of a service."""
+        """Return the address at which this machine reaches a port of a service."""
         (network,) = self.inspect(service)["NetworkSettings"]["Networks"].values()
         return f"{network['IPAddress']}:{port}"
 
-    # --- what the clients of traffic.py use ------------------------------------------------------
+    # --- used by the clients of traffic.py -------------------------------------------------------
 
     @property
     def broker_address(self) -> str:
-        """Return where this machine reaches the broker."""
+        """The address at which this machine reaches the broker."""
         return self.address("broker", 10911)
 
     @property
     def kafka_address(self) -> str:
-        """Return where this machine reaches Kafka, as its users do."""
+        """The address at which this machine reaches Kafka, as its users do."""
         return f"127.0.0.1:{self.kafka_port}"
 
     def make_topic(self, topic: str) -> None:
-        """Make a topic and wait until clients find it."""
+        """Create a topic and wait until clients find it."""
         deadline = time.monotonic() + UP_SECONDS
         name_server = self.address("namesrv", 9876)
         while not remoting.is_routable(name_server, topic, BROKER_NAME):
@@ -160,7 +160,7 @@ class Stack:
             time.sleep(0.5)
 
     def java(self, main: str, *arguments: str | int, text: str = "") -> str:
-        """Run a program of ``java/`` in the network of the services, and return what it printed."""
+        """Run a program of ``java/`` in the network of the services, and return its output."""
         programs = classes(self._libraries, PROGRAMS)
         mounts = {
             "/usr": "/usr",
@@ -178,11 +178,11 @@ class Stack:
             "-cp", f"/programs:{ROCKETMQ_HOME}/lib/*", main, *map(str, arguments),
             data=text.encode(),
         )  # fmt: skip
-        said = done.stdout.decode()
-        assert done.returncode == 0, f"{main}:\n{said[-4000:]}{done.stderr.decode()}\n{self.tail()}"
-        return said
+        output, errors = done.stdout.decode(), done.stderr.decode()
+        assert done.returncode == 0, f"{main}:\n{output[-4000:]}{errors}\n{self.tail()}"
+        return output
 
 
-def until(is_so: Callable[[], bool], what: str) -> None:
-    """Wait until something is so."""
-    wait_for(is_so, what, UP_SECONDS)
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds."""
+    wait_for(condition, what, UP_SECONDS)

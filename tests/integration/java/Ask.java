@@ -8,7 +8,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Asks a broker what `mqadmin` asks it, many questions in one process.
+ * Asks a broker the questions of `mqadmin`, many in one process.
  *
  * Arguments: name server, broker name. Each line of the input is a question, fields between tabs:
  * key TOPIC KEY, uniq TOPIC KEY, offset TOPIC QUEUE OFFSET, id TOPIC ID, max TOPIC QUEUE, min TOPIC QUEUE,
@@ -62,7 +62,7 @@ public final class Ask {
                 Program.message("message", m);
             }
         } catch (MQClientException e) {
-            // This is how it says that there is none.
+            // The client reports "no match" as an exception.
             if (!String.valueOf(e.getMessage()).contains("no message")) {
                 throw e;
             }

@@ -10,8 +10,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * Reads a topic from its first offset, as a new consumer group.
  *
- * Arguments: name server, topic, group, how many different messages to wait for, how many to ask for
- * once more (they come back through the retry topic, and are waited for too), seconds to wait. Prints a line a message.
+ * Arguments: name server, topic, group, number of distinct messages to wait for, number of messages
+ * to have redelivered through the retry topic (and to wait for), seconds to wait. Prints a line per
+ * message.
  */
 public final class Consume {
     private final Set<String> seen = ConcurrentHashMap.newKeySet();
@@ -43,14 +44,14 @@ public final class Consume {
         consumer.shutdown();
         if (seen.size() < count || !seen.containsAll(refused)) {
             throw new IllegalStateException("only " + seen.size() + " of " + count
-                + " messages came; refused and never seen again: "
+                + " messages arrived; refused and not redelivered: "
                 + refused.stream().filter(id -> !seen.contains(id)).toList());
         }
     }
 
     private ConsumeConcurrentlyStatus take(List<MessageExt> messages, int refusals) {
         MessageExt message = messages.get(0);
-        // Clients of 5.x give all messages of a batch one unique key.
+        // 5.x clients give all messages of a batch one unique key.
         String id = message.getMsgId() + " " + message.getKeys();
         if (message.getReconsumeTimes() == 0 && refused.size() < refusals && refused.add(id)) {
             return ConsumeConcurrentlyStatus.RECONSUME_LATER;

@@ -16,9 +16,9 @@ import org.apache.rocketmq.common.message.MessageExt;
  * Sends messages of every kind that clients send: plain, keyed, tagged, ordered, compressed, batches,
  * delayed, in transactions that commit and that roll back.
  *
- * Arguments: name server, topics (A,B), count, seed, milliseconds to spread the sending over, the
- * number of the first message, a file (or none) until whose appearance it goes on. Prints a line a message sent: what, topic, queue, queue offset, unique
- * key, keys, tags, body in hex; only the first four of a batch's messages.
+ * Arguments: name server, topics (A,B), count, seed, milliseconds over which to spread the sending,
+ * the number of the first message, optionally a file: sending continues until it exists. Prints a line
+ * per message sent: kind, topic, queue, queue offset, unique key, keys, tags, body in hex.
  */
 public final class Produce {
     private static final String[] TAGS = {"TagA", "TagB", "标签", null};
@@ -71,36 +71,36 @@ public final class Produce {
         Message message = new Message(topic, tags, null, bytes("message " + number + " é世"));
         String key = "k" + random.nextInt(50);
         int kind = random.nextInt(100);
-        // The first of each hundred are one of each kind, so that none is ever missing.
+        // Each hundred begins with one message of each kind, so that no kind is ever missing.
         switch (number % 100 < KINDS.length ? KINDS[number % 100] : kind < 30 ? "keyed" : kind < 55 ? "plain"
             : KINDS[kind % KINDS.length]) {
-            case "plain" -> told("plain", message, producer.send(message));
+            case "plain" -> print("plain", message, producer.send(message));
             case "keyed" -> {
                 message.setKeys(List.of(key, "order-" + number));
                 message.putUserProperty("客户", "值" + number % 7);
-                told("keyed", message, producer.send(message));
+                print("keyed", message, producer.send(message));
             }
-            case "ordered" -> told("ordered", message, producer.send(
+            case "ordered" -> print("ordered", message, producer.send(
                 message, (queues, m, order) -> queues.get((int) order % queues.size()), number % 7));
             case "compressed" -> {
                 message.setBody(bytes("compressible ".repeat(1000)));
-                told("compressed", message, producer.send(message));
+                print("compressed", message, producer.send(message));
             }
             case "batch" -> sendBatch(topic, key, number);
             case "delayed" -> {
                 message.setKeys(key);
                 message.setDelayTimeLevel(1);
-                told("delayed", message, producer.send(message));
+                print("delayed", message, producer.send(message));
             }
             case "timed" -> {
-                told(delayMillis(message, 1500) ? "timed" : "plain", message, producer.send(message));
+                print(delayMillis(message, 1500) ? "timed" : "plain", message, producer.send(message));
             }
             case "commit" -> {
                 message.setKeys(key);
-                told("commit", message, transactions.sendMessageInTransaction(
+                print("commit", message, transactions.sendMessageInTransaction(
                     message, LocalTransactionState.COMMIT_MESSAGE));
             }
-            default -> told("rollback", message, transactions.sendMessageInTransaction(
+            default -> print("rollback", message, transactions.sendMessageInTransaction(
                 message, LocalTransactionState.ROLLBACK_MESSAGE));
         }
     }
@@ -116,11 +116,11 @@ public final class Produce {
         SendResult result = producer.send(batch);
         String[] uniqueKeys = result.getMsgId().split(",");
         for (int i = 0; i < batch.size(); i++) {
-            told("batch", batch.get(i), result, result.getQueueOffset() + i, uniqueKeys[i]);
+            print("batch", batch.get(i), result, result.getQueueOffset() + i, uniqueKeys[i]);
         }
     }
 
-    /** Ask for a delay in milliseconds, which clients before 5.0 do not know. */
+    /** Request a delay in milliseconds; clients before 5.0 do not support it. */
     private static boolean delayMillis(Message message, long millis) throws Exception {
         try {
             Message.class.getMethod("setDelayTimeMs", long.class).invoke(message, millis);
@@ -130,11 +130,11 @@ public final class Produce {
         }
     }
 
-    private static void told(String kind, Message message, SendResult result) {
-        told(kind, message, result, result.getQueueOffset(), result.getMsgId());
+    private static void print(String kind, Message message, SendResult result) {
+        print(kind, message, result, result.getQueueOffset(), result.getMsgId());
     }
 
-    private static void told(String kind, Message m, SendResult result, long queueOffset, String uniqueKey) {
+    private static void print(String kind, Message m, SendResult result, long queueOffset, String uniqueKey) {
         Program.line(kind, m.getTopic(), result.getMessageQueue().getQueueId(), queueOffset, uniqueKey,
             m.getKeys(), m.getTags(), Program.hex(m.getBody()));
     }

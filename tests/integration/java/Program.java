@@ -2,7 +2,7 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** What the programs share: how they end, and how they print. */
+/** Shared by the programs: how they end, and how they print. */
 final class Program {
     static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     static final int SEND_MILLIS = 60_000;
@@ -14,7 +14,7 @@ final class Program {
     private Program() {
     }
 
-    /** Run to the end of the process: client threads would keep it alive when something is thrown. */
+    /** Run the body and exit: client threads would keep the process alive after an exception. */
     static void run(Body body) {
         int status = 0;
         try {
@@ -27,7 +27,7 @@ final class Program {
         System.exit(status);
     }
 
-    /** Print one line of fields; what is not there is an empty field. */
+    /** Print one line of fields; null is an empty field. */
     static synchronized void line(Object... fields) {
         StringBuilder text = new StringBuilder();
         for (int i = 0; i < fields.length; i++) {

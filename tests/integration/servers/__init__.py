@@ -1,1 +1,1 @@
-"""Real servers as plain processes: RocketMQ, Kafka, and what starts and ends them."""
+"""Real servers as plain processes: RocketMQ, Kafka, Spark, and how to start and stop them."""

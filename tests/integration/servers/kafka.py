@@ -1,4 +1,4 @@
-"""A Kafka broker of one node (KRaft) as a process."""
+"""A single-node Kafka broker (KRaft) as a process."""
 
 import secrets
 import subprocess
@@ -20,17 +20,17 @@ LOGGING = [
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """What a test may choose."""
+    """The settings that a test may choose."""
 
     message_max_bytes: int | None = None
-    # Name and password of each user: with any, there is a listener with SASL/PLAIN as well.
+    # The password of each user; any user adds a listener with SASL/PLAIN.
     users: dict[str, str] = field(default_factory=dict)
     # Further lines of server.properties.
     properties: dict[str, str] = field(default_factory=dict)
 
 
 class KafkaServer:
-    """A broker that keeps its data directory and its ports however often it is started."""
+    """A broker that keeps its data directory and its ports across restarts."""
 
     def __init__(
         self, directory: Path, options: KafkaOptions | None = None, version: str = VERSION
@@ -53,11 +53,11 @@ class KafkaServer:
     @property
     def sasl_bootstrap(self) -> str:
         """Return the address of the listener with SASL/PLAIN."""
-        assert self.options.users, "this server was given no users"
+        assert self.options.users, "this server has no users"
         return f"127.0.0.1:{self._sasl}"
 
     def start(self) -> None:
-        """Start it, on the data it has, and wait until it answers."""
+        """Start it on its existing data, and wait until it answers."""
         if not (self.directory / "data" / "meta.properties").exists():
             self._format()
         self.server.start()
@@ -77,7 +77,7 @@ class KafkaServer:
 
     def _format(self) -> None:
         cluster = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-        if cluster.startswith("-"):  # it would be taken for an option
+        if cluster.startswith("-"):  # it would be parsed as an option
             cluster = "A" + cluster[1:]
         command = [*self._java(), "kafka.tools.StorageTool", "format", "--standalone"]
         done = subprocess.run(
@@ -112,7 +112,7 @@ class KafkaServer:
             "num.network.threads": "2",
             "num.io.threads": "2",
             "group.initial.rebalance.delay.ms": "0",
-            # Who was killed may register again only when its old session is over.
+            # A killed broker can register again only after its old session has expired.
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
             "offsets.topic.num.partitions": "1",

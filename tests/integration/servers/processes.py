@@ -1,4 +1,4 @@
-"""A server as a process: started, waited for, stopped or killed; its output kept in a file."""
+"""A server as a process: start, wait, stop or kill it; its output is kept in a file."""
 
 import os
 import random
@@ -14,19 +14,19 @@ from pathlib import Path
 START_SECONDS = 240.0
 STOP_SECONDS = 90.0
 POLL_SECONDS = 0.1
-# Below the ports that outgoing connections are given (32768 and up on Linux).
+# Below the ephemeral ports (32768 and up on Linux).
 _PORTS = range(20_000, 32_000)
 
-# What was started in this run and has an output to show when a test fails.
+# The servers started in this run; their output is shown when a test fails.
 started: list["Server"] = []
 
 
 class ServerError(Exception):
-    """A server did not start, did not stop, or ended by itself."""
+    """A server did not start, did not stop, or ended unexpectedly."""
 
 
 class Server:
-    """One process of a server, which may be started many times; ``log`` gets all its output."""
+    """A server process that can be restarted; ``log`` collects the output of all its runs."""
 
     def __init__(
         self, name: str, command: list[str], directory: Path, environment: dict[str, str]
@@ -40,18 +40,18 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the process is there."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Return the id of the process."""
+        """The id of the process."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
         """Start the process; returns at once."""
-        assert not self.is_running, f"{self.name} runs already"
+        assert not self.is_running, f"{self.name} is already running"
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 self.command,
@@ -66,11 +66,11 @@ class Server:
             started.append(self)
 
     def wait_until(
-        self, is_so: Callable[[], bool], what: str, seconds: float = START_SECONDS
+        self, condition: Callable[[], bool], what: str, seconds: float = START_SECONDS
     ) -> None:
-        """Wait until something is so; raises when the process ends first or time is over."""
+        """Wait until a condition holds; raises if the process ends first or time runs out."""
         deadline = time.monotonic() + seconds
-        while not is_so():
+        while not condition():
             if not self.is_running:
                 raise ServerError(f"{self.name} ended before {what}; its output:\n{self.tail()}")
             if time.monotonic() > deadline:
@@ -80,7 +80,7 @@ class Server:
             time.sleep(POLL_SECONDS)
 
     def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = STOP_SECONDS) -> int:
-        """Ask the process to end, wait for it and return its exit code."""
+        """Signal the process to end, wait for it and return its exit code."""
         assert self._process is not None
         if self.is_running:
             self._process.send_signal(number)
@@ -94,10 +94,10 @@ class Server:
             ) from None
 
     def kill(self) -> None:
-        """Kill the process and what it started, as `kill -9` does."""
+        """Kill the process and its children, as `kill -9` does."""
         if self._process is None:
             return
-        with suppress(ProcessLookupError):  # it has ended, and so have its children
+        with suppress(ProcessLookupError):  # it and its children have ended
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(STOP_SECONDS)
 
@@ -110,30 +110,30 @@ class Server:
 
 
 def kill_all() -> None:
-    """Kill every server that was started and still runs."""
+    """Kill every server that is still running."""
     for server in started:
         server.kill()
 
 
-def wait_for(is_so: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
-    """Wait until something is so; raises when time is over."""
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
+    """Wait until a condition holds; raises if time runs out."""
     deadline = time.monotonic() + seconds
-    while not is_so():
+    while not condition():
         assert time.monotonic() < deadline, f"not {what} after {seconds:.0f} s"
         time.sleep(POLL_SECONDS)
 
 
 def is_listening(port: int) -> bool:
-    """Tell whether something takes connections at a local port."""
+    """Return whether a server accepts connections at a local port."""
     with socket.socket() as connection:
         connection.settimeout(1)
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_port(around: Iterable[int] = (0,)) -> int:
-    """Return a port that is free, and so are those at the given distances from it.
+    """Return a free port whose neighbours at the given distances are free too.
 
-    A broker at port P listens at P-2 and P+1 as well.
+    A broker at port P also listens at P-2 and P+1.
     """
     distances = sorted({0, *around})
     for _ in range(1000):

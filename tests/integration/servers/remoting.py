@@ -1,6 +1,6 @@
-"""A few requests in RocketMQ's own protocol, so that asking a server needs no JVM.
+"""A few requests in RocketMQ's remoting protocol, so that a request to a server needs no JVM.
 
-A frame is its length, the length of its header (highest byte 0: JSON), the header, the body.
+A frame is its length, the header's length (highest byte 0: JSON), the header, the body.
 """
 
 import itertools
@@ -21,7 +21,7 @@ _opaque = itertools.count(1)
 
 
 def request(address: str, code: int, fields: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Send one request and return header and body of the answer; raises OSError."""
+    """Send one request and return the header and body of the response; raises OSError."""
     header = {
         "code": code,
         "language": "PYTHON",
@@ -41,7 +41,7 @@ def request(address: str, code: int, fields: dict[str, Any]) -> tuple[dict[str, 
 
 
 def is_routable(name_server: str, topic: str, broker_name: str) -> bool:
-    """Tell whether the name server leads who asks for a topic to a broker."""
+    """Return whether the name server has a route from a topic to a broker."""
     try:
         header, body = request(name_server, GET_ROUTE_INFO_BY_TOPIC, {"topic": topic})
     except OSError:
@@ -50,7 +50,7 @@ def is_routable(name_server: str, topic: str, broker_name: str) -> bool:
 
 
 def make_topic(broker: str, topic: str, queues: int) -> None:
-    """Make a topic on a broker, or change its number of queues."""
+    """Create a topic on a broker, or change its number of queues."""
     fields = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -66,7 +66,7 @@ def make_topic(broker: str, topic: str, queues: int) -> None:
 
 
 def max_offset(broker: str, topic: str, queue_id: int) -> int:
-    """Return the offset that a queue's next message gets."""
+    """Return the offset that a queue's next message will get."""
     fields = {"topic": topic, "queueId": queue_id}
     header, _ = request(broker, GET_MAX_OFFSET, fields)
     assert header["code"] == SUCCESS, header
@@ -74,7 +74,7 @@ def max_offset(broker: str, topic: str, queue_id: int) -> int:
 
 
 def delete_expired_commit_log(broker: str) -> None:
-    """Let a broker delete the expired files of its commit log now."""
+    """Make a broker delete the expired files of its commit log now."""
     header, _ = request(broker, DELETE_EXPIRED_COMMIT_LOG, {})
     assert header["code"] == SUCCESS, header
 

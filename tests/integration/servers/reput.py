@@ -1,4 +1,4 @@
-"""`reput` as a process: single commands, and a dispatch that goes on until it is stopped."""
+"""`reput` as a process: single commands, and a dispatch that runs until it is stopped."""
 
 import json
 import os
@@ -19,7 +19,7 @@ COMMAND_SECONDS = 240
 
 
 class Dispatcher:
-    """`reput dispatch` on a broker's store, with an OUTPUT of its own."""
+    """`reput dispatch` from a broker's store into a separate OUTPUT."""
 
     def __init__(self, mq: RocketMq, output: Path, *options: str) -> None:
         self.output = output
@@ -30,12 +30,12 @@ class Dispatcher:
 
     @property
     def progress(self) -> Progress | None:
-        """Return the progress record as it is now."""
+        """The current progress record."""
         return read_progress(self.output)
 
     @property
     def offset(self) -> int:
-        """Return up to where the log has been dispatched."""
+        """The offset up to which the log has been dispatched."""
         progress = self.progress
         return progress.reput_from_offset if progress is not None else 0
 
@@ -44,16 +44,16 @@ class Dispatcher:
         self.server.start()
 
     def wait_for_batch(self, after: int = 0) -> None:
-        """Wait until it has dispatched something behind an offset."""
+        """Wait until it has dispatched past an offset."""
         self.server.wait_until(lambda: self.offset > after, "dispatching")
 
     def stop(self) -> None:
-        """Stop it as a user does: it ends with 0 and leaves no `abort`."""
+        """Stop it as a user does: it exits with 0 and leaves no `abort`."""
         assert self.server.stop() == 0, self.server.tail()
         assert not (self.output / "abort").exists()
 
     def kill(self, *, with_jvm: bool = True) -> None:
-        """Kill it, as `kill -9` does, or leave it to its JVM to notice that Python is gone."""
+        """Kill it as `kill -9` does; without `with_jvm`, its JVM must notice that Python died."""
         jvms = children(self.server.pid) if self.server.is_running else []
         if with_jvm:
             for jvm in jvms:
@@ -63,7 +63,7 @@ class Dispatcher:
         wait_for(lambda: not any(map(is_alive, jvms)), "ended: the JVM of a killed dispatch")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the events of a name that it has printed."""
+        """Return the events of this name that it has printed."""
         found = []
         for line in self.server.log.read_text("utf-8").splitlines():
             if line.startswith("{"):
@@ -74,12 +74,12 @@ class Dispatcher:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started."""
+    """Return the child processes of a process."""
     return [int(path.parent.name) for path in _stats() if _fields(path)[1:2] == [str(pid)]]
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process is there and has not ended."""
+    """Return whether a process exists and has not ended."""
     return _fields(Path(f"/proc/{pid}/stat"))[:1] not in ([], ["Z"], ["X"])
 
 
@@ -88,7 +88,7 @@ def _stats() -> list[Path]:
 
 
 def _fields(stat: Path) -> list[str]:
-    """Return what follows the name of a process: state, parent, …; nothing where it is gone."""
+    """Return the fields after a process's name: state, parent, …; none if it has ended."""
     try:
         return stat.read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
@@ -96,12 +96,12 @@ def _fields(stat: Path) -> list[str]:
 
 
 def settings(mq: RocketMq) -> list[str]:
-    """Return the options that name a broker's settings."""
+    """Return the options that pass a broker's settings."""
     return ["--broker-conf", str(mq.conf), "--broker-version", mq.version]
 
 
 def reput(mq: RocketMq, *arguments: str | int | Path) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end with a broker's settings."""
+    """Run a command with a broker's settings, and wait for it."""
     command = [*REPUT, *map(str, arguments), *settings(mq)]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS
@@ -109,7 +109,7 @@ def reput(mq: RocketMq, *arguments: str | int | Path) -> subprocess.CompletedPro
 
 
 def rows(mq: RocketMq, *arguments: str | int | Path) -> list[dict[str, Any]]:
-    """Run a command that must succeed and return the objects it printed."""
+    """Run a command that must succeed, and return the objects it printed."""
     done = reput(mq, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

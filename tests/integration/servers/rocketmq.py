@@ -1,7 +1,7 @@
 """A RocketMQ name server and broker as processes.
 
-Ready means registered and routable: a broker that says "boot success" may be unknown to its name
-server for another ten seconds, and until then clients are told that there is no route.
+Ready means registered and routable: after a broker logs "boot success", its name server may not
+know it for another ten seconds, and until then clients get a "no route" error.
 """
 
 import os
@@ -46,7 +46,7 @@ DEFAULTS = {
     "diskMaxUsedSpaceRatio": "98",
 }
 JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-# What 4.x reaches into to unmap a file; later versions do not need it.
+# 4.x uses these internals to unmap a file; later versions do not need them.
 OPENS = [
     *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"),
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -67,7 +67,7 @@ _LOGBACK = """<configuration>
 
 
 class RocketMq:
-    """One name server and one broker, which keep store and ports however often they are started.
+    """One name server and one broker, which keep store and ports across restarts.
 
     ``store`` is the broker's storePathRootDir, ``conf`` its broker.conf.
     """
@@ -93,29 +93,29 @@ class RocketMq:
 
     @property
     def name_address(self) -> str:
-        """Return the name server's address."""
+        """The name server's address."""
         return f"127.0.0.1:{self._name_port}"
 
     @property
     def broker_address(self) -> str:
-        """Return the broker's address."""
+        """The broker's address."""
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start both, and wait until every topic is there and routable."""
+        """Start both, and wait until every topic exists and is routable."""
         self.name_server.start()
         self.name_server.wait_until(lambda: is_listening(self._name_port), "listening")
         self.start_broker()
 
     def start_broker(self) -> None:
-        """Start the broker on the store it has, and wait until every topic is routable."""
+        """Start the broker on its existing store, and wait until every topic is routable."""
         self.broker.start()
         self.broker.wait_until(lambda: is_listening(self._port), "listening")
         for topic in self.topics:
             self.make_topic(topic)
 
     def make_topic(self, topic: str, queues: int = QUEUES) -> None:
-        """Make a topic and wait until clients find it."""
+        """Create a topic and wait until clients find it."""
         deadline = time.monotonic() + START_SECONDS
         while not remoting.is_routable(self.name_address, topic, BROKER_NAME):
             if time.monotonic() > deadline or not self.broker.is_running:
@@ -126,7 +126,7 @@ class RocketMq:
             self.topics.append(topic)
 
     def stop_broker(self) -> None:
-        """Stop the broker cleanly: it flushes all it has and removes its `abort`."""
+        """Stop the broker cleanly: it flushes everything and removes its `abort`."""
         self.broker.stop()
         assert not (self.store / "abort").exists(), self.broker.tail()
         self._wait_until_forgotten()
@@ -144,19 +144,19 @@ class RocketMq:
             self.name_server.stop()
 
     def kill(self) -> None:
-        """Kill both: when nothing on disk matters any more."""
+        """Kill both, when their files no longer matter."""
         self.broker.kill()
         self.name_server.kill()
 
     def set_options(self, options: dict[str, str]) -> None:
-        """Change broker.conf; the broker reads it at its next start."""
+        """Change broker.conf; the broker reads it on its next start."""
         self._options |= options
         self._write_files()
 
     def java(
         self, main: str, *arguments: str | int, text: str = "", seconds: float = CLIENT_SECONDS
     ) -> str:
-        """Run a program to its end, one of ``java/`` or of the jars, and return what it printed."""
+        """Run a program of ``java/`` or of the jars, and return its output."""
         class_path = f"{classes(self.libraries, PROGRAMS)}:{self.libraries}/*"
         command = [*self._jvm("256m", "client"), "-cp", class_path, main, *map(str, arguments)]
         done = subprocess.run(
@@ -177,7 +177,7 @@ class RocketMq:
         return done.stdout
 
     def mqadmin(self, command: str, *arguments: str | int) -> str:
-        """Run RocketMQ's own admin tool; a call takes some 5 s."""
+        """Run RocketMQ's admin tool; a call takes about 5 s."""
         tools = "org.apache.rocketmq.tools.command.MQAdminStartup"
         return self.java(tools, command, "-n", self.name_address, *arguments)
 
@@ -224,7 +224,7 @@ class RocketMq:
             "configStorePath": str(self.directory / "namesrv.properties"),
         }
         _write_properties(self.directory / "namesrv.conf", name_server)
-        # 4.x reads these, from conf/; 5.x has a logback of its own, under another name.
+        # 4.x reads these from conf/; 5.x shades logback under another package name.
         for name in ("broker", "namesrv", "tools"):
             text = _LOGBACK.format(prefix="", level="OFF" if name == "tools" else "INFO")
             (self.directory / "conf" / f"logback_{name}.xml").write_text(text, "utf-8")

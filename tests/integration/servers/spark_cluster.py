@@ -1,4 +1,4 @@
-"""A Spark standalone cluster of processes: a master and workers, from the pyspark package."""
+"""A standalone Spark cluster as processes: a master and workers, from the pyspark package."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ _CLASS = "org.apache.spark.deploy"
 
 
 class SparkCluster:
-    """A master and workers of one core and 1 GiB each; ``python`` is what executors run."""
+    """A master and workers of one core and 1 GiB each; ``python`` is the executors' interpreter."""
 
     def __init__(self, directory: Path, workers: int = 2, python: str = sys.executable) -> None:
         port, web = free_port(), free_port()
@@ -51,15 +51,15 @@ class SparkCluster:
 
     def await_worker(self, worker: Server) -> None:
         """Wait until a worker is registered."""
-        said = "Successfully registered with master"
-        worker.wait_until(lambda: said in worker.log.read_text("utf-8", "replace"), "registered")
+        line = "Successfully registered with master"
+        worker.wait_until(lambda: line in worker.log.read_text("utf-8", "replace"), "registered")
 
     def executors(self) -> list[Path]:
-        """Return the directory of each executor there has been."""
+        """Return the directory of each executor, running or ended."""
         return sorted((self.master.directory / "work").glob("app-*/*"))
 
     def kill(self) -> None:
-        """Kill all that still runs."""
+        """Kill the master and all workers."""
         for server in [*self.workers, self.master]:
             server.kill()
 

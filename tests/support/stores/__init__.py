@@ -1,1 +1,1 @@
-"""Small stores, each with what the tests of several modules ask of it."""
+"""Small stores that several test modules use, each with its helpers."""

@@ -1,4 +1,4 @@
-"""A log of several topics, and what is left of its root when the log's beginning has expired."""
+"""A log of several topics, and the rest of its root after the log's beginning has expired."""
 
 import shutil
 import struct
@@ -14,7 +14,7 @@ EXT_ADDRESS_BASE, EXT_ADDRESS_MAX = -(2**63), -2147483649
 
 
 def sent(count: int = COUNT) -> list[Message]:
-    """Make messages of a queue, now and then one of another or to an LMQ; seven of an old one."""
+    """Make messages of one queue, some of another or to an LMQ, and seven of an old topic."""
     offsets: dict[str, int] = {}
     messages = []
     for n in range(count):
@@ -44,7 +44,7 @@ def log_files(store: Path) -> list[Path]:
 
 
 def remove_expired(root: Path, config: StoreConfig, min_offset: int) -> None:
-    """Delete by the rules as they are written down (format notes §5.7, §6, §12)."""
+    """Delete files by the documented rules (format notes §5.7, §6, §12)."""
     for directory in sorted({p.parent for p in (root / "consumequeue").glob("*/*/*")}):
         files = sorted(directory.iterdir())
         while len(files) > 1:
@@ -68,7 +68,7 @@ def remove_expired(root: Path, config: StoreConfig, min_offset: int) -> None:
 
 
 def expected_root(parent: Path, config: StoreConfig, min_offset: int) -> Path:
-    """Build undisturbed from the whole log, then delete what has expired."""
+    """Dispatch the whole log into a root, then delete what has expired."""
     store, root = write_store(parent / "whole", sent()), parent / "expected"
     shutil.rmtree(root, ignore_errors=True)
     dispatch_all(store, root, config)

@@ -1,4 +1,4 @@
-"""A log to damage, and what the model makes of its records."""
+"""A log to damage, and the model's dispatch of its records."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ LAST_BASE = max(FILES)
 
 @dataclass
 class Store:
-    """A damaged store and where its dispatch goes to."""
+    """A damaged store and the output of its dispatch."""
 
     root: Path
     output: Path
@@ -56,21 +56,21 @@ class Store:
             (self.root / "abort").touch()
 
     def path(self, base: int) -> Path:
-        """Return where a file of the log lies."""
+        """Return the path of a log file."""
         return self.root / "commitlog" / f"{base:020d}"
 
     def dispatch(self, *, fail_on_data_loss: bool = True) -> Progress:
-        """Dispatch all."""
+        """Dispatch the current log."""
         return dispatch_all(self.root, self.output, CONFIG, fail_on_data_loss=fail_on_data_loss)
 
     def recovered(self) -> tuple[Recovered, ...]:
-        """Open the root once more."""
+        """Reopen the root; return what its recovery did."""
         root = DispatchRoot.open(self.output, self.root, CONFIG, disk=HastyDisk())
         root.close(clean=True)
         return root.recovered
 
     def assert_built(self, records: list[Record]) -> None:
-        """Compare what is built with what the model makes of these records."""
+        """Assert that the output is the model's dispatch of these records."""
         assert_same_content(built_tree(self.output), built_of(records))
         progress = read_progress(self.output)
         assert progress is not None
@@ -78,7 +78,7 @@ class Store:
 
 
 def built_of(records: list[Record], config: StoreConfig = CONFIG) -> dict[str, Content]:
-    """Dispatch some of a log's records with the model."""
+    """Return the files that the model builds from some of a log's records."""
     broker = Dispatcher(to_model_config(config))
     for record in records:
         broker.dispatch(record)

@@ -1,4 +1,4 @@
-"""Stores whose messages may carry other queue offsets than they lie at."""
+"""Stores whose messages may carry queue offsets that differ from their positions."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def make(root: Path, messages: list[Message], config: StoreConfig = CONFIG) -> s
 
 
 def numbered(*queue_offsets: int) -> list[Message]:
-    """Make messages of one queue with these queue offsets, tags by turns."""
+    """Make messages of one queue with these queue offsets and alternating tags."""
     return [
         Message(topic="T", queue_offset=at, properties=[("TAGS", "AB"[n % 2])])
         for n, at in enumerate(queue_offsets)

@@ -27,7 +27,7 @@ START = 1_700_000_000_000
 def numbered(
     count: int, *, body: bytes = b"hello", tags: Sequence[str] = ("A", "B")
 ) -> list[Message]:
-    """Make messages of topic T, queue 0, one a second, each with keys `k<n>` and `all`."""
+    """Make messages of topic T, queue 0, one second apart, each with keys `k<n>` and `all`."""
     return [
         Message(
             topic="T",
@@ -43,7 +43,7 @@ def numbered(
 def make_store(
     root: Path, messages: Sequence[Message | Batch], config: StoreConfig = CONFIG
 ) -> Path:
-    """Write a store with its log and broker.conf."""
+    """Write a store: its log and broker.conf."""
     write_log(build_log(messages, config.mapped_file_size_commit_log), root / "commitlog")
     (root / "broker.conf").write_text(
         CONF.replace(str(FILE_SIZE), str(config.mapped_file_size_commit_log))

@@ -1,4 +1,4 @@
-"""Stores that this project's writer wrote, in small files."""
+"""Stores of small files, written by this project's writer."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def small_config() -> StoreConfig:
 
 
 def make_store(root: Path, count: int) -> StoreConfig:
-    """Write a cleanly closed log of `count` messages and the broker.conf that fits it."""
+    """Write a cleanly closed log of `count` messages and its broker.conf."""
     config = small_config()
     with CommitLogWriter(root, config) as writer:
         writer.append_many(TEMPLATES, count)
