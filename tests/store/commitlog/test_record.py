@@ -1,16 +1,12 @@
-"""Records against the format notes, an independent encoder and parser, the kernel, and brokers."""
+"""Records against the format notes, an independent encoder and parser, and the kernel."""
 
-import json
 import random
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from ipaddress import ip_address
-from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +15,8 @@ from hypothesis import strategies as st
 
 from store import layout
 from store.commitlog import record
-from store.commitlog.commit_log import CommitLog
 from store.commitlog.record import (
     IllegalMessageError,
-    Message,
     NewMessage,
     decode_message,
     encode_record,
@@ -31,11 +25,11 @@ from store.commitlog.scanner import scan_rules
 from store.config import BrokerVersion, StoreConfig
 from store.errors import ConfigError, DamageError
 from store.kernels import record as rk
-from tests.conftest import Golden
 from tests.logs import build as logs
 from tests.logs.random_logs import Mix, message_lists, random_messages
 from tests.model.dispatch import ModelConfig
 from tests.model.record import parse_by_index, parse_by_split, parse_record
+from tests.support.records import PLAIN_FIELDS, as_new, chain
 
 VERSIONS = ["4.8.0", "4.9.4", "5.1.4", "5.3.3", "5.5.0"]
 VECTOR = bytes.fromhex("""
@@ -52,11 +46,6 @@ COMPRESSED = {
     0x200: "28b52ffd0058a400007068656c6c6f20526f636b65744d510100f14a11010000",
 }
 COMPRESSED[0x300] = COMPRESSED[0x000]
-
-PLAIN_FIELDS = (
-    "topic", "queue_id", "queue_offset", "commit_log_offset", "sys_flag", "flag",
-    "born_timestamp", "store_timestamp", "reconsume_times", "prepared_transaction_offset",
-)  # fmt: skip
 HOSTS = ["127.0.0.1:10911", "0.0.0.0:0", "255.255.255.255:65535", "0:0:0:0:0:0:0:1:40000"]
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -84,12 +73,6 @@ def config_of(version: str = "5.3.3", *, crc: bool = False) -> StoreConfig:
 def encode(message: NewMessage, config: StoreConfig | None = None, **place: int) -> bytes:
     place = {"queue_offset": 7, "commit_log_offset": 0, "store_timestamp": 99} | place
     return encode_record(message, config or config_of(), **place)
-
-
-def as_new(message: Message) -> NewMessage:
-    """Return the message as it was before it was appended."""
-    names = [field.name for field in fields(NewMessage) if field.name != "body"]
-    return NewMessage(body=message.raw_body, **{name: getattr(message, name) for name in names})
 
 
 def test_record_of_the_format_notes_is_encoded_byte_for_byte() -> None:
@@ -123,7 +106,7 @@ def test_record_of_the_format_notes_is_decoded() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(deadline=None)
 @given(new=NEW_MESSAGES, crc=st.booleans(), at=st.integers(0, 2**62))
-def test_what_is_encoded_is_decoded(version: str, new: NewMessage, crc: bool, at: int) -> None:
+def test_an_encoded_message_is_decoded(version: str, new: NewMessage, crc: bool, at: int) -> None:
     config = config_of(version, crc=crc)
     assume(len(new.topic.encode()) < 128)
     encoded = encode(new, config, commit_log_offset=at)
@@ -154,20 +137,6 @@ def test_encoder_agrees_with_an_independent_one(crc: bool, new: NewMessage) -> N
     values |= {"properties": list(new.properties.items()), "queue_offset": 7, "store_timestamp": 99}
     expected = logs.encode(logs.Message(**values), 12345, prop_crc=crc)
     assert expected == encode(new, config_of(crc=crc), commit_log_offset=12345)
-
-
-def chain(files: Mapping[int, bytes | memoryview], *, splits: bool) -> Iterator[Message]:
-    """Decode the records of a log, up to its end or a torn record."""
-    for base, content in files.items():
-        at = 0
-        try:
-            while True:
-                options = {"offset": base + at, "splits_properties": splits}
-                message, at = decode_message(content, at, **options)  # type: ignore[arg-type]
-                yield message
-        except DamageError as e:
-            if "blank record" not in e.reason:
-                return
 
 
 @pytest.mark.parametrize("version", [(4, 8, 0), (5, 3, 3)])
@@ -291,7 +260,7 @@ NOT_ENCODABLE = [
 
 
 @pytest.mark.parametrize("new", NOT_ENCODABLE, ids=range(len(NOT_ENCODABLE)))
-def test_what_does_not_fit_a_record_is_refused(new: NewMessage) -> None:
+def test_a_message_that_does_not_fit_a_record_is_refused(new: NewMessage) -> None:
     with pytest.raises(IllegalMessageError):
         encode(new, config_of("5.0.0"))
 
@@ -323,7 +292,7 @@ def test_malformed_msg_id_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
-def test_body_is_decompressed_as_its_flag_says(kind: int) -> None:
+def test_body_is_decompressed_by_the_algorithm_of_its_flag(kind: int) -> None:
     stored = bytes.fromhex(COMPRESSED[kind])
     new = NewMessage("T", body=stored, sys_flag=layout.SYS_COMPRESSED | kind)
     message, _ = decode_message(encode(new))
@@ -333,7 +302,7 @@ def test_body_is_decompressed_as_its_flag_says(kind: int) -> None:
     assert short.body == stored[:-5]  # its producer's flag is wrong, its CRC is valid
 
 
-def test_message_keeps_nothing_of_the_data() -> None:
+def test_message_keeps_no_reference_to_the_buffer() -> None:
     data = bytearray(VECTOR)
     message, _ = decode_message(memoryview(data))
     data[:] = bytes(len(data))
@@ -343,65 +312,3 @@ def test_message_keeps_nothing_of_the_data() -> None:
 def test_decoding_loads_no_kernel() -> None:
     code = "import store.commitlog.commit_log, sys; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
-
-
-Messages = dict[int, Message]
-Answers = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def broker_messages(golden: Golden) -> Messages:
-    """Decode the log of a golden store."""
-    config = golden.config
-    files = CommitLog(config.commit_log_paths(golden.store_root), config).files
-    views = {file.base: file.view().data for file in files}
-    decoded = chain(views, splits=config.splits_properties)
-    known = takewhile(lambda m: config.accepts_v2 or m.magic == layout.MAGIC_V1, decoded)
-    return {message.commit_log_offset: message for message in known}
-
-
-@pytest.fixture(scope="module")
-def answers(golden: Golden) -> Answers:
-    """Return the live broker's answers."""
-    return dict(json.loads((golden.directory / "answers.json").read_text("utf-8")))
-
-
-def test_brokers_records_are_all_decoded(answers: Answers, broker_messages: Messages) -> None:
-    assert answers["records"] == len(broker_messages)
-
-
-def test_messages_are_what_the_broker_says(answers: Answers, broker_messages: Messages) -> None:
-    compared = 0
-    for expected in answers["look"]:
-        message = broker_messages.get(expected["phy_offset"])
-        if not expected.get("found") or message is None:  # 4.8.0 finds one in a blank's remainder
-            continue
-        compared += 1
-        for name in PLAIN_FIELDS:
-            assert expected[name] == getattr(message, name), name
-        for name in ("born_host", "store_host"):
-            printed = expected[name].strip("/").replace("[", "").replace("]", "")
-            assert printed == getattr(message, name)
-        assert expected["store_size"] == message.size
-        assert expected["msg_id"] == record.offset_msg_id(message)
-        assert expected["body_length"] == len(message.raw_body)
-        assert expected["body_crc32"] == zlib.crc32(message.raw_body)
-        assert dict(expected["properties"]) == message.properties
-        place = (message.store_host, message.commit_log_offset)
-        assert place == record.decode_msg_id(expected["msg_id"])
-    assert compared > 0
-
-
-def test_brokers_records_are_encoded_again(golden: Golden, broker_messages: Messages) -> None:
-    """Covers messages whose properties have no empty value and no repeated name."""
-    if "log" in golden.scenario:
-        pytest.skip("this log was made by hand")
-    same = 0
-    for message in broker_messages.values():
-        stored = message.record[message.spans.properties_at :]
-        if stored.count(b"\x01") == len(message.properties):
-            names = ("queue_offset", "commit_log_offset", "store_timestamp")
-            place = {name: getattr(message, name) for name in names}
-            assert message.record == encode(as_new(message), golden.config, **place)
-            same += 1
-    assert same > len(broker_messages) * 0.7

@@ -14,20 +14,17 @@ from streaming.export.run import SparkRunner
 from streaming.export.task import NO_VALUE
 from tests.logs.build import Message
 from tests.streaming.conftest import Run
+from tests.support.exporting import make_store
 from tests.support.stores.aged import log_files
-from tests.support.verify_stores import flip, messages, write_store
+from tests.support.verify_stores import flip, messages
 
 pytestmark = pytest.mark.spark
-
-CONF = "mappedFileSizeCommitLog=4096\n"
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     sent = [*messages(30), *(Message("Other", queue_offset=n, body=b"\xff") for n in range(3))]
-    root = write_store(tmp_path, sent)
-    (root / "broker.conf").write_text(CONF)
-    return root
+    return make_store(tmp_path, sent)
 
 
 def test_what_is_exported_is_what_the_log_holds_for_spark_and_for_duckdb(
@@ -51,8 +48,7 @@ def test_spark_reads_back_hostile_topics_and_json_lines(
 ) -> None:
     topics = [NO_VALUE, "a/b", "a%b", "%52ETRY", "a=b:c", "Grüße 世界", "{x}[y]^?*", "a b+"]
     sent = [Message(topic, body=topic.encode()) for topic in topics]
-    root = write_store(tmp_path, sent)
-    (root / "broker.conf").write_text(CONF)
+    root = make_store(tmp_path, sent)
     for kind in ("parquet", "jsonl"):
         to = tmp_path / kind
         export(spark, root, to, ExportOptions(kind))
@@ -79,8 +75,8 @@ def test_the_command_exports_and_refuses_a_directory_that_is_not_empty(
     run_spark: Run, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = tmp_path / "exported"
-    code, out, said = run_spark("export", store, "--to", to, "--format", "jsonl", "--json")
-    assert code == 0, said
+    code, out, errors = run_spark("export", store, "--to", to, "--format", "jsonl", "--json")
+    assert code == 0, errors
     files = [path for path in to.rglob("part-*") if path.is_file()]
     assert json.loads(out)["files"] == len(files) > 1
     assert run(["export", str(store), "--to", str(to)]) == 2
@@ -103,11 +99,11 @@ def test_an_export_of_a_damaged_log_fails_and_leaves_no_files(
         export(spark, store / "none", tmp_path / "other", ExportOptions())
 
 
-def test_many_tasks_go_in_a_few_of_spark_and_each_is_told(spark: SparkSession) -> None:
-    told: list[int] = []
+def test_many_tasks_run_in_a_few_spark_tasks_and_each_is_reported(spark: SparkSession) -> None:
+    reported: list[int] = []
     run_tasks = SparkRunner(spark.sparkContext)
-    assert run_tasks(str, range(100), told.append) == [str(n) for n in range(100)]
-    assert told == list(range(100))
+    assert run_tasks(str, range(100), reported.append) == [str(n) for n in range(100)]
+    assert reported == list(range(100))
 
 
 def test_an_error_of_a_task_keeps_its_kind(spark: SparkSession) -> None:
