@@ -13,16 +13,8 @@ import pytest
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from store.errors import DamageError
-from tests.logs.build import (
-    COMMIT,
-    PREPARED,
-    ROLLBACK,
-    Message,
-    build_log,
-    encode,
-    encode_properties,
-    write_log,
-)
+from tests.logs.build import COMMIT, Message, build_log, encode, write_log
+from tests.logs.record_kinds import KEYS_AND_TAGS, RECORD_KINDS, TAGS
 from tests.model.dispatch import dispatch
 from tests.model.tree import model_tree
 from tests.support.cases import stride
@@ -46,32 +38,13 @@ CONFIG = StoreConfig(
     enable_multi_dispatch=True,
     enable_lmq=True,
 )
-IPV6 = bytes(range(1, 17))
-TAGS = [("TAGS", "A")]
-KINDS: dict[str, Message] = {
-    "all": Message("T", properties=[("UNIQ_KEY", "U"), ("KEYS", "k1 k2"), *TAGS]),
-    "tags": Message("T", properties=TAGS),
-    "keys": Message("T", properties=[("KEYS", "k1 k2")]),
-    "no last separator": Message("T", properties=encode_properties(TAGS, trailing=False)),
-    "no properties": Message("T"),
-    "no body": Message("T", body=b"", properties=TAGS),
-    "no body, no properties": Message("T", body=b""),
-    "V2": Message("t" * 130, properties=TAGS),
-    "V2, short topic": Message("T", is_v2=True),
-    "born on IPv6": Message("T", born_host=IPV6, properties=TAGS),
-    "stored on IPv6": Message("T", store_host=IPV6, properties=TAGS),
-    "V2 and IPv6, no body": Message(
-        "T", is_v2=True, born_host=IPV6, store_host=IPV6, body=b"", properties=TAGS
-    ),
-    "prepared": Message("T", sys_flag=PREPARED, properties=[("KEYS", "k1"), *TAGS]),
-    "committed": Message("T", sys_flag=COMMIT, properties=[("KEYS", "k1"), *TAGS]),
-    "rolled back": Message("T", sys_flag=ROLLBACK, properties=[("KEYS", "k1"), *TAGS]),
-    "scheduled": Message("SCHEDULE_TOPIC_XXXX", queue_id=2, properties=[("DELAY", "3"), *TAGS]),
-    "property CRC": Message("T", properties=[("KEYS", "k1"), *TAGS]),
+KINDS = RECORD_KINDS | {
+    "V2, short topic, no properties": Message("T", is_v2=True),
+    "property CRC": Message("T", properties=KEYS_AND_TAGS),
     "property CRC alone": Message("T"),
     "multi-dispatch": Message("T"),
     "client batch": Message("T", properties=TAGS),
-    "behind a blank": Message("T", properties=TAGS),
+    "after a blank": Message("T", properties=TAGS),
 }
 HEAD = [Message("T", queue_offset=n, properties=[("KEYS", f"h{n}")]) for n in range(2)]
 OTHER = [Message("O", queue_offset=n, body=b"other", properties=[("KEYS", "o k1")]) for n in (0, 1)]
@@ -103,7 +76,7 @@ def tail_of(kind: str) -> list[Message]:
 
 def head_of(kind: str) -> list[Message]:
     """Return the messages before the tail; they may leave space for one record and a blank."""
-    if kind != "behind a blank":
+    if kind != "after a blank":
         return HEAD
     filler = Message("F", body=b"")
     taken = sum(len(encode(m, 0)) for m in [*HEAD, filler, tail_of(kind)[0]])
@@ -212,7 +185,7 @@ def test_a_root_follows_a_log_cut_at_any_byte_of_its_last_records(
 
 @pytest.mark.parametrize("erased", [True, False], ids=["zeros", "stale"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_root_follows_a_log_cut_and_written_on_since(
+def test_a_root_follows_a_log_cut_and_appended_to_since(
     tmp_path: Path, kind: str, erased: bool
 ) -> None:
     stage = Stage(tmp_path, kind)
@@ -224,7 +197,7 @@ def test_a_root_follows_a_log_cut_and_written_on_since(
         stage.assert_follows(others)
 
 
-def test_the_last_record_may_be_left_over_behind_a_shorter_log(tmp_path: Path) -> None:
+def test_stale_records_after_a_shorter_log_are_damage_to_a_clean_dispatch(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "all")
     others = [*stage.messages[:-3], *OTHER]
     files = written_over(stage.build(others), stage.files)
@@ -236,7 +209,7 @@ def test_the_last_record_may_be_left_over_behind_a_shorter_log(tmp_path: Path) -
     assert_same_content(built_tree(stage.output), stage.expected(others))
 
 
-def test_a_root_is_rolled_back_no_farther_than_to_the_previous_batch(tmp_path: Path) -> None:
+def test_a_root_is_rolled_back_no_further_than_the_previous_batch(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "all")
     begin = stage.records[-1].commit_log_offset
     cut = zeroed(stage.files, begin)

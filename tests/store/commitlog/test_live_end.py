@@ -17,51 +17,27 @@ from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
 from streaming.sinks.dispatch import DispatchSink
-from tests.logs.build import (
-    COMMIT,
-    PREPARED,
-    ROLLBACK,
-    Message,
-    build_log,
-    encode,
-    encode_properties,
-    write_log,
-)
+from tests.logs.build import ROLLBACK, Message, build_log, encode, write_log
 from tests.logs.random_logs import Mix, random_messages
+from tests.logs.record_kinds import IPV6, RECORD_KINDS, TAGS
 from tests.model.dispatch import dispatch
 from tests.model.tree import model_tree
 from tests.support.dispatching import HastyDisk, assert_same_content, built_tree, to_model_config
 
 FILE_SIZE = 4096
-IPV6 = bytes(range(1, 17))
-TAGS = [("TAGS", "TagA")]
-KINDS: dict[str, Message] = {
-    "tags": Message(properties=TAGS),
-    "keys": Message(properties=[("KEYS", "k1 k2"), ("UNIQ_KEY", "UK-1")]),
-    "all": Message(properties=[("UNIQ_KEY", "UK-1"), ("KEYS", "k1"), *TAGS]),
-    "no last separator": Message(properties=encode_properties(TAGS, trailing=False)),
+KINDS = RECORD_KINDS | {
     "value ends in zeros": Message(properties=b"TAGS\x01Tag\0\0"),
     "properties all zero": Message(properties=bytes(9)),
-    "no properties": Message(),
-    "no body": Message(body=b"", properties=TAGS),
-    "no body, no properties": Message(body=b""),
     "nothing at all": Message(topic="", body=b""),
     "no topic": Message(topic="", properties=TAGS),
     "topic ends in a zero": Message(topic=b"Topic\0"),
     "body of zeros": Message(body=bytes(50), properties=TAGS),
     "body ends in zeros, no properties": Message(body=b"x" + bytes(50)),
-    "V2": Message(topic="t" * 200, properties=TAGS),
-    "V2, no properties": Message(topic="t" * 200),
-    "V2, short topic": Message(is_v2=True, properties=TAGS),
-    "born on IPv6": Message(born_host=IPV6, properties=TAGS),
-    "stored on IPv6": Message(store_host=IPV6, properties=TAGS),
-    "IPv6 and V2, no body": Message(
+    "long topic, no properties": Message(topic="t" * 200),
+    "long topic and IPv6, no body": Message(
         topic="t" * 128, born_host=IPV6, store_host=IPV6, body=b"", properties=TAGS
     ),
-    "prepared": Message(sys_flag=PREPARED, properties=TAGS),
-    "committed": Message(sys_flag=COMMIT, properties=TAGS),
-    "rolled back": Message(sys_flag=ROLLBACK),
-    "scheduled": Message(topic="SCHEDULE_TOPIC_XXXX", properties=[("DELAY", "18"), *TAGS]),
+    "rolled back, no properties": Message(sys_flag=ROLLBACK),
     "256 bytes of properties": Message(properties=[("KEYS", "k" * 250)]),
     "256 bytes of body": Message(body=b"b" * 256, properties=TAGS),
 }

@@ -20,16 +20,8 @@ from tests.support.dumping import (
     damages,
     dumped,
     found,
-    make_store,
     records_of,
 )
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("store")
-    make_store(root)
-    return root
 
 
 @pytest.fixture

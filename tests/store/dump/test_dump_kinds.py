@@ -16,17 +16,9 @@ from tests.support.dumping import (
     damages,
     dumped,
     found,
-    make_store,
     records_of,
     rows_of,
 )
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("store")
-    make_store(root)
-    return root
 
 
 def test_a_dump_begins_at_the_given_position(made: Path) -> None:
