@@ -15,7 +15,7 @@ from checkpoints.output import Listing, RootKind, kind_of
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
-from tests.checkpoints.conftest import CONFIG
+from tests.checkpoints.conftest import CONFIG, MESSAGES
 from tests.support.dispatching import HastyDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all
 
@@ -53,6 +53,12 @@ def assert_refused(take: Take, output: Path, store: Path, config: StoreConfig = 
     assert snapshot(parent) == before
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def assert_accepted(take: Take, output: Path, store: Path) -> None:
+    """Assert that a root opens in OUTPUT, and that a dispatch into it is complete."""
+    take(output, store, CONFIG)
+    assert len(MESSAGES) == dispatch_all(store, output, CONFIG).messages
 
 
 @pytest.mark.parametrize(
@@ -152,7 +158,7 @@ def test_a_spark_directory_that_holds_foreign_files_is_left(output: Path, store:
         ["reput/bulk/new/consumequeue/T/0/00000000000000000000", "reput/bulk/plan.123.tmp"],
     ],
 )
-def test_a_start_that_was_killed_before_its_first_state_is_taken(
+def test_the_files_of_a_start_killed_before_its_first_state_are_accepted(
     take: Take, output: Path, store: Path, names: list[str]
 ) -> None:
     for name in ["lock", *names]:
@@ -160,11 +166,11 @@ def test_a_start_that_was_killed_before_its_first_state_is_taken(
         (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
         if not name.endswith("/"):
             path.write_bytes(bytes(10))
-    take(output, store, CONFIG)
+    assert_accepted(take, output, store)
 
 
 @pytest.mark.parametrize("data", [b"", bytes(100), b'{"batch": 1', b"\x7fgarbage"])
-def test_damaged_progress_is_damage_of_a_root_of_ours(
+def test_damaged_progress_makes_a_dispatched_root_damaged(
     take: Take, output: Path, store: Path, data: bytes
 ) -> None:
     dispatch_all(store, output, CONFIG)
@@ -182,7 +188,7 @@ def test_a_file_is_no_output(take: Take, output: Path, store: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["", "sub", "sub/sub", "../commitlog", "../commitlog/sub/.."])
-def test_a_commit_log_and_what_is_in_it_is_refused(take: Take, store: Path, where: str) -> None:
+def test_a_commit_log_and_its_content_are_refused(take: Take, store: Path, where: str) -> None:
     assert "is in the commit log" in assert_refused(take, store / "commitlog" / where, store)
 
 
@@ -223,21 +229,22 @@ def test_the_directory_of_a_queue_is_refused(take: Take, output: Path, store: Pa
 
 
 @pytest.mark.parametrize("files", [[], ["lost+found/"], ["lock"], ["lost+found/", "lock"]])
-def test_an_empty_directory_is_taken(
+def test_an_empty_directory_is_accepted(
     take: Take, output: Path, store: Path, files: list[str]
 ) -> None:
     output.mkdir()
     for name in files:
         (output / name).mkdir() if name.endswith("/") else (output / name).touch()
-    take(output, store, CONFIG)
+    assert_accepted(take, output, store)
+    assert all((output / name).exists() for name in files)
 
 
-def test_the_store_itself_is_taken(take: Take, store: Path) -> None:
-    take(store, store, CONFIG)
-    take(store / ".." / store.name, store, CONFIG)
+@pytest.mark.parametrize("way", [".", "../store"])
+def test_the_store_itself_is_accepted(take: Take, store: Path, way: str) -> None:
+    assert_accepted(take, store / way, store)
 
 
-def test_a_root_with_files_of_its_operator_is_taken(take: Take, output: Path, store: Path) -> None:
+def test_a_root_with_its_operators_files_is_accepted(take: Take, output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     for is_brokers in (False, True):
         if is_brokers:

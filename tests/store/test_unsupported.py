@@ -12,7 +12,7 @@ from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.logs.build import Message, build_log, write_log
 
 FILE_SIZE = 4096
-ENTRY_HEADER = b"\0\0\0\1" + bytes(44)  # of a DLedger entry: its magic is 1
+ENTRY_HEADER = b"\0\0\0\1" + bytes(44)  # a DLedger entry's header; its magic is 1
 
 
 def refused(root: Path) -> str:
@@ -34,7 +34,8 @@ def test_a_dledger_log_is_detected_by_its_entries_and_by_its_directory(tmp_path:
 def test_a_short_or_blank_first_file_is_not_a_dledger_log(tmp_path: Path, size: int) -> None:
     write_log({0: bytes(size)}, tmp_path / "commitlog")
     (tmp_path / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
-    MessageStore.open(tmp_path).close()
+    with MessageStore.open(tmp_path) as store:
+        assert (store.topics(), store.max_phy_offset()) == ([], 0)
 
 
 @pytest.mark.parametrize("golden", ARCHIVES[:1], ids=archive_name, indirect=True)
