@@ -1,4 +1,4 @@
-"""What all tests share: the stores of real brokers, unpacked, and which tests run together."""
+"""Shared by all tests: the unpacked stores of real brokers, and the grouping of tests."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from store.config import StoreConfig, load_config
 
-# Other tests keep the cores busy at the same time: no example is held to a time.
+# No deadline for an example: other tests keep the cores busy at the same time.
 settings.register_profile(
     "shared cores", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -29,7 +29,7 @@ def archive_name(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Golden:
-    """A store that a real broker wrote: its input, and what that broker built from it."""
+    """A store that a real broker wrote: its input, and the files the broker built from it."""
 
     name: str
     directory: Path
@@ -42,12 +42,12 @@ class Golden:
 
     @property
     def store_root(self) -> Path:
-        """What a dispatch starts from: commit log, broker.conf, perhaps abort and config."""
+        """The input of a dispatch: commit log, broker.conf, perhaps abort and config."""
         return self.directory / "input"
 
     @property
     def expected(self) -> Path:
-        """What the broker builds from the log alone."""
+        """The files that the broker builds from the log alone."""
         rebuilt = self.directory / "expected_rebuilt"
         return rebuilt if rebuilt.is_dir() else self.directory / "expected"
 
@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one process run the tests of the Spark session, and one those of a golden store."""
+    """Run the tests of the Spark session in one process, and those of each golden store in one."""
     from tests.support.groups import GroupScheduling
 
     return GroupScheduling(config, log)
@@ -73,7 +73,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take the sample of the tests that are selected."""
+    """Keep a sample of the selected tests."""
     number = config.getoption("sample")
     if number > 1:
         config.hook.pytest_deselected(items=[i for n, i in enumerate(items) if n % number])
@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def unpacked_stores() -> dict[str, Golden]:
-    """Return the stores that have been unpacked by this process."""
+    """Return the stores that this process has unpacked."""
     return {}
 
 
@@ -92,7 +92,7 @@ def golden(
     tmp_path_factory: pytest.TempPathFactory,
     unpacked_stores: dict[str, Golden],
 ) -> Golden:
-    """Unpack one archive after the other, each once."""
+    """Unpack each archive once."""
     archive: Path = request.param
     name = archive_name(archive)
     if name not in unpacked_stores:
@@ -112,7 +112,7 @@ def unpack(archive: Path, parent: Path) -> Golden:
 
 @pytest.fixture
 def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let local time be that of Berlin: an hour ahead of UTC in winter."""
+    """Set the local time zone to Berlin: one hour ahead of UTC in winter."""
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     yield

@@ -55,7 +55,7 @@ def test_a_short_checkpoint_is_damage(tmp_path: Path, size: int) -> None:
     assert tmp_path / "checkpoint" == caught.value.path
 
 
-def test_a_checkpoint_that_is_no_file_is_an_io_error(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_a_file_is_an_io_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     with pytest.raises(StoreIOError, match="cannot read"):
         read_checkpoint(tmp_path)

@@ -285,7 +285,7 @@ def test_a_record_that_agrees_with_no_file_deletes_nothing(
         (False, r"it ends at offset 2504, its rebuild at \d+$"),
     ],
 )
-def test_a_swap_that_is_not_that_of_the_rebuild_is_damage(
+def test_a_swap_record_of_another_rebuild_is_damage(
     made: Path, tmp_path: Path, is_its_own: bool, reason: str
 ) -> None:
     copy = tmp_path / "made"
@@ -312,7 +312,9 @@ def test_a_swap_that_is_not_that_of_the_rebuild_is_damage(
     [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b'"\\ud800"', b"\xff", b"NaN", b"[]", b""],
     ids=["nested lists", "nested objects", "digits", "surrogate", "bytes", "NaN", "list", "none"],
 )
-def test_what_is_no_record_is_damage(made: Path, tmp_path: Path, name: str, line: bytes) -> None:
+def test_a_state_file_without_a_record_is_damage(
+    made: Path, tmp_path: Path, name: str, line: bytes
+) -> None:
     shutil.copytree(made, tmp_path / "made")
     relocate(made, tmp_path / "made")
     (tmp_path / "made" / "output" / "reput" / name).write_bytes(sealed(line))
@@ -321,7 +323,7 @@ def test_what_is_no_record_is_damage(made: Path, tmp_path: Path, name: str, line
 
 @pytest.mark.parametrize("name", [*STATE_FILES[:3], "../checkpoint"])
 @pytest.mark.parametrize("kind", ["fifo", "directory", "oversized", "device"])
-def test_what_is_no_regular_file_is_not_read(
+def test_irregular_state_files_are_not_read(
     made: Path, tmp_path: Path, name: str, kind: str
 ) -> None:
     shutil.copytree(made, tmp_path / "made")

@@ -97,7 +97,7 @@ def test_batches_and_starts_leave_the_generation(tmp_path: Path) -> None:
     # An adopted root has one rollback point, its end: it cannot be rolled back.
     [pair for pair in product(CHANGES, CHANGES) if pair != (run_broker, shorten_log)],
 )
-def test_whatever_replaces_files_begins_a_generation(
+def test_every_replacement_of_files_begins_a_generation(
     roots: tuple[Path, Path], before: Callable[..., None], change: Callable[..., None]
 ) -> None:
     store_root, output = roots
@@ -142,7 +142,7 @@ def change_inside(
 
 @pytest.mark.parametrize("place", ["list_topics", "get_message", "query_message"])
 @pytest.mark.parametrize("change", [swap_queues, swap_whole, cut_off_batch])
-def test_an_answer_of_two_generations_is_computed_again(
+def test_a_read_across_two_generations_is_repeated(
     roots: tuple[Path, Path],
     place: str,
     change: Callable[..., None],
@@ -158,7 +158,7 @@ def test_an_answer_of_two_generations_is_computed_again(
 
 
 @pytest.mark.parametrize("place", ["list_topics", "get_message", "query_message"])
-def test_a_broker_s_root_that_is_rebuilt_under_a_read_is_read_again(
+def test_a_read_of_a_brokers_root_rebuilt_meanwhile_is_repeated(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_store(tmp_path, sent(60))
@@ -173,7 +173,7 @@ def test_a_broker_s_root_that_is_rebuilt_under_a_read_is_read_again(
         assert len(calls) == 2
 
 
-def test_a_batch_under_a_read_leaves_its_answer(
+def test_a_batch_during_a_read_does_not_change_its_answer(
     roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_root, output = roots
@@ -225,7 +225,7 @@ READS: list[Callable[[MessageStore], object]] = [
 
 
 @pytest.mark.parametrize("begin", [begin_swap, begin_recovery])
-def test_a_read_after_an_interrupted_swap_or_recovery_says_at_once_what_to_run(
+def test_a_read_after_an_interrupted_swap_or_recovery_names_the_command_to_run(
     roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", FOREVER)
@@ -249,7 +249,7 @@ def test_a_read_after_an_interrupted_swap_or_recovery_says_at_once_what_to_run(
 
 
 @pytest.mark.parametrize("begin", [begin_swap, begin_recovery])
-def test_a_read_that_times_out_names_the_process_at_work_and_its_start(
+def test_a_read_that_times_out_names_the_running_process_and_its_start(
     roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", 0.0)
@@ -258,15 +258,15 @@ def test_a_read_that_times_out_names_the_process_at_work_and_its_start(
         handle = disk.lock(lock, LOCK_CONTENT)
         record = begin(roots[1])
         os.utime(record, (1_700_000_000, 1_700_000_000))
-        said = f"in process {os.getpid()} since 2023-11-14T22:13:20Z; the read waited 0.0 s"
+        message = f"in process {os.getpid()} since 2023-11-14T22:13:20Z; the read waited 0.0 s"
         for read in READS:
-            with pytest.raises(StoreIOError, match=said) as raised:
+            with pytest.raises(StoreIOError, match=message) as raised:
                 read(s)
             assert str(record) in str(raised.value)
         disk.unlock(handle)
 
 
-def test_a_process_elsewhere_that_is_at_work_is_waited_for(
+def test_a_read_waits_for_another_process_that_changes_the_root(
     roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", FOREVER)
@@ -294,7 +294,7 @@ def test_a_process_elsewhere_that_is_at_work_is_waited_for(
         assert found == [right] * 3
 
 
-def test_a_read_of_a_root_that_is_never_at_rest_gives_up(
+def test_a_read_of_a_root_that_keeps_changing_gives_up(
     roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", 0.5)

@@ -156,9 +156,7 @@ def test_a_link_is_deleted_as_a_link(tmp_path: Path, precious: Path) -> None:
     assert seen(precious) == before
 
 
-def test_what_spark_or_a_file_system_left_beside_the_epochs_stays(
-    output: Path, store: Path
-) -> None:
+def test_other_files_beside_the_epochs_are_kept(output: Path, store: Path) -> None:
     start(output, store)
     spark = output / "reput" / "spark"
     for name in (".nfs0001", "epoch-x", "epoch-"):

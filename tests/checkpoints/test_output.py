@@ -73,7 +73,7 @@ def assert_accepted(take: Take, output: Path, store: Path) -> None:
         ([".git/HEAD", "index/", "config/"], ".git"),
     ],
 )
-def test_a_foreign_directory_is_refused_by_what_it_holds(
+def test_a_foreign_directory_is_refused_with_the_file_found(
     take: Take, output: Path, store: Path, files: list[str], found: str
 ) -> None:
     for name in files:
@@ -135,7 +135,7 @@ def test_a_root_is_refused_where_foreign_files_would_be_deleted(
     assert "is not a file of a rebuild" in assert_refused(take, output, store)
 
 
-def test_a_spark_directory_that_holds_foreign_files_is_left(output: Path, store: Path) -> None:
+def test_a_spark_directory_with_foreign_files_is_kept(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     foreign = output / "reput" / "spark" / "epoch-000003" / "job.py"
     foreign.parent.mkdir(parents=True)
@@ -255,7 +255,7 @@ def test_a_root_with_its_operators_files_is_accepted(take: Take, output: Path, s
         assert (output / "README").read_bytes() == b"of the operator"
 
 
-def test_a_rebuild_does_not_replace_what_is_not_rocketmqs(output: Path, store: Path) -> None:
+def test_a_rebuild_does_not_replace_foreign_files(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     queue = next(path for path in output.glob("consumequeue/*/*"))
     for path in (output / "index" / "notes.txt", queue / "notes.txt", output / "consumequeue/x"):

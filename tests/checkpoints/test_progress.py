@@ -178,7 +178,7 @@ def test_another_format_is_refused_by_its_number() -> None:
         decode_progress(data, PATH)
 
 
-def test_progress_is_replaced_whole(tmp_path: Path) -> None:
+def test_progress_is_replaced_atomically(tmp_path: Path) -> None:
     assert read_progress(tmp_path) is None
     disk = Disk()
     write_progress(tmp_path, PROGRESS, disk)
@@ -187,7 +187,7 @@ def test_progress_is_replaced_whole(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "reput").iterdir()] == ["progress"]
 
 
-def test_progress_that_is_no_file_is_an_io_error(tmp_path: Path) -> None:
+def test_progress_that_is_not_a_file_is_an_io_error(tmp_path: Path) -> None:
     (tmp_path / "reput" / "progress").mkdir(parents=True)
     with pytest.raises(StoreIOError, match="cannot read"):
         read_progress(tmp_path)

@@ -68,7 +68,7 @@ def queues(root: Path) -> dict[str, Content]:
 
 
 class NotingDisk(CrashingDisk):
-    """Kills nobody; ``swap_at`` is how many calls there were before the swap began."""
+    """Never kills; ``swap_at`` is the number of calls before the swap began."""
 
     swap_at = 0
 
@@ -79,9 +79,9 @@ class NotingDisk(CrashingDisk):
 
 
 def killed_roots(roots: tuple[Path, Path], config: StoreConfig, stride: int) -> Iterator[Path]:
-    """Yield the root as a rebuild that is killed leaves it: now and then before, at any call after.
+    """Yield the root after a killed rebuild: at some calls before the swap, at any call after.
 
-    Up to the swap nothing in the root is changed.
+    Nothing in the root changes before the swap.
     """
     store_root, output = roots
     copy = output.with_name("copy")
@@ -97,7 +97,7 @@ def killed_roots(roots: tuple[Path, Path], config: StoreConfig, stride: int) -> 
         disk = CrashingDisk(calls, output.with_name("graves"))
         with pytest.raises(Killed):
             rebuild_topic((store_root, copy), config, TOPIC, disk=disk)
-        if calls % 2:  # the power is lost later, when the next process is on its way
+        if calls % 2:  # power fails later, during the next process
             following = CrashingDisk(calls // 2 % 40, output.with_name("graves"))
             following.follow(disk)
             with pytest.raises(Killed):
@@ -112,7 +112,7 @@ def killed_roots(roots: tuple[Path, Path], config: StoreConfig, stride: int) -> 
 
 @some_roots
 @stride(13)
-def test_killed_at_any_call_it_leaves_the_old_queue_or_the_new_one(
+def test_a_kill_at_any_call_leaves_the_old_queue_or_the_new_one(
     made: tuple[Path, Path], config: StoreConfig, tmp_path: Path, stride: int
 ) -> None:
     store_root, output = made
@@ -182,7 +182,7 @@ def test_an_interrupted_rebuild_is_resumed(
     assert not (output / BULK_DIR).exists()
 
 
-def test_a_resumed_rebuild_of_an_aged_queue_has_all_ends_of_queues_with_drops(
+def test_a_resumed_rebuild_of_an_aged_queue_records_the_ends_of_all_queues_with_drops(
     tmp_path: Path,
 ) -> None:
     config = VARIANTS["ext"]
@@ -213,7 +213,7 @@ def test_a_resumed_rebuild_of_an_aged_queue_has_all_ends_of_queues_with_drops(
 
 
 @pytest.mark.parametrize("what", ["topic", "queue", "everything", "of everything", "boot"])
-def test_what_a_rebuild_of_other_queues_left_is_discarded(
+def test_the_files_of_a_rebuild_of_other_queues_are_discarded(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = VARIANTS["plain"]
@@ -272,23 +272,23 @@ def messages_of(reads: MessageStore) -> list[tuple[str, int, bytes]]:
 
 @some_roots
 @stride(13)
-def test_a_reader_of_a_killed_rebuild_is_right_or_told(
+def test_a_reader_of_a_killed_rebuild_gets_right_answers_or_an_error(
     made: tuple[Path, Path], config: StoreConfig, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", 0)
     store_root, output = made
     with MessageStore.open(store_root, output) as reads:
         right = messages_of(reads)
-    told: list[str] = []
+    errors: list[str] = []
     for root in killed_roots(made, config, stride):
         with MessageStore.open(store_root, root) as reads:
             try:
                 assert messages_of(reads) == right
                 assert 0 in reads.queue_ids(TOPIC)
             except StoreIOError as e:
-                told.append(str(e))
-    assert told
-    assert all("reput rebuild" in text for text in told)
+                errors.append(str(e))
+    assert errors
+    assert all("reput rebuild" in text for text in errors)
 
 
 def test_readers_keep_working_while_queues_are_replaced(
@@ -321,7 +321,7 @@ def test_readers_keep_working_while_queues_are_replaced(
     assert wrong == []
 
 
-def test_files_of_a_directory_that_is_moved_while_it_is_listed_are_not_taken_for_deleted(
+def test_files_of_a_directory_moved_during_its_listing_do_not_count_as_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, stat = tmp_path / "0", Path.stat
@@ -344,7 +344,7 @@ def test_files_of_a_directory_that_is_moved_while_it_is_listed_are_not_taken_for
     assert len(queue.files) == 4
 
 
-def test_a_queue_that_has_no_ext_units_any_more_has_no_ext_files(tmp_path: Path) -> None:
+def test_a_queue_whose_ext_units_have_expired_has_no_ext_files(tmp_path: Path) -> None:
     config = VARIANTS["ext"]
     roots = write_store(tmp_path, messages(12)), tmp_path / "output"
     dispatch_all(*roots, config)
@@ -355,7 +355,7 @@ def test_a_queue_that_has_no_ext_units_any_more_has_no_ext_files(tmp_path: Path)
     assert queues(roots[1]) == expected
 
 
-def test_a_swap_is_not_finished_over_the_queues_of_a_broker_that_ran_since(tmp_path: Path) -> None:
+def test_a_swap_is_not_completed_over_the_queues_of_a_broker_that_ran_since(tmp_path: Path) -> None:
     config = VARIANTS["plain"]
     roots = write_store(tmp_path, messages(12)), tmp_path / "output"
     dispatch_all(*roots, config)

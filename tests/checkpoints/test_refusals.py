@@ -54,9 +54,7 @@ def test_another_setting_is_refused_by_its_name(output: Path, store: Path, name:
     assert before == tree(output)
 
 
-def test_other_settings_are_taken_while_nothing_has_been_dispatched(
-    output: Path, store: Path
-) -> None:
+def test_other_settings_are_accepted_before_the_first_dispatch(output: Path, store: Path) -> None:
     wrong = replace(CONFIG, max_index_num=CONFIG.max_index_num * 2)
     DispatchRoot.open(output, store, wrong, disk=HastyDisk()).close(clean=True)
     dispatch_all(store, output, CONFIG)
@@ -187,7 +185,7 @@ def test_a_log_that_changes_between_batches_is_refused(output: Path, store: Path
         assert before == tree(output)
 
 
-def test_a_log_that_has_expired_so_far_is_no_other_log(output: Path, store: Path) -> None:
+def test_a_log_expired_up_to_progress_is_not_another_log(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     shutil.rmtree(store / "commitlog")
     (store / "commitlog").mkdir()
@@ -207,7 +205,7 @@ def test_a_log_that_has_expired_so_far_is_no_other_log(output: Path, store: Path
         assert root.recovered == ()
 
 
-def test_batches_that_do_not_follow_on_are_refused(output: Path, store: Path) -> None:
+def test_batches_that_leave_a_gap_are_refused(output: Path, store: Path) -> None:
     root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
     with closing(DispatchSink(root, CONFIG)) as sink:
         stretches = scanned(root, range_bytes=1)

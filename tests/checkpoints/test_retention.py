@@ -37,7 +37,7 @@ def config(request: pytest.FixtureRequest) -> StoreConfig:
     return VARIANTS[str(request.param)]
 
 
-def test_what_has_expired_goes_at_the_next_start(tmp_path: Path, config: StoreConfig) -> None:
+def test_expired_files_are_deleted_at_the_next_start(tmp_path: Path, config: StoreConfig) -> None:
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_all(store, output, config)
     whole = tree(output / "consumequeue")
@@ -105,7 +105,9 @@ def test_a_queue_that_has_expired_keeps_its_end_and_resumes_there(tmp_path: Path
         assert reads.get_message("Old", 0, 7).messages[0].body == b"7"
 
 
-def test_a_file_begun_for_a_message_that_was_dropped_is_not_all_that_stays(tmp_path: Path) -> None:
+def test_an_empty_file_created_for_a_dropped_message_is_not_the_only_one_kept(
+    tmp_path: Path,
+) -> None:
     """A broker would keep only the empty file, and so the end; reads need a file with units."""
     first = [m for m in sent() if m.topic == "Old"][:5]
     again = Message(topic="Old", queue_offset=2)
@@ -120,7 +122,9 @@ def test_a_file_begun_for_a_message_that_was_dropped_is_not_all_that_stays(tmp_p
         assert reads.max_offset_in_queue("Old", 0) == 5
 
 
-def test_an_open_store_goes_on(tmp_path: Path, config: StoreConfig) -> None:
+def test_an_open_store_keeps_answering_while_files_expire(
+    tmp_path: Path, config: StoreConfig
+) -> None:
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_all(store, output, config)
     with MessageStore.open(store, output) as reads:
@@ -202,7 +206,7 @@ def is_killed(output: Path, store: Path, config: StoreConfig, disk: CrashingDisk
 
 
 @stride(5)
-def test_a_start_killed_at_any_call_leaves_no_hole_and_is_done_again(
+def test_a_start_killed_at_any_call_leaves_no_hole_and_is_repeated(
     tmp_path: Path, aged: tuple[Path, Path], config: StoreConfig, stride: int
 ) -> None:
     store, _ = aged
@@ -219,7 +223,7 @@ def test_a_start_killed_at_any_call_leaves_no_hole_and_is_done_again(
 
 
 @pytest.mark.parametrize("config", [EXT_CONFIG], ids=["ext"])
-def test_what_a_killed_process_deleted_may_come_back_when_the_next_one_is_at_it(
+def test_deletions_of_a_killed_process_may_be_lost_during_the_next_one(
     aged: tuple[Path, Path], config: StoreConfig
 ) -> None:
     store, output = aged

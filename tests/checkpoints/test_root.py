@@ -67,7 +67,7 @@ def test_a_root_in_use_keeps_a_broker_out_until_it_is_closed(output: Path, store
     assert (output / "lock").read_bytes() == b"lock"
 
 
-def test_a_root_in_use_by_a_broker_is_refused_and_left_as_it_is(output: Path, store: Path) -> None:
+def test_a_root_in_use_by_a_broker_is_refused_and_unchanged(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     before = tree(output)
     with other_owner(output / "lock") as outcome:
@@ -87,7 +87,7 @@ def test_a_root_is_not_owned_twice_in_one_process(output: Path, store: Path) -> 
             assert outcome == "refused"
 
 
-def test_reading_a_root_in_use_does_not_give_it_away(output: Path, store: Path) -> None:
+def test_reading_a_root_in_use_does_not_release_it(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     with opened(output, store):
         read_progress(output)
@@ -111,7 +111,7 @@ def test_a_root_that_is_refused_is_released(output: Path, store: Path) -> None:
     ("version", "has_pid"),
     [("4.8.0", False), ("4.9.8", False), ("5.0.0", True), ("5.5.0", True)],
 )
-def test_abort_lies_there_while_a_root_is_owned(
+def test_abort_exists_while_a_root_is_owned(
     output: Path, store: Path, version: str, has_pid: bool
 ) -> None:
     config = replace(CONFIG, version=BrokerVersion.parse(version))
@@ -140,7 +140,7 @@ def test_a_new_root_begins_where_the_log_begins(output: Path, tmp_path: Path) ->
         assert root.progress.reput_from_offset == 0
 
 
-def test_progress_says_what_was_dispatched(output: Path, store: Path) -> None:
+def test_progress_records_what_was_dispatched(output: Path, store: Path) -> None:
     progress = dispatch_all(store, output, CONFIG)
     assert progress == read_progress(output)
     assert (
@@ -213,7 +213,7 @@ def test_a_brokers_abort_is_remembered_where_output_is_the_store(
             assert was_clean == root.is_log_clean(store)
 
 
-def test_the_stores_abort_counts_where_output_lies_elsewhere(output: Path, store: Path) -> None:
+def test_the_stores_abort_counts_for_a_separate_output(output: Path, store: Path) -> None:
     with opened(output, store) as root:
         assert root.is_log_clean(store)
         (store / "abort").touch()

@@ -113,7 +113,7 @@ def test_a_batch_is_written_in_the_order_data_progress_checkpoint(
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "reput/progress", "abort"])
-def test_a_state_file_is_replaced_whole_and_synced(
+def test_a_state_file_is_replaced_atomically_and_synced(
     output: Path, store: Path, disk: RecordingDisk, name: str
 ) -> None:
     dispatch_all(store, output, CONFIG, disk=lambda: disk)

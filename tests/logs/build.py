@@ -1,6 +1,6 @@
 """Write CommitLogs as a broker does: encode messages, lay them out in files.
 
-Independent of the product's encoder and of the model's parser. `logs_random` makes messages.
+Independent of the product's encoder and of the model's parser. `random_logs` makes messages.
 """
 
 import struct
@@ -23,7 +23,7 @@ PropertyList = Sequence[tuple[str | bytes, str | bytes]]
 
 @dataclass(frozen=True)
 class Message:
-    """A message before it has a place in the log.
+    """A message before it is appended to the log.
 
     Text is encoded as UTF-8, bytes are taken as they are. Addresses are 4 or 16 bytes; the sys
     flag gets its IPv6 bits from them. A None leaves the choice to `encode`, as a broker would.
@@ -131,7 +131,7 @@ def build_log(
     """Lay messages out in files of `file_size` bytes, by base offset, the first at `start`.
 
     A batch (a sequence of messages) stays in one file. stale_blank fills the rest of a blank
-    as 4.8.0 does, with what an earlier record left in the buffer.
+    as 4.8.0 does, with the bytes of an earlier record in the buffer.
     """
     assert start % file_size == 0
     files = {start: bytearray()}
@@ -158,7 +158,7 @@ def build_log(
 
 
 def write_log(files: Mapping[int, bytes], directory: Path) -> None:
-    """Write a log's files into `directory` (a store's commitlog/), zeros at their ends as holes."""
+    """Write a log's files into `directory` (a store's commitlog/), trailing zeros as holes."""
     directory.mkdir(parents=True, exist_ok=True)
     for base, content in files.items():
         with (directory / f"{base:020d}").open("wb") as file:

@@ -1,4 +1,4 @@
-"""A log scanned at once, as a plan of all of it says."""
+"""A log scanned by one plan."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def log_of(store_root: Path, config: StoreConfig) -> tuple[CommitLog, LogPlanner
 def by_walk(
     store_root: Path, config: StoreConfig, begin: int
 ) -> tuple[list[DispatchRequests], Damage | None]:
-    """Return what a plan of all, scanned at once, holds."""
+    """Return the requests of the whole log by one plan, and its damage."""
     _, planner = log_of(store_root, config)
     found = Scanner(config).read_all(planner.plan(begin, until=planner.end()).ranges)
     damage = next((s for s in found if isinstance(s, Damage)), None)

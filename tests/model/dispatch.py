@@ -130,7 +130,7 @@ def multi_dispatch_targets(record: Record, config: ModelConfig) -> list[tuple[st
 
 
 def is_excluded(topic: str, version: Version) -> bool:
-    """Tell whether messages of a topic are never dispatched to further queues."""
+    """Return whether messages of a topic are never dispatched to further queues."""
     if version < (5, 1, 1):
         return False
     if topic.startswith("%RETRY%"):
@@ -185,7 +185,7 @@ class Dispatcher:
             self.drops.append(Drop(record.commit_log_offset, topic, queue_id, reason))
 
     def put_index(self, record: Record) -> None:
-        """Put a record's keys; a file is there even for a record that has none."""
+        """Put a record's keys; a file is created even for a record without keys."""
         file = self.writable_index_file()
         if record.commit_log_offset < file.end_phy_offset or record.transaction_type == ROLLBACK:
             return

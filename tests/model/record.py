@@ -108,7 +108,7 @@ def split(text: str, separator: str) -> list[str]:
 
 
 def is_blank(text: str) -> bool:
-    """Tell whether commons-lang's StringUtils.isBlank would hold."""
+    """Return whether commons-lang's StringUtils.isBlank would be true."""
     return all(
         c in "\t\n\v\f\r\x1c\x1d\x1e\x1f"
         or (unicodedata.category(c) in ("Zs", "Zl", "Zp") and c not in "\u00a0\u2007\u202f")
@@ -205,12 +205,12 @@ class Cursor:
 
 
 def is_blank_record(content: Content, at: int) -> bool:
-    """Tell whether the rest of the file is a blank record: its magic alone says so."""
+    """Return whether the rest of the file is a blank record, by its magic alone."""
     return content[at + 4 : at + 8] == MAGIC_BLANK.to_bytes(4, "big")
 
 
 def parse_record(content: Content, at: int, commit_log_offset: int, config: ModelConfig) -> Record:
-    """Parse the record at content[at:], which lies at `commit_log_offset` in the log.
+    """Parse the record at content[at:], whose offset in the log is `commit_log_offset`.
 
     Raises InvalidRecordError where dispatch must not take it.
     """

@@ -26,7 +26,7 @@ class GoldenStore:
 
     @property
     def directory(self) -> Path:
-        """Where the store lies."""
+        """The root of the store."""
         return self.golden.directory
 
     @property
@@ -76,7 +76,7 @@ def data_ranges(path: Path) -> Iterator[tuple[int, int]]:
             at = end
 
 
-def test_every_archive_is_there() -> None:
+def test_every_archive_exists() -> None:
     names = {archive_name(path) for path in ARCHIVES}
     assert {name for name in names if name.startswith("g")} == WHOLE_STORES
     assert sum(name.startswith("v-") for name in names) == 83

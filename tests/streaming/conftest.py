@@ -26,7 +26,7 @@ Run = Callable[..., tuple[int, str, str]]
 def run_here(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
-    """Return what runs `reput` in this process and session: exit code, output, errors."""
+    """Return a function that runs `reput` in this process and session: code, output, errors."""
     monkeypatch.setattr("streaming.spark.session.build_session", lambda *_: spark)
     monkeypatch.setattr("streaming.cli.dispatch.start_spark", lambda *_: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
@@ -40,7 +40,7 @@ def run_here(
 
 @pytest.fixture(params=first_cases(["here", "apart"]))
 def run_spark(request: pytest.FixtureRequest, run_here: Run) -> Run:
-    """Return the same; in the exhaustive run also what runs it in a process and session apart."""
+    """Return `run_here`; exhaustive runs also run `reput` in a separate process and session."""
 
     def run_apart(*arguments: object) -> tuple[int, str, str]:
         done = reput(*arguments)

@@ -1,9 +1,9 @@
-"""Reads hammer a store while another process appends to its log, dispatches it and lets it expire.
+"""Reads hammer a store while another process appends to its log, dispatches and expires it.
 
-``python -m tests.stress.reads [SECONDS]`` (default: 600). Message n is known from n alone, and the
-writer tells how many are dispatched, so each answer is held against what must be in it: nothing
-wrong, torn or missing. The root is read as ours, bounded by its progress, and as a broker's, which
-has none: there the end of a queue is found in the files while they are written.
+``python -m tests.stress.reads [SECONDS]`` (default: 600). Message n follows from n alone, and the
+writer reports how many are dispatched, so each answer can be checked: nothing wrong, torn or
+missing. The root is read as a dispatched one, bounded by its progress, and as a broker's, which has
+no progress: there the end of a queue is found in the files while they are written.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def check_message(found: Message, topic: str, queue_id: int) -> int:
 
 
 class RenamingDisk(HastyDisk):
-    """One whose progress is there at any time."""
+    """A disk on which progress exists at any time."""
 
     def _rename(self, source: Path, target: Path) -> None:
         source.replace(target)
@@ -121,7 +121,7 @@ def expire(commit_log: Path) -> int:
 
 
 class Hammer:
-    """Asks one view of the root, again and again."""
+    """Queries one view of the root repeatedly."""
 
     def __init__(self, directory: Path, output: Path, random: Random) -> None:
         self.s = MessageStore.open(directory / "store", output)
@@ -241,7 +241,7 @@ class Hammer:
 
 
 def stress(directory: Path, seconds: float, seed: int = 1) -> dict[str, int]:
-    """Run writer and readers for a time; return how often was asked. Raises what went wrong."""
+    """Run writer and readers for some seconds; return the counts of queries. Raises a failure."""
     (directory / "store").mkdir(parents=True)
     (directory / "store" / "broker.conf").write_text(CONF)
     command = [sys.executable, "-m", "tests.stress.reads", "--writer"]

@@ -1,4 +1,4 @@
-"""Reads while the files of their root are replaced again and again: no error, no wrong answer.
+"""Reads while the files of their root are replaced repeatedly: no error, no wrong answer.
 
 ``python -m tests.stress.swaps [SECONDS]`` (default: 600). One process replaces: the whole root, the
 queues of one topic, and what a batch that was cut off left. Others read, by several threads that
@@ -55,7 +55,7 @@ REPLACE: tuple[Callable[[Path, Path], None], ...] = (swap_whole, swap_topic, rol
 
 
 def replace(directory: Path, seconds: float) -> dict[str, int]:
-    """Replace in turn until the time is over; return how often each."""
+    """Replace in turn until the time is up; return the count of each kind."""
     done: Counter[str] = Counter()
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline or len(done) < len(REPLACE):
@@ -72,7 +72,7 @@ Questions = dict[str, Callable[[MessageStore], Any]]
 
 
 def questions() -> Questions:
-    """Return what is asked. Answers hold no path and no time of this run."""
+    """Return the queries. Their answers contain no path and no time of this run."""
 
     def get(tags: str) -> Callable[[MessageStore], Any]:
         def ask(s: MessageStore) -> Any:
@@ -108,7 +108,7 @@ def questions() -> Questions:
 
 
 def read(directory: Path, seconds: float) -> dict[str, Any]:
-    """Ask in several threads; return how often, and what was wrong."""
+    """Query in several threads; return the count and the wrong answers."""
     roots, asked, wrong = (directory / "store", directory / "out"), Counter[str](), []
     expected = json.loads((directory / "expected").read_text())
     deadline = time.monotonic() + seconds
@@ -118,7 +118,7 @@ def read(directory: Path, seconds: float) -> dict[str, Any]:
             for name, question in questions().items():
                 try:
                     answer = to_json(question(s))
-                except Exception as e:  # noqa: BLE001 - told by the process that asked for it
+                except Exception as e:  # noqa: BLE001 - the parent process reports it
                     answer = repr(e)
                 asked[name] += 1
                 if answer != expected[name]:
@@ -142,7 +142,7 @@ def to_json(answer: Any) -> str:
 
 
 def stress(directory: Path, seconds: float) -> dict[str, Any]:
-    """Run all processes for a time; return the counts, and under ``wrong`` all wrong answers."""
+    """Run all processes for some seconds; return the counts, with wrong answers as ``wrong``."""
     store, output = write_store(directory, sent(60)), directory / "out"
     assert store == directory / "store"
     dispatch_all(store, output, CONFIG, max_bytes=2000)

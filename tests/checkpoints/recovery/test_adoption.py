@@ -252,7 +252,7 @@ def test_the_root_of_another_log_is_refused(output: Path, store: Path, tmp_path:
     assert before == built_tree(output)
 
 
-def test_another_store_with_its_queues_is_no_output(store: Path, tmp_path: Path) -> None:
+def test_another_store_with_its_queues_is_refused_as_output(store: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(store, other)
     dispatch_all(other, other, CONFIG)
@@ -286,7 +286,7 @@ class DyingDisk(HastyDisk):
             raise KeyboardInterrupt
 
 
-def test_an_adoption_that_is_killed_is_done_again(output: Path, store: Path) -> None:
+def test_a_killed_adoption_is_repeated(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     clean = built_tree(output)
     forget_progress(output)

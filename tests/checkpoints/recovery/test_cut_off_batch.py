@@ -35,7 +35,7 @@ Fails = Callable[[Path, int], bool]
 
 
 class FailingDisk(HastyDisk):
-    """A disk on which some writes fail once it is told to."""
+    """A disk on which some writes fail once failing is switched on."""
 
     def __init__(self) -> None:
         super().__init__()

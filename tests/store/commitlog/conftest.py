@@ -11,7 +11,7 @@ from tests.support.stores.damaged import Store
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Return an empty store; nothing is waited for before it is looked at again."""
+    """Return an empty store; retries and stall checks do not wait."""
     monkeypatch.setattr(scan, "_RETRY_SECONDS", 0)
     monkeypatch.setattr(live_end, "_STALLED_SECONDS", 0)
     return Store(tmp_path / "store", tmp_path / "output")

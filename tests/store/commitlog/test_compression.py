@@ -65,7 +65,7 @@ def test_frames_follow_one_another(sys_flag: int) -> None:
     assert unpack(first + SKIPPABLE + second, sys_flag) == NOISE + b"end"
 
 
-def test_what_follows_a_zlib_stream_is_ignored() -> None:
+def test_bytes_after_a_zlib_stream_are_ignored() -> None:
     assert unpack(zlib.compress(NOISE) + zlib.compress(b"x") + b"y", ZLIB) == NOISE
 
 

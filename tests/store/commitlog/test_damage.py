@@ -95,7 +95,7 @@ PLACES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("place", PLACES)
-def test_damage_keeps_what_lies_before_and_names_the_place(
+def test_damage_keeps_what_precedes_it_and_names_the_place(
     store: Store, place: str, case: str
 ) -> None:
     damage, reason = CASES[case]
@@ -139,7 +139,7 @@ def test_damage_is_skipped_when_asked_and_recorded(store: Store, place: str, cas
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("place", [p for p, n in PLACES.items() if RECORDS[n] is not RECORDS[-1]])
-def test_what_is_damaged_after_its_dispatch_takes_nothing_back(
+def test_damage_of_dispatched_records_rolls_nothing_back(
     store: Store, place: str, case: str
 ) -> None:
     store.write(FILES)
@@ -210,7 +210,7 @@ def test_small_ranges_of_a_damaged_last_file_still_tile_it(store: Store) -> None
     assert expected == [(part.begin, part.end) for part in planner.plan(0).ranges]
 
 
-def test_the_reported_end_lies_behind_damage_in_a_clean_log_only(store: Store) -> None:
+def test_the_reported_end_is_beyond_damage_in_a_clean_log_only(store: Store) -> None:
     record, files = damaged(PLACES["last"], CASES["bad magic"][0])
     store.write(files)
     log = CommitLog(CONFIG.commit_log_paths(store.root), CONFIG)

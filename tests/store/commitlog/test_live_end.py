@@ -104,7 +104,7 @@ class Log:
 @pytest.mark.parametrize("is_clean", [False, True], ids=["abort", "clean"])
 @pytest.mark.parametrize("prop_crc", [False, True], ids=["", "property CRC"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_record_with_its_end_zeroed_is_not_there_yet(
+def test_a_record_with_its_end_zeroed_is_not_planned(
     tmp_path: Path, kind: str, prop_crc: bool, is_clean: bool
 ) -> None:
     log = Log.create(tmp_path, prop_crc=prop_crc, is_clean=is_clean)
@@ -157,7 +157,7 @@ def fill_first_file(log: Log) -> tuple[int, bytes]:
     return at, blank[:8]
 
 
-def test_a_blank_without_a_next_file_is_not_passed(tmp_path: Path) -> None:
+def test_a_blank_without_a_next_file_is_not_stepped_over(tmp_path: Path) -> None:
     log = Log.create(tmp_path)
     blank_at, blank = fill_first_file(log)
     for n, byte in enumerate(blank):
@@ -186,7 +186,7 @@ def test_an_empty_next_file_is_waited_for(tmp_path: Path, size: int) -> None:
     assert FILE_SIZE + len(record) == log.planned()
 
 
-def test_a_blank_and_a_next_file_that_is_there_are_one_plan(tmp_path: Path) -> None:
+def test_a_blank_and_an_existing_next_file_are_one_plan(tmp_path: Path) -> None:
     log = Log.create(tmp_path)
     blank_at, blank = fill_first_file(log)
     log.write(blank_at, blank)
@@ -217,7 +217,7 @@ def test_a_look_ahead_file_of_zeros_changes_nothing(tmp_path: Path) -> None:
     assert end == log.planned(end) == log.planner.end()
 
 
-def test_the_end_that_is_reported_leaves_out_what_is_half_written(tmp_path: Path) -> None:
+def test_the_reported_end_excludes_a_half_written_record(tmp_path: Path) -> None:
     log = Log.create(tmp_path)
     record = encode(FIRST, 0)
     for n in range(len(record)):
@@ -262,15 +262,15 @@ def run_beside_writer(source: Path, target: Path, step: Callable[[], None]) -> N
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
-        writer.stdin.write("go on\n")
+        writer.stdin.write("continue\n")
         while writer.stdout.readline():  # it keeps writing during a step
             step()
-            writer.stdin.write("go on\n")
+            writer.stdin.write("continue\n")
     assert writer.returncode == 0
     step()
 
 
-def test_a_log_that_grows_meanwhile_is_dispatched_whole_and_once(tmp_path: Path) -> None:
+def test_a_growing_log_is_dispatched_completely_and_once(tmp_path: Path) -> None:
     source, output = tmp_path / "source", tmp_path / "output"
     log = Log.create(tmp_path / "store")
     log.path(0).unlink()

@@ -86,7 +86,7 @@ def test_every_real_log(golden: Golden, batch_bytes: int) -> None:
     assert_same(golden.store_root, golden.config, batch_bytes, max(log.min_offset(), 0))
 
 
-def test_a_body_that_holds_a_copy_of_a_record_is_no_beginning(tmp_path: Path) -> None:
+def test_a_copy_of_a_record_in_a_body_is_not_a_beginning(tmp_path: Path) -> None:
     first = messages(3)
     size = sum(len(encode(m, 0)) for m in first)
     room = replace(first[0], queue_offset=3, body=bytes(1_000))
@@ -122,7 +122,7 @@ def test_a_file_that_is_short_or_missing_ends_it(tmp_path: Path, is_missing: boo
     assert damage.begin == 2 * 4096
 
 
-def test_an_inner_batch_is_told_as_such(tmp_path: Path) -> None:
+def test_an_inner_batch_is_reported_as_unsupported(tmp_path: Path) -> None:
     sent = messages(120)
     inner = replace(sent[50], sys_flag=sent[50].sys_flag | 1 << 7)
     store_root = write_store(tmp_path, [*sent[:50], inner, *sent[51:]])
@@ -130,7 +130,7 @@ def test_an_inner_batch_is_told_as_such(tmp_path: Path) -> None:
         by_splits(store_root, CONFIG, 0, 900)
 
 
-def test_only_what_lies_before_the_end_of_a_span_is_scanned(tmp_path: Path) -> None:
+def test_only_records_before_the_end_of_a_span_are_scanned(tmp_path: Path) -> None:
     store_root = write_store(tmp_path, messages(120))
     _, planner = log_of(store_root, CONFIG)
     walked, _ = by_walk(store_root, CONFIG, 0)

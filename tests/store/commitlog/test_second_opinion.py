@@ -234,7 +234,7 @@ def test_every_kind_of_malformed_sequence_decodes_as_in_java() -> None:
             assert_decoded_alike(bytes([lead, second]))
 
 
-def test_a_hash_goes_on_from_where_the_last_one_ended() -> None:
+def test_a_hash_continues_from_the_previous_one() -> None:
     begun = hash_utf8(array(b"TopicTest#"), 0, 10, np.uint32(0))
     code = np.uint32(hash_utf8(array(b"..k1."), 2, 4, np.uint32(begun)))
     assert java.hash_code("TopicTest#k1") == code.astype(np.int32)
@@ -291,7 +291,7 @@ def test_whitespace_is_javas() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 20), st.integers(0, 20))
 @pytest.mark.parametrize("crc", [crc32, crc32_by_tables])
-def test_crc_is_that_of_zlib(
+def test_crc_equals_zlibs(
     crc: Callable[[NDArray[np.uint8], int, int], int], data: bytes, skipped: int, left: int
 ) -> None:
     begin = min(skipped, len(data))

@@ -122,7 +122,7 @@ ITEMS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(items=ITEMS, stop=st.integers(0, 12), is_killed=st.booleans())
-def test_log_is_laid_out_as_a_broker_does_also_across_a_restart(
+def test_log_layout_is_a_brokers_across_restarts_too(
     tmp_path_factory: pytest.TempPathFactory, items: list[Item], stop: int, is_killed: bool
 ) -> None:
     root = tmp_path_factory.mktemp("store")
@@ -216,7 +216,7 @@ def test_abort_is_empty_before_5_0(tmp_path: Path) -> None:
         assert (tmp_path / "abort").read_bytes() == b""
 
 
-def test_writer_left_by_an_exception_leaves_what_a_killed_broker_leaves(tmp_path: Path) -> None:
+def test_a_writer_that_raises_leaves_the_files_of_a_killed_broker(tmp_path: Path) -> None:
     with pytest.raises(IllegalMessageError), writer_of(tmp_path) as writer:
         write(writer, [a_message(600), a_message(FILE_SIZE)])
     assert (tmp_path / "abort").exists()
@@ -226,7 +226,7 @@ def test_writer_left_by_an_exception_leaves_what_a_killed_broker_leaves(tmp_path
         assert writer.append(a_message(600)) == 1024
 
 
-def test_torn_record_at_the_end_is_written_over(tmp_path: Path) -> None:
+def test_torn_record_at_the_end_is_overwritten(tmp_path: Path) -> None:
     writer = writer_of(tmp_path)
     write(writer, [a_message(300), a_message(300)])
     writer.kill()
@@ -238,7 +238,7 @@ def test_torn_record_at_the_end_is_written_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_damage_before_the_end_is_not_written_over(tmp_path: Path, is_killed: bool) -> None:
+def test_damage_before_the_end_is_not_overwritten(tmp_path: Path, is_killed: bool) -> None:
     writer = writer_of(tmp_path)
     write(writer, [a_message(300)] * 4)
     writer.kill() if is_killed else writer.close()
@@ -252,7 +252,7 @@ def test_damage_before_the_end_is_not_written_over(tmp_path: Path, is_killed: bo
     assert (tmp_path / "abort").exists() == is_killed
 
 
-def test_offsets_go_on_from_the_last_message_of_a_queue(tmp_path: Path) -> None:
+def test_offsets_continue_after_the_last_message_of_a_queue(tmp_path: Path) -> None:
     restarted = [logs.Message(topic="T", queue_offset=offset) for offset in (5, 6, 0, 1)]
     logs.write_log(
         logs.build_log(restarted, FILE_SIZE, start=3 * FILE_SIZE), tmp_path / "commitlog"
@@ -262,7 +262,7 @@ def test_offsets_go_on_from_the_last_message_of_a_queue(tmp_path: Path) -> None:
         assert writer.append(NewMessage("T")) > 3 * FILE_SIZE
 
 
-def test_files_lie_in_turn_in_several_directories(tmp_path: Path) -> None:
+def test_files_alternate_between_several_directories(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("c", "a", "b")]
     config = config_of(store_path_commit_log=",".join(map(str, paths)))
     items = [a_message(600)] * 5
@@ -275,7 +275,7 @@ def test_files_lie_in_turn_in_several_directories(tmp_path: Path) -> None:
     assert len(messages_of(tmp_path, config)) == 5
 
 
-def test_failed_write_is_told_and_takes_no_offset(tmp_path: Path) -> None:
+def test_failed_write_raises_and_takes_no_offset(tmp_path: Path) -> None:
     class FullDisk(Disk):
         is_full = False
 

@@ -62,7 +62,7 @@ def test_a_chain_gives_its_entries_newest_first(tmp_path: Path) -> None:
         pytest.param(ENTRIES, -1, id="negative-slot"),
     ],
 )
-def test_a_chain_that_cannot_be_is_damage(
+def test_an_impossible_chain_is_damage(
     tmp_path: Path, entries: list[tuple[int, int, int, int]], slot: int
 ) -> None:
     file = IndexFile(write_file(tmp_path / "1", entries, slot=slot), CONFIG)
@@ -70,7 +70,7 @@ def test_a_chain_that_cannot_be_is_damage(
         list(file.select_phy_offset(1))
 
 
-def test_entries_of_a_root_of_ours_lie_in_log_order(tmp_path: Path) -> None:
+def test_entries_of_a_dispatched_root_are_in_log_order(tmp_path: Path) -> None:
     entries = [(1, 100, 0, 0), (1, 90, 0, 1), (1, 300, 0, 2)]
     path = write_file(tmp_path / "1", entries, slot=3)
     assert list(IndexFile(path, CONFIG).select_phy_offset(1)) == [300, 90, 100]

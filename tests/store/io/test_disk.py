@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 class CountingDisk(Disk):
-    """Records the primitives called, and fails one of them if told to."""
+    """Records the primitives called, and fails a chosen one."""
 
     threads_max = 1
 

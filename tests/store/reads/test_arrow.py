@@ -220,7 +220,7 @@ def test_any_properties_read_as_the_model_reads_them(parts: list[bytes], version
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(TEXTS | st.binary(max_size=4), max_size=5).map(b"".join), max_size=4))
-def test_malformed_utf8_is_mended_as_java_decodes_it(texts: list[bytes]) -> None:
+def test_malformed_utf8_is_replaced_as_java_decodes_it(texts: list[bytes]) -> None:
     data = np.frombuffer(b"".join(texts), np.uint8)
     offsets = np.cumsum([0, *map(len, texts)]).astype(np.int32)
     expected = [java.decode(text).encode() for text in texts]
@@ -292,7 +292,7 @@ def stretch() -> Stretch:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_column_is_the_same_alone(stretch: Stretch, name: str) -> None:
+def test_a_single_column_equals_the_same_column_of_all(stretch: Stretch, name: str) -> None:
     config = config_of("5.3.3")
     everything = message_batch(*stretch, ALL, config=config)
     alone = message_batch(*stretch, [name], config=config)
@@ -300,7 +300,7 @@ def test_column_is_the_same_alone(stretch: Stretch, name: str) -> None:
     assert alone[name].equals(everything[name])
 
 
-def test_wanted_rows_alone_are_read_in_their_order(stretch: Stretch) -> None:
+def test_only_the_selected_rows_are_read_in_their_order(stretch: Stretch) -> None:
     config = config_of("5.3.3")
     rows = np.array([150, 3, 3, 77], np.int64)
     everything = message_batch(*stretch, ALL, config=config)
@@ -322,7 +322,7 @@ def test_scanned_columns_do_not_touch_the_log(stretch: Stretch) -> None:
     assert batch.num_rows == len(requests)
 
 
-def test_body_that_does_not_decompress_comes_as_it_is_stored() -> None:
+def test_body_that_does_not_decompress_is_returned_as_stored() -> None:
     stretch = stretch_of(Message(), Message(sys_flag=COMPRESSED, body=b"not zlib"), Message())
     batch = message_batch(*stretch, ALL, config=config_of("5.3.3"), path=Path("/log/0"))
     assert batch["body"].to_pylist()[1] == b"not zlib"

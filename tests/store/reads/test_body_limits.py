@@ -75,7 +75,7 @@ sys.exit(code)
     return done.returncode, done.stdout, float(done.stderr.splitlines()[-1])
 
 
-def test_tables_inflate_what_they_show(bombs: Path, packed: Path) -> None:
+def test_tables_decompress_only_what_they_show(bombs: Path, packed: Path) -> None:
     for command in (["get", *QUEUE, "--offset", "0"], ["query", "--topic", "T", "--key", "k"]):
         _, _, base = reput(command[0], packed, *command[1:])
         code, out, peak = reput(command[0], bombs, *command[1:])
@@ -84,7 +84,7 @@ def test_tables_inflate_what_they_show(bombs: Path, packed: Path) -> None:
         assert peak - base < 64
 
 
-def test_dump_inflates_what_it_shows(bombs: Path, packed: Path) -> None:
+def test_dump_decompresses_only_what_it_shows(bombs: Path, packed: Path) -> None:
     name = f"commitlog/{0:020d}"
     _, _, base = reput("dump", packed / name, "--limit", "6")
     code, out, peak = reput("dump", bombs / name, "--limit", "6")
@@ -92,7 +92,7 @@ def test_dump_inflates_what_it_shows(bombs: Path, packed: Path) -> None:
     assert peak - base < 64
 
 
-def test_json_says_which_bodies_are_too_large(bombs: Path, packed: Path) -> None:
+def test_json_marks_bodies_that_are_too_large(bombs: Path, packed: Path) -> None:
     for command in (["get", *QUEUE, "--offset", "0"], ["query", "--topic", "T", "--key", "k"]):
         _, _, base = reput(command[0], packed, *command[1:], "--json")
         code, out, peak = reput(command[0], bombs, *command[1:], "--json")
@@ -106,7 +106,7 @@ def test_json_says_which_bodies_are_too_large(bombs: Path, packed: Path) -> None
         assert peak - base < 300
 
 
-def test_dump_as_json_says_which_bodies_are_too_large(bombs: Path) -> None:
+def test_dump_as_json_marks_bodies_that_are_too_large(bombs: Path) -> None:
     code, out, _ = reput("dump", bombs / f"commitlog/{0:020d}", "--limit", "6", "--json")
     rows = [json.loads(line) for line in out.splitlines()][1:7]
     assert (code, rows[0]["body"]) == (0, "plain")
@@ -136,8 +136,8 @@ def test_the_limit_is_an_option(packed: Path, capsys: pytest.CaptureFixture[str]
     assert "(the body of the message at commit log offset 0 decom" in capsys.readouterr().out
     for value in ("0", "-1", "9", "3g", "9" * 30 + "t", "x"):
         assert run([*command, "--max-body-bytes", value]) == (0 if value == "9" else 2), value
-        said = capsys.readouterr().err
-        assert value == "9" or f"--max-body-bytes '{value}'" in said
+        errors = capsys.readouterr().err
+        assert value == "9" or f"--max-body-bytes '{value}'" in errors
 
 
 def test_any_number_of_bodies_is_printed(packed: Path) -> None:

@@ -154,7 +154,7 @@ def cut_index(root: Path, output: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [cut_queue, cut_log, cut_index])
-def test_a_file_cut_off_under_an_open_store_is_damage_and_no_crash(
+def test_a_file_truncated_under_an_open_store_is_damage_not_a_crash(
     tmp_path: Path, cut: Callable[[Path, Path], None]
 ) -> None:
     root, output = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
@@ -169,7 +169,7 @@ def test_a_file_cut_off_under_an_open_store_is_damage_and_no_crash(
             (s.query_message("T", "k199"), s.get_message("T", 0, 0))
 
 
-def test_a_missing_file_stays_damage_however_often_one_asks(tmp_path: Path) -> None:
+def test_a_missing_file_is_damage_at_every_read(tmp_path: Path) -> None:
     root, output = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
     dispatch_all(root, output, CONFIG)
     queue = output / "consumequeue/T/0"

@@ -88,7 +88,7 @@ def test_a_message_dispatched_by_another_process_ends_the_wait(root: Path) -> No
     assert [m.body for m in found.messages] == [b"C"]
 
 
-def test_other_tags_are_passed_over(root: Path) -> None:
+def test_messages_with_other_tags_are_skipped(root: Path) -> None:
     def both() -> None:
         append(root, "C", "C")
         append(root, "D")
@@ -98,7 +98,7 @@ def test_other_tags_are_passed_over(root: Path) -> None:
     assert found.next_begin_offset == 5
 
 
-def test_a_wait_that_is_over_says_where_to_go_on(root: Path) -> None:
+def test_a_read_that_times_out_returns_the_next_offset(root: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(read, root, 2, "D", 1.0)
         until_held(root)
@@ -128,7 +128,7 @@ def test_many_waiters_each_get_their_message_and_cost_no_busy_loop(root: Path) -
         assert {r.result(SOON).messages[0].body for r in results} == {b"C"}
 
 
-def test_a_dispatcher_wakes_those_alone_whose_queue_and_tags_fit(root: Path) -> None:
+def test_a_dispatcher_wakes_only_reads_of_matching_queue_and_tags(root: Path) -> None:
     service = PullRequestHoldService.of(root / "out")
     reads = [
         HeldRead(topic, queue, parse_tags(tags))

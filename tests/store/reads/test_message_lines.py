@@ -44,7 +44,7 @@ def lines_of(sent: Sequence[Message], version: str = "5.3.3") -> tuple[list[str]
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("version", ["4.8.0", "5.3.3"])
-def test_lines_of_random_messages_are_those_of_reads(seed: int, version: str) -> None:
+def test_lines_of_random_messages_equal_those_of_reads(seed: int, version: str) -> None:
     mix = Mix(version=BrokerVersion.parse(version))
     sent = flatten(random_messages(Random(seed), 300, mix))
     bulk, single = lines_of(sent, version)
@@ -81,13 +81,13 @@ def test_lines_of_random_messages_are_those_of_reads(seed: int, version: str) ->
         ),
     ],
 )
-def test_lines_of_odd_messages_are_those_of_reads(messages: list[Message]) -> None:
+def test_lines_of_odd_messages_equal_those_of_reads(messages: list[Message]) -> None:
     bulk, single = lines_of(messages)
     assert len(bulk) == len(messages)
     assert bulk == single
 
 
-def test_a_line_has_the_fields_asked_for() -> None:
+def test_a_line_has_the_selected_fields() -> None:
     batch = pa.RecordBatch.from_pydict({"queue_id": [3], "body": [None]})
     batch = batch.cast(pa.schema([("queue_id", pa.int32()), ("body", pa.binary())]))
     lines = json_lines(batch, ("queue_id", "body_encoding", "body"))

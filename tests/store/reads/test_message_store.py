@@ -58,7 +58,7 @@ def test_a_batch_ends_with_its_file_at_32_messages_and_at_256_kib(tmp_path: Path
         assert offsets(s.get_message("T", 0, 0).messages) == [0, 1]
 
 
-def test_no_more_than_800_units_are_looked_at(tmp_path: Path) -> None:
+def test_at_most_800_units_are_examined(tmp_path: Path) -> None:
     big = replace(
         CONFIG, mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=40_000
     )
@@ -81,7 +81,7 @@ def test_a_colliding_tag_is_not_returned(tmp_path: Path) -> None:
             s.get_message("T", 0, 0, tags=" || ")
 
 
-def test_a_query_says_when_it_is_cut_off(made: tuple[Path, Path]) -> None:
+def test_a_truncated_query_says_so(made: tuple[Path, Path]) -> None:
     with MessageStore.open(*made) as s:
         found = s.query_message("T", "all", 10)
         assert (offsets(found.messages), found.truncated) == (list(range(190, 200)), True)
@@ -112,7 +112,7 @@ def test_a_read_waits_for_a_message(tmp_path: Path) -> None:
         assert offsets(found.messages) == [3]
 
 
-def test_what_is_not_there_has_the_brokers_values(made: tuple[Path, Path]) -> None:
+def test_absent_queues_and_messages_have_the_brokers_values(made: tuple[Path, Path]) -> None:
     with MessageStore.open(*made) as s:
         for topic in ("no", "", "..", "../commitlog", "a\0b", "x" * 300, "\ud800"):
             assert s.queue_ids(topic) == []
@@ -247,7 +247,7 @@ def test_a_hole_in_a_queue_is_damage(made: tuple[Path, Path]) -> None:
         s.get_message("T", 0, 0)
 
 
-def test_a_log_that_was_replaced_is_found_out(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_replaced_log_is_detected(made: tuple[Path, Path], tmp_path: Path) -> None:
     _, output = made
     other = make_store(tmp_path / "other", numbered(200, body=b"other"))
     with pytest.raises(ConfigError, match=f"^{output} was made from {made[0]}, not from {other}: "):
@@ -271,7 +271,7 @@ def test_a_torn_progress_record_is_damage(made: tuple[Path, Path]) -> None:
 # --- settings ----------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_answered_is_told_apart(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_reasons_for_no_answer_are_distinct(made: tuple[Path, Path], tmp_path: Path) -> None:
     root, output = made
     with MessageStore.open(root, output) as s:
         with pytest.raises(ConfigError, match="does not index tags"):
@@ -292,7 +292,7 @@ def test_what_cannot_be_answered_is_told_apart(made: tuple[Path, Path], tmp_path
         MessageStore.open(tmp_path / "empty")
 
 
-def test_an_index_file_that_is_missing_is_no_answer_of_nothing_found(
+def test_a_missing_index_file_is_an_error_not_an_empty_answer(
     made: tuple[Path, Path],
 ) -> None:
     index = sorted((made[1] / "index").iterdir())
@@ -316,7 +316,7 @@ def test_tags_are_found_where_they_are_indexed(tmp_path: Path) -> None:
         assert s.query_message("T", "BBBB").messages == ()
 
 
-def test_a_root_of_ours_knows_its_settings(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_dispatched_root_records_its_settings(made: tuple[Path, Path], tmp_path: Path) -> None:
     root, output = made
     (root / "broker.conf").unlink()
     moved = root.rename(tmp_path / "moved")
@@ -335,7 +335,7 @@ def test_a_root_of_ours_knows_its_settings(made: tuple[Path, Path], tmp_path: Pa
         assert s.max_offset_in_queue("T", 0) == 200
 
 
-def test_reading_a_root_of_ours_loads_no_kernel_and_no_spark(made: tuple[Path, Path]) -> None:
+def test_reading_a_dispatched_root_loads_no_kernel_and_no_spark(made: tuple[Path, Path]) -> None:
     code = f"""
 import sys, store
 assert "numpy" not in sys.modules

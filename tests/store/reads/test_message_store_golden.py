@@ -105,7 +105,7 @@ def test_stale_units_do_not_count(golden: Golden, answers: Answers) -> None:
         assert s.query_message("OrderTopic", "k97").messages
 
 
-def test_store_times_are_the_brokers(store: MessageStore, answers: Answers) -> None:
+def test_store_times_equal_the_brokers(store: MessageStore, answers: Answers) -> None:
     for q in answers["queues"]:
         for offset, expected in [*q["store_time_at"][:3], *q["store_time_at"][3::7]]:
             actual = store.message_store_timestamp(q["topic"], q["queue_id"], offset)
@@ -201,7 +201,7 @@ def is_match(m: Message, q: Answers, kind: str) -> bool:
 
 
 @golden_slice
-def test_a_root_of_ours_answers_as_the_brokers(
+def test_a_dispatched_root_answers_as_the_brokers(
     golden: Golden, answers: Answers, tmp_path: Path
 ) -> None:
     if golden.expected.name != "expected":

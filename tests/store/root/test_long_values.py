@@ -83,14 +83,14 @@ REASONS = {
 
 
 @pytest.mark.parametrize("kind", CONFIG_TEXTS)
-def test_the_broker_s_files_are_told_in_our_words(tmp_path: Path, kind: str) -> None:
+def test_long_numbers_in_broker_files_are_reported_in_our_words(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config").mkdir()
     path = tmp_path / "config" / "topics.json"
     path.write_bytes(CONFIG_TEXTS[kind])
     assert read_topic_configs(tmp_path).problem.startswith(f"{path} is {REASONS[kind]}")
 
 
-def test_a_queue_id_of_many_digits_is_told_in_our_words(tmp_path: Path) -> None:
+def test_a_long_queue_id_is_reported_in_our_words(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     path = tmp_path / "config" / "consumerOffset.json"
     path.write_text('{"offsetTable":{"T@G":{' + LONG + ":5}}}")
@@ -100,7 +100,7 @@ def test_a_queue_id_of_many_digits_is_told_in_our_words(tmp_path: Path) -> None:
     assert len(problem) < LINE_MAX
 
 
-def test_a_state_file_with_a_long_number_is_told_in_our_words(tmp_path: Path) -> None:
+def test_a_long_number_in_a_state_file_is_reported_in_our_words(tmp_path: Path) -> None:
     line = encode_values({"offset": 0}).partition(b"\n")[0].replace(b": 0", b": " + LONG.encode())
     data = line + b"\n%08x\n" % zlib.crc32(line)
     with pytest.raises(DamageError, match="cannot be read: an integer has too many digits"):

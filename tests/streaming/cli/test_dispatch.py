@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("number", first_cases([signal.SIGTERM, signal.SIGINT]))
-def test_a_signal_stops_it_cleanly_and_it_goes_on_later_also_past_damage(
+def test_a_signal_stops_a_dispatch_cleanly_and_it_resumes_also_past_damage(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
@@ -50,9 +50,9 @@ def test_a_signal_stops_it_cleanly_and_it_goes_on_later_also_past_damage(
     done = reput("dispatch", store, "--output", output, *options)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    told = [e for e in events if e["event"] in ("start", "stop", "lost")]
-    assert [e["event"] for e in told] == ["start", "stop", "lost"]
-    assert told[1]["messages"] == 2_999 - progress.messages
+    named = [e for e in events if e["event"] in ("start", "stop", "lost")]
+    assert [e["event"] for e in named] == ["start", "stop", "lost"]
+    assert named[1]["messages"] == 2_999 - progress.messages
     dispatch_all(store, tmp_path / "expected", config, fail_on_data_loss=False)
     assert_same_store(output, tmp_path / "expected")
 
@@ -139,11 +139,11 @@ def test_an_empty_log_is_waited_for_and_a_signal_while_spark_starts_is_a_clean_s
         [*REPUT, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stderr is not None
-        said = next(line for line in process.stderr if " warning " in line)
+        warning = next(line for line in process.stderr if " warning " in line)
         os.killpg(process.pid, signal.SIGINT)
         rest = process.stderr.read()
         assert process.wait() == 0, rest
-    assert f"{tmp_path}/store/commitlog" in said
+    assert f"{tmp_path}/store/commitlog" in warning
     assert "Traceback" not in rest
     assert not (tmp_path / "out" / "abort").exists()
 
@@ -170,24 +170,24 @@ def changed(change: str, *arguments: str | Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_demo_says_so_where_the_dispatch_does_not_catch_up(
+def test_demo_reports_a_dispatch_that_does_not_catch_up(
     run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streaming.cli.demo._CATCH_UP_SECONDS", 0.0)
     monkeypatch.setattr("streaming.cli.demo._end", lambda _: 1 << 60)
-    code, _, said = run_here("demo", "--seconds", "0.5", "--directory", tmp_path / "demo")
+    code, _, errors = run_here("demo", "--seconds", "0.5", "--directory", tmp_path / "demo")
     assert code == 3
-    assert "reput: the dispatch did not catch up within 0 s" in said
+    assert "reput: the dispatch did not catch up within 0 s" in errors
 
 
-def test_a_query_that_ends_by_itself_without_an_error_is_one(
+def test_a_query_that_ends_by_itself_is_an_error(
     run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(tmp_path / "store", 20)
     monkeypatch.setattr("streaming.cli.dispatch._wait", lambda running, _: running.query.stop())
-    code, _, said = run_here("dispatch", tmp_path / "store", "--output", tmp_path / "out")
+    code, _, errors = run_here("dispatch", tmp_path / "store", "--output", tmp_path / "out")
     assert code == 7
-    assert "Spark ended the query without giving a reason" in said
+    assert "Spark ended the query without giving a reason" in errors
 
 
 FULL_AFTER_STOP = """dispatch

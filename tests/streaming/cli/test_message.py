@@ -32,7 +32,7 @@ OCCUPIED: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", OCCUPIED)
-def test_a_body_is_written_to_nothing_else(
+def test_a_body_is_written_to_new_files_only(
     store: str, tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "body"
@@ -51,7 +51,7 @@ def test_an_empty_path_is_refused(store: str, capfd: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("unique_key", ["0A" * 8 + "F" * 16, "7F000001" * 4, "ab" * 28])
-def test_a_unique_key_is_no_message_id(
+def test_a_unique_key_is_not_a_message_id(
     store: str, unique_key: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["message", store, "--id", unique_key]) == 1
@@ -73,7 +73,7 @@ def test_a_unique_key_is_no_message_id(
     ],
 )
 @pytest.mark.usefixtures("berlin")
-def test_a_time_is_refused_for_what_is_wrong(
+def test_a_refused_time_is_explained(
     store: str, text: str, reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["offset", store, "--topic", "T", "--queue", "0", "--time", text]) == 2

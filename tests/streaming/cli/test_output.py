@@ -103,18 +103,18 @@ def test_no_encoding_of_the_output_fails_a_command(
         capture_output=True,
         check=False,
     )
-    said = done.stdout.splitlines()
-    codes = [line.split()[1].decode() for line in said if line.startswith(b"exit ")]
+    lines = done.stdout.splitlines()
+    codes = [line.split()[1].decode() for line in lines if line.startswith(b"exit ")]
     assert b"\x1b" not in done.stdout + done.stderr
     expected = ["0"] * len(plain) + ["2"] + ["0", "0", "0", "2"] + ["0"] * len(plain)
     assert codes == expected, done.stderr.decode(errors="replace")
     encoding = environment.get("PYTHONIOENCODING", "utf-8").partition(":")[0]
-    found = [json.loads(line.decode(encoding)) for line in said if line.startswith(b"{")]
+    found = [json.loads(line.decode(encoding)) for line in lines if line.startswith(b"{")]
     assert [m["body"] for m in found if m.get("commit_log_offset") == 0] == [TEXT] * 4
     assert {str(store / "out")} == {row["output"] for row in found if "output" in row}
 
 
-def test_where_file_names_are_ascii_too_a_topic_that_is_not_is_refused(store: Path) -> None:
+def test_a_topic_that_file_names_cannot_encode_is_refused(store: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _RUNS_ALL, json.dumps([*reads(store), *OTHERS])],
         env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},

@@ -157,7 +157,7 @@ def test_get_filters_by_tag(reput: Reput) -> None:
         ),
     ],
 )
-def test_get_reports_why_there_is_nothing(
+def test_get_reports_why_nothing_was_found(
     reput: Reput, options: list[str], status: str, words: str
 ) -> None:
     code, out, err = reput("get", *options)
@@ -200,7 +200,7 @@ def test_get_reports_why_there_is_nothing(
         ),
     ],
 )
-def test_nothing_is_one_json_object_with_a_status(
+def test_an_empty_answer_is_one_json_object_with_a_status(
     reput: Reput, command: str, options: list[str], answer: dict[str, object]
 ) -> None:
     code, out, err = reput(command, *options, "--json")
@@ -269,7 +269,7 @@ def test_message_shows_one_message_in_full(reput: Reput, berlin: None) -> None:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_message_writes_a_body_as_it_is(reput: Reput, tmp_path: Path, number: int) -> None:
+def test_message_writes_a_body_unchanged(reput: Reput, tmp_path: Path, number: int) -> None:
     _, out, _ = reput("query", "--topic", "T", "--key", f"k{number}", "--json")
     at = ("--commit-log-offset", str(lines(out)[0]["commit_log_offset"]))
     code, out, err = reput("message", *at, "--json", "--body-to", str(tmp_path / "body"))

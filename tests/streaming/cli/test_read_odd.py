@@ -24,7 +24,7 @@ def shown_offsets(out: str) -> list[int]:
     return [int(line.split()[1]) for line in out.splitlines() if line.split()[:1] == ["0"]]
 
 
-def test_messages_that_lie_elsewhere_than_they_say_are_noted(
+def test_messages_at_other_offsets_than_they_carry_are_noted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root = make(tmp_path, numbered(0, 1, 7, 8, 20))  # a broker closes the gaps

@@ -121,7 +121,7 @@ def test_damage_is_found_and_the_rebuilt_queue_is_equal(
     assert reput("verify", made) == 0
 
 
-def test_only_the_queues_asked_for_are_touched(
+def test_only_the_selected_queues_are_rebuilt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = [m for n in range(12) for m in
@@ -175,11 +175,11 @@ def test_what_a_broker_drops_is_reported(
     flip_first(roots[1] / "consumequeue/TopicTest/0")
     code, (queue,), _ = rebuild(roots, capsys, "--topic", "TopicTest")
     assert (code, queue["repeated"], queue["gaps"], queue["max_offset"]) == (0, 3, 2, 10)
-    said = "dropped 3 messages (queue offset repeated) and placed 2 lower"
+    summary = "dropped 3 messages (queue offset repeated) and placed 2 lower"
     assert reput("rebuild", roots, "--topic", "TopicTest") == 0
-    assert said in capsys.readouterr().out
+    assert summary in capsys.readouterr().out
     assert reput("topics", roots) == 0
-    assert said in capsys.readouterr().out
+    assert summary in capsys.readouterr().out
     assert reput("topics", roots, "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(r["repeated"], r["gaps"]) for r in rows if r["row"] == "queue"] == [(3, 2)]
@@ -298,7 +298,7 @@ def test_a_root_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
         root.close(clean=True)
 
 
-def test_what_cannot_be_rebuilt_is_reported(
+def test_queues_that_cannot_be_rebuilt_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     roots = write_store(tmp_path, messages(12)), tmp_path / "output"

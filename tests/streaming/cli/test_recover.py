@@ -60,7 +60,7 @@ def recover(store: Path, output: Path, *more: str) -> int:
     return run(["recover", str(store), "--output", str(output), *more])
 
 
-def test_a_batch_that_was_cut_off_is_reported(
+def test_an_interrupted_batch_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, output = cut_off(tmp_path)
@@ -68,10 +68,10 @@ def test_a_batch_that_was_cut_off_is_reported(
     assert progress is not None
     at = progress.reput_from_offset
     assert recover(store, output) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "recovered (a dispatch was interrupted in a batch): rolled back from offset" in said
-    assert f"to {at:,}; queues checked: 1; truncated: " in said
-    assert f"a dispatch into {output} resumes at offset {at}" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "recovered (a dispatch was interrupted in a batch): rolled back from offset" in printed
+    assert f"to {at:,}; queues checked: 1; truncated: " in printed
+    assert f"a dispatch into {output} resumes at offset {at}" in printed
     assert not (output / "abort").exists()
     assert recover(store, output) == 0
     assert "nothing to recover: a dispatch into" in " ".join(capsys.readouterr().out.split())
@@ -85,9 +85,9 @@ def test_a_completed_swap_is_a_recovery(tmp_path: Path, capsys: pytest.CaptureFi
     (store / "broker.conf").write_text(CONF)
     write_swap(output, SwapRecord(()), Disk())
     assert recover(store, output) == 0
-    said = capsys.readouterr().out
-    assert "recovered (a swap of rebuilt files was interrupted, and is complete now)" in said
-    assert "nothing to recover" not in said
+    printed = capsys.readouterr().out
+    assert "recovered (a swap of rebuilt files was interrupted, and is complete now)" in printed
+    assert "nothing to recover" not in printed
     assert recover(store, output) == 0
     assert "nothing to recover" in capsys.readouterr().out
 
@@ -117,7 +117,7 @@ def test_a_brokers_queues_are_adopted(tmp_path: Path, capsys: pytest.CaptureFixt
     assert before == built_tree(output)
 
 
-def test_what_cannot_be_recovered_exits_with_its_code(
+def test_a_failed_recovery_exits_with_its_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, output = cut_off(tmp_path)

@@ -73,9 +73,9 @@ def test_there_is_no_backlog_at_the_end_of_the_log(
 ) -> None:
     made.write(count)
     end = made.dispatch(ago=HOUR)
-    code, said = status(made, capsys)
-    assert (code, said["reput_from_offset"], said["waiting_timestamp"]) == (0, end, None)
-    assert (said["is_stuck"], said["stuck_ms"]) == (False, 0)
+    code, shown = status(made, capsys)
+    assert (code, shown["reput_from_offset"], shown["waiting_timestamp"]) == (0, end, None)
+    assert (shown["is_stuck"], shown["stuck_ms"]) == (False, 0)
 
 
 # The waiting message is the next in the file, or the first in the next file after a blank.
@@ -86,10 +86,10 @@ def test_a_dispatch_is_stuck_if_a_message_waits_for_long(
     made.write(count)
     made.dispatch(ago=HOUR // 2)
     made.write(count + 1)
-    code, said = status(made, capsys)
-    assert (code, said["is_stuck"]) == (1, True)
-    assert said["waiting_timestamp"] == made.now - HOUR
-    assert HOUR // 2 - 1000 <= said["stuck_ms"] < HOUR // 2 + 60_000
+    code, shown = status(made, capsys)
+    assert (code, shown["is_stuck"]) == (1, True)
+    assert shown["waiting_timestamp"] == made.now - HOUR
+    assert HOUR // 2 - 1000 <= shown["stuck_ms"] < HOUR // 2 + 60_000
 
 
 def test_a_dispatch_catching_up_with_an_old_log_is_not_stuck(
@@ -108,8 +108,8 @@ def test_a_dispatch_idle_for_long_is_not_stuck_when_a_message_arrives(
     made.write(5)
     made.dispatch(ago=HOUR)
     made.write(6, last=1000)
-    code, said = status(made, capsys)
-    assert (code, said["waiting_timestamp"]) == (0, made.now - 1000)
+    code, shown = status(made, capsys)
+    assert (code, shown["waiting_timestamp"]) == (0, made.now - 1000)
 
 
 def test_text_and_exit_codes(made: Made, capsys: pytest.CaptureFixture[str]) -> None:

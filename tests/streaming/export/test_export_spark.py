@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Path:
     return make_store(tmp_path, sent)
 
 
-def test_what_is_exported_is_what_the_log_holds_for_spark_and_for_duckdb(
+def test_spark_and_duckdb_read_the_messages_of_the_log_from_an_export(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     to = tmp_path / "exported"

@@ -58,7 +58,9 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", first_cases(STEPS, 2))
-def test_killed_between_two_steps(spark: SparkSession, tmp_path: Path, step: str) -> None:
+def test_a_dispatch_killed_between_two_steps_recovers(
+    spark: SparkSession, tmp_path: Path, step: str
+) -> None:
     *kill, is_cut_off = STEPS[step]
     store, output = tmp_path / "store", tmp_path / "out"
     config = make_store(store, 1_000)

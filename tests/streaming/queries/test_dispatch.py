@@ -141,7 +141,7 @@ def test_torn_tail_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "reason"), first_cases([(8, "CRC"), (4, "magic"), (35, "physical offset")])
 )
-def test_damage_stops_the_query_after_what_lies_before_it(
+def test_damage_stops_the_query_after_the_records_before_it(
     spark: SparkSession, tmp_path: Path, at: int, reason: str
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
@@ -184,7 +184,7 @@ def test_missing_middle_file_is_lost_data(spark: SparkSession, tmp_path: Path) -
     assert progress.reput_from_offset == 65536
 
 
-def test_start_dispatch_returns_a_query_and_gives_the_root_back(
+def test_start_dispatch_returns_a_query_that_releases_the_root(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
@@ -207,7 +207,7 @@ def test_start_dispatch_returns_a_query_and_gives_the_root_back(
 
 
 @pytest.mark.parametrize(
-    "rounds", [1, pytest.param(4, marks=pytest.mark.exhaustive)], ids=["once", "again and again"]
+    "rounds", [1, pytest.param(4, marks=pytest.mark.exhaustive)], ids=["once", "repeatedly"]
 )
 @pytest.mark.parametrize("by_spark", [False, True])
 def test_a_query_stopped_in_the_middle_of_a_batch_has_not_failed(
@@ -231,9 +231,9 @@ def test_a_query_stopped_in_the_middle_of_a_batch_has_not_failed(
         running.close()
         assert running.query.exception() is None
         assert running.sink.error is None
-    said = capfd.readouterr().err
-    assert "StackOverflowError" not in said
-    assert by_spark or not said  # Spark's own stop cancels the tasks of the batch
+    errors = capfd.readouterr().err
+    assert "StackOverflowError" not in errors
+    assert by_spark or not errors  # Spark's own stop cancels the tasks of the batch
     run(spark, store, output, DispatchOptions(available_now=True))
     dispatch_all(store, tmp_path / "expected", config)
     assert_same_store(output, tmp_path / "expected")

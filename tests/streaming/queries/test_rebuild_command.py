@@ -41,11 +41,11 @@ def rebuild_by_spark(
     spark: SparkSession, store_root: Path, output: Path, version: str | None = None
 ) -> tuple[RebuildResult, list[tuple[int, int]]]:
     """Rebuild by a query; return also the progress that was reported."""
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     conf = store_root / "broker.conf"
     feed = spark_feed(spark, store_root, load_config(store_root, conf, version))
     root = take_root(store_root, output, conf, version)
-    return rebuild_root(root, feed, lambda done, total: told.append((done, total))), told
+    return rebuild_root(root, feed, lambda done, total: reports.append((done, total))), reports
 
 
 @pytest.mark.spark
@@ -53,15 +53,15 @@ def rebuild_by_spark(
 def test_a_real_store_is_rebuilt_by_a_query(
     spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
-    rebuilt, told = rebuild_by_spark(spark, golden.store_root, tmp_path, golden.version)
+    rebuilt, reports = rebuild_by_spark(spark, golden.store_root, tmp_path, golden.version)
     assert_same_store(tmp_path, golden.expected)
     assert rebuilt.messages > 0
-    assert told[-1][0] == told[-1][1] == rebuilt.end_offset - rebuilt.begin_offset
+    assert reports[-1][0] == reports[-1][1] == rebuilt.end_offset - rebuilt.begin_offset
     assert not (tmp_path / BULK_DIR).exists()
 
 
 @pytest.mark.spark
-def test_damage_that_a_query_met_is_told_when_all_before_it_is_in_place(
+def test_damage_in_a_query_is_reported_once_the_files_before_it_are_in_place(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     flip(log_files(store)[1], 100)
@@ -74,7 +74,7 @@ def test_damage_that_a_query_met_is_told_when_all_before_it_is_in_place(
 
 
 @pytest.mark.spark
-def test_a_failed_query_leaves_the_root_as_it_was(
+def test_a_failed_query_leaves_the_root_unchanged(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     rebuild_by_spark(spark, store, tmp_path / "output")
@@ -86,13 +86,13 @@ def test_a_failed_query_leaves_the_root_as_it_was(
 
 
 @pytest.mark.spark
-def test_the_command_rebuilds_by_a_query_and_once_more(
+def test_the_command_rebuilds_by_a_query_repeatedly(
     run_spark: Run, store: Path, tmp_path: Path
 ) -> None:
     dispatch_all(store, tmp_path / "dispatched", CONFIG)
     command = ["rebuild", store, "--output", tmp_path / "output"]
-    code, out, said = run_spark(*command, "--json", "--master", "local[1]")
-    assert code == 0, said
+    code, out, errors = run_spark(*command, "--json", "--master", "local[1]")
+    assert code == 0, errors
     result: dict[str, Any] = json.loads(out)
     assert (result["messages"], result["queues"], result["damage"]) == (33, 2, None)
     assert (result["begin_offset"], result["resumed_from"]) == (0, 0)
@@ -100,8 +100,8 @@ def test_the_command_rebuilds_by_a_query_and_once_more(
     assert set(result["stages"]) == {"dispatch", "swap"}
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")
     assert not (tmp_path / "output" / BULK_DIR).exists()
-    code, out, said = run_spark(*command, "--master", "local[*]")
-    assert code == 0, said
+    code, out, errors = run_spark(*command, "--master", "local[*]")
+    assert code == 0, errors
     assert out.startswith(f"rebuilt {tmp_path / 'output'}: 33 messages, offsets 0 to ")
     assert_same_store(tmp_path / "output", tmp_path / "dispatched")
 
@@ -129,7 +129,7 @@ def test_the_commands_rebuild_and_verify_without_a_jvm(
         (["--topic", "T", "--master", "local[1]"], "--topic runs without Spark"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(
+def test_incompatible_options_are_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
 ) -> None:
     assert run(["rebuild", str(store), "--output", str(tmp_path / "o"), *options]) == 2

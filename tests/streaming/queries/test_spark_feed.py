@@ -62,7 +62,9 @@ def test_damage_ends_a_verification_with_its_error(spark: SparkSession, tmp_path
     assert errors[0] == errors[1]
 
 
-def test_what_a_dispatch_skipped_is_not_compared(spark: SparkSession, tmp_path: Path) -> None:
+def test_ranges_that_a_dispatch_skipped_are_not_compared(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     store_root = write_store(tmp_path, messages(40))
     flip(store_root / "commitlog" / f"{0:020d}", IN_A_BODY)
     progress = dispatch_all(store_root, tmp_path / "output", CONFIG, fail_on_data_loss=False)

@@ -66,7 +66,7 @@ def test_a_dispatched_store_is_equal(golden: Golden, tmp_path: Path) -> None:
 
 
 @READABLE
-def test_what_a_broker_built_is_equal(golden: Golden) -> None:
+def test_a_brokers_own_files_are_equal(golden: Golden) -> None:
     result = verify(golden.store_root, golden.expected, golden.config)
     assert result.differences == ()
     counts = result.counts
@@ -74,7 +74,7 @@ def test_what_a_broker_built_is_equal(golden: Golden) -> None:
 
 
 @stores("g6", "g6b")
-def test_what_a_broker_leaves_after_a_crash_is_counted(golden: Golden) -> None:
+def test_the_remains_of_a_broker_crash_are_counted(golden: Golden) -> None:
     result = verify(golden.store_root, golden.directory / "expected", golden.config)
     assert result.differences == ()
     left = {"g6": Counts(doubled_entries=1), "g6b": Counts(stale_units=41, doubled_entries=2)}
@@ -117,14 +117,16 @@ def test_units_and_entries_older_than_the_log_are_counted(golden: Golden, tmp_pa
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("seed", range(3))
-def test_odd_logs_are_equal_whoever_built_the_root(tmp_path: Path, variant: str, seed: int) -> None:
+def test_odd_logs_are_equal_in_a_dispatched_root_and_in_a_brokers(
+    tmp_path: Path, variant: str, seed: int
+) -> None:
     config = replace(VARIANTS[variant], mapped_file_size_commit_log=8192)
     sent = random_messages(Random(seed), 120, Mix())
     write_log(build_log(sent, 8192), tmp_path / "store/commitlog")
     progress = dispatch_all(tmp_path / "store", tmp_path / "output", config)
-    ours = verify(tmp_path / "store", tmp_path / "output", config)
-    assert ours.differences == ()
-    assert sum(d.repeated for d in ours.drops.values()) == sum(
+    result = verify(tmp_path / "store", tmp_path / "output", config)
+    assert result.differences == ()
+    assert sum(d.repeated for d in result.drops.values()) == sum(
         d["repeated"] for d in progress.drops.values()
     )
     forget_progress(tmp_path / "output")
@@ -133,7 +135,7 @@ def test_odd_logs_are_equal_whoever_built_the_root(tmp_path: Path, variant: str,
     assert not brokers.is_reput_root
 
 
-def test_what_the_log_got_since_is_not_compared(tmp_path: Path) -> None:
+def test_records_appended_since_are_not_compared(tmp_path: Path) -> None:
     store, output = make(tmp_path)
     write_store(tmp_path, messages(20))
     result = verify(store, output, CONFIG)
@@ -142,7 +144,7 @@ def test_what_the_log_got_since_is_not_compared(tmp_path: Path) -> None:
     assert result.end_offset < result.log_end_offset
 
 
-def test_what_a_cut_off_dispatch_left_beyond_progress_is_counted(tmp_path: Path) -> None:
+def test_units_of_an_interrupted_dispatch_beyond_progress_are_counted(tmp_path: Path) -> None:
     store, output = make(tmp_path, count=10)
     before = (output / "reput/progress").read_bytes()
     write_store(tmp_path, messages(12))
@@ -227,7 +229,7 @@ def test_a_topic_created_again_is_known_on_an_aged_root(tmp_path: Path) -> None:
         path.write_bytes(data)
 
 
-def test_what_the_dispatch_skipped_is_not_compared(tmp_path: Path) -> None:
+def test_ranges_that_the_dispatch_skipped_are_not_compared(tmp_path: Path) -> None:
     store, output = write_store(tmp_path, messages(60)), tmp_path / "output"
     flip(store / "commitlog" / f"{0:020}", IN_A_BODY)
     dispatch_all(store, output, CONFIG, fail_on_data_loss=False)
@@ -284,7 +286,7 @@ def test_a_log_that_its_broker_cannot_read_is_an_error(golden: Golden) -> None:
 # --- The command --------------------------------------------------------------------------------
 
 
-def test_the_command_says_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_equality(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, output = make(tmp_path)
     assert run(["verify", str(store), "--output", str(output)]) == 0
     assert capsys.readouterr().out == (
@@ -309,7 +311,7 @@ def test_the_command_names_what_differs_and_exits_with_1(
     assert [d["queue_offset"] for d in result["differences"]] == [5]
 
 
-def test_the_command_tells_what_a_brokers_own_rules_did(
+def test_the_command_reports_what_a_brokers_rules_dropped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent = messages(10)

@@ -53,7 +53,7 @@ def test_a_units_fields_are_compared(tmp_path: Path, is_ours: bool) -> None:
     assert str(found).startswith(f"{path}: unit 2 (queue offset 7) expected commit log offset")
 
 
-def test_only_the_first_unit_of_a_file_is_told(tmp_path: Path) -> None:
+def test_only_the_first_differing_unit_of_a_file_is_reported(tmp_path: Path) -> None:
     store, output = make(tmp_path)
     for base in (0, 100):
         for unit in (3, 1):
@@ -158,7 +158,7 @@ def test_an_index_entry_that_is_not_in_use_must_be_empty(tmp_path: Path, number:
 @pytest.mark.parametrize(
     "name", [f"{QUEUE}/{0:020}", f"{QUEUE}/{200:020}", f"{EXT_QUEUE}/{130:020}", "index"]
 )
-def test_a_missing_file_is_told(tmp_path: Path, name: str, is_ours: bool) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path, name: str, is_ours: bool) -> None:
     store, output = make(tmp_path, EXT_CONFIG)
     if not is_ours:
         forget_progress(output)
@@ -171,7 +171,7 @@ def test_a_missing_file_is_told(tmp_path: Path, name: str, is_ours: bool) -> Non
     assert found.path.parent == path.parent
 
 
-def test_a_missing_queue_is_told(tmp_path: Path) -> None:
+def test_a_missing_queue_is_reported(tmp_path: Path) -> None:
     store, output = make(tmp_path)
     shutil.rmtree(output / "consumequeue")
     found = verify(store, output, CONFIG).differences
@@ -192,7 +192,7 @@ def test_a_missing_queue_is_told(tmp_path: Path) -> None:
         "index/stray",
     ],
 )
-def test_an_extra_file_is_told(tmp_path: Path, name: str, is_ours: bool) -> None:
+def test_an_extra_file_is_reported(tmp_path: Path, name: str, is_ours: bool) -> None:
     store, output = make(tmp_path, EXT_CONFIG)
     if not is_ours:
         forget_progress(output)
@@ -207,7 +207,7 @@ def test_an_extra_file_is_told(tmp_path: Path, name: str, is_ours: bool) -> None
 
 @pytest.mark.parametrize("name", [f"{QUEUE}/{100:020}", f"{EXT_QUEUE}/{0:020}", "index"])
 @pytest.mark.parametrize("change", [-1, 1, -100])
-def test_a_file_of_another_size_is_told(tmp_path: Path, name: str, change: int) -> None:
+def test_a_file_of_another_size_is_reported(tmp_path: Path, name: str, change: int) -> None:
     store, output = make(tmp_path, EXT_CONFIG)
     path = index_file(output) if name == "index" else output / name
     size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""A dispatch of real brokers' logs is right byte for byte, whatever the division into batches."""
+"""A dispatch of real brokers' logs is right byte for byte, for any division into batches."""
 
 import itertools
 from collections.abc import Iterator
@@ -59,13 +59,13 @@ def test_one_batch_builds_what_the_broker_built(golden: Golden, dispatched: Path
 
 
 @golden_slice
-def test_one_record_a_batch_builds_the_same(golden: Golden, tmp_path: Path) -> None:
+def test_batches_of_one_record_build_the_same_files(golden: Golden, tmp_path: Path) -> None:
     dispatch_golden(golden, tmp_path, one_by_one=True)
     assert_same_store(tmp_path, golden.expected)
 
 
 @golden_slice
-def test_any_cut_builds_the_same(golden: Golden, tmp_path: Path) -> None:
+def test_any_cut_builds_the_same_files(golden: Golden, tmp_path: Path) -> None:
     random = Random(f"cut {golden.name}")
     dispatch_golden(
         golden,
@@ -79,7 +79,7 @@ def test_any_cut_builds_the_same(golden: Golden, tmp_path: Path) -> None:
 
 
 @golden_slice
-def test_a_root_opened_again_after_each_batch_and_batches_applied_twice_build_the_same(
+def test_reopening_after_each_batch_and_applying_batches_twice_build_the_same_files(
     golden: Golden, tmp_path: Path
 ) -> None:
     sizes = random_sizes(Random(golden.name), 300)
@@ -101,7 +101,7 @@ def test_dispatching_again_from_any_offset_changes_nothing(
     assert replace(root.progress, signs=progress.signs) == progress
 
 
-def test_dispatchers_know_what_they_have_whatever_the_sink_passes_on(
+def test_dispatchers_skip_what_they_have_already_applied(
     golden: Golden, dispatched: Path, requests: DispatchRequests
 ) -> None:
     config, disk = golden.config, HastyDisk()

@@ -48,7 +48,7 @@ def test_a_body_beyond_the_limit_fails_the_read_or_is_null(
         small.collect()
 
 
-def test_an_export_says_which_body_is_too_large(
+def test_an_export_names_the_body_that_is_too_large(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(BodyTooLargeError, match=r"more than 67108864 bytes; .*--max-body-bytes"):

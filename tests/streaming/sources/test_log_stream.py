@@ -132,7 +132,7 @@ def test_an_expired_part_of_a_logged_batch_is_lost_data(store: Path, begin_at: i
 
 @pytest.mark.parametrize("expired", [[0], [0, 1, 2], [1], [1, 2], [0, 1, 2, 3]])
 @pytest.mark.parametrize(("first", "last"), [(0, 300), (300, 1_400)])
-def test_an_expired_part_of_a_logged_batch_is_left_out_when_asked(
+def test_an_expired_part_of_a_logged_batch_is_skipped_without_fail_on_data_loss(
     store: Path,
     caplog: pytest.LogCaptureFixture,
     expired: list[int],
@@ -167,7 +167,7 @@ def test_damage_in_a_logged_batch_does_not_move_its_end(store: Path, data_loss: 
 
 
 @pytest.mark.parametrize("data_loss", [DataLoss.FAIL, DataLoss.SKIP])
-def test_a_log_that_became_shorter_is_lost_data(
+def test_a_shortened_log_is_lost_data(
     store: Path, caplog: pytest.LogCaptureFixture, data_loss: DataLoss
 ) -> None:
     offsets = offsets_of(store)
@@ -190,7 +190,7 @@ def test_a_log_that_became_shorter_is_lost_data(
     assert [f"offsets {end} to {stop} are left out" in m for m in caplog.messages] == [True] * 2
 
 
-def test_other_records_than_those_read_are_damage_or_left_out(store: Path) -> None:
+def test_a_resume_inside_a_record_is_damage_or_skipped(store: Path) -> None:
     offsets = offsets_of(store)
     inside = offsets[50] + 10
     with pytest.raises(DamageError, match=f"at offset {inside}: .*the log changed"):
@@ -204,7 +204,7 @@ def test_other_records_than_those_read_are_damage_or_left_out(store: Path) -> No
     assert seen == offsets[51:]
 
 
-def test_a_loss_is_read_as_a_marker_by_who_asks_for_them(store: Path) -> None:
+def test_a_loss_is_read_as_a_marker_if_markers_are_requested(store: Path) -> None:
     file_of(store, FILE_SIZE).unlink()
     stream = stream_of(store, DataLoss.MARK)
     end = latest(stream, 0)

@@ -77,7 +77,7 @@ def drain(
     return query, batches
 
 
-def test_batch_read_has_a_row_a_message(spark: SparkSession, store: Path) -> None:
+def test_batch_read_has_one_row_per_message(spark: SparkSession, store: Path) -> None:
     frame = load(spark, store)
     assert (
         frame.schema.simpleString()
@@ -129,7 +129,7 @@ def test_topics_offsets_and_times_narrow_a_read(spark: SparkSession, store: Path
     assert load(spark, store, endingTimestamp=str(max(stamps))).count() == COUNT
 
 
-def test_body_can_be_left_out(spark: SparkSession, store: Path) -> None:
+def test_body_can_be_omitted(spark: SparkSession, store: Path) -> None:
     frame = load(spark, store, includeBody="false")
     assert "body" not in frame.columns
     assert frame.count() == COUNT
@@ -201,7 +201,7 @@ def test_stream_starts_at_latest_and_resumes_from_its_checkpoint(
     assert [o for b in after for o in b] == offsets_of(store)[40:]
 
 
-def test_a_stream_delivers_what_lies_before_damage_and_then_fails(
+def test_a_stream_delivers_the_records_before_damage_and_then_fails(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"

@@ -85,7 +85,7 @@ def holds(f: Filter, row: dict[str, object]) -> bool:
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
-def test_a_mask_takes_just_the_rows_that_the_filters_hold_for(
+def test_a_mask_selects_exactly_the_rows_that_pass_the_filters(
     requests: DispatchRequests, data: st.DataObject
 ) -> None:
     all_rows = rows(requests)
@@ -113,7 +113,7 @@ def test_a_mask_takes_just_the_rows_that_the_filters_hold_for(
     assert chosen.mask(requests).tolist() == wanted
 
 
-def test_what_cannot_be_compared_narrows_nothing(requests: DispatchRequests) -> None:
+def test_values_that_cannot_be_compared_push_nothing_down(requests: DispatchRequests) -> None:
     chosen = RowFilter()
     naive = datetime.datetime(2030, 1, 1)  # noqa: DTZ001 - a time without a zone is none
     chosen.add([GreaterThan(("store_timestamp",), naive), EqualTo(("keys",), "k01")])

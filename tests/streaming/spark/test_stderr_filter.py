@@ -45,12 +45,12 @@ ValueError: no
     "noise", [PLANNER, NO_SOCKET, WORKER, "Setting default log level to WARN\n"]
 )
 @pytest.mark.parametrize("around", ["", "a line\n", OTHER, "  an indented one\n\n"])
-def test_noise_is_left_out_and_all_else_passed_on(noise: str, around: str) -> None:
+def test_noise_is_dropped_and_everything_else_forwarded(noise: str, around: str) -> None:
     lines = (around + noise + around).encode().splitlines(keepends=True)
     assert b"".join(without_noise(lines)).decode() == around + around
 
 
-def test_what_is_said_is_not_held_back() -> None:
+def test_lines_are_forwarded_immediately() -> None:
     passed = without_noise(iter([b"first\n", b"second\n"]))
     assert next(passed) == b"first\n"
     assert b"".join(without_noise(OTHER.encode().splitlines(keepends=True))).decode() == OTHER

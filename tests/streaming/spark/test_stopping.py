@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("times", first_cases([2, 20]))
-def test_a_dispatch_can_be_started_as_soon_as_it_was_stopped(
+def test_a_stopped_dispatch_can_be_restarted_immediately(
     spark: SparkSession, tmp_path: Path, times: int
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
@@ -40,9 +40,7 @@ def test_a_dispatch_can_be_started_as_soon_as_it_was_stopped(
     assert_same_store(output, tmp_path / "expected")
 
 
-def test_a_dispatch_that_was_waited_for_has_released_its_root(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_dispatch_that_ended_has_released_its_root(spark: SparkSession, tmp_path: Path) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     make_store(store, 1_500)
     for _ in range(2):
