@@ -143,10 +143,10 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
 
 def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> ExportResult:
     """Run an export as a Spark job, or without Spark if there is no range to export."""
-    from streaming.export.run import LocalRunner, SparkRunner
+    from streaming.export.run import SparkRunner, run_here
 
     if not job.ranges:
-        return job.run(LocalRunner())
+        return job.run(run_here)
     from streaming.spark.session import build_session
 
     spark = build_session("reput export", master)

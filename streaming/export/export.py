@@ -38,7 +38,7 @@ from store.reads.arrow_schema import MESSAGE_FIELDS
 from store.reads.message_json import BODY_FIELDS, JSON_FIELDS
 from streaming.export.directory import ExportDirectory, check_directory
 from streaming.export.record import ExportRecord, ExportSettings
-from streaming.export.run import SparkRunner, TaskRunner
+from streaming.export.run import SparkRunner, TaskRunner, Tasks
 from streaming.export.task import (
     JSONL,
     NONE,
@@ -305,7 +305,7 @@ class ExportJob:
             if report is not None:
                 report(done, total)
 
-        return run(export_part, [ExportTask(part, spec) for part in self.ranges], advance)
+        return run(Tasks(export_part, [ExportTask(part, spec) for part in self.ranges], advance))
 
     def _missing_topics(self, run: TaskRunner, parts: list[ExportedPart]) -> tuple[str, ...]:
         """Return the topics without messages in the range.
@@ -330,7 +330,7 @@ class ExportJob:
         spans = [(at, stop) for at, stop in ((log_begin, begin), (end, log_end)) if at < stop]
         ranges = [part for span in spans for part in self._stream.plan_between(*span).ranges]
         spec = replace(self._spec(), staging=None, topics=topics, skip_damage=True)
-        return run(export_part, [ExportTask(part, spec) for part in ranges], lambda _: None)
+        return run(Tasks(export_part, [ExportTask(part, spec) for part in ranges], lambda _: None))
 
     def _not_found_text(self, unknown: list[str], parts: list[ExportedPart]) -> str:
         texts = []

@@ -23,69 +23,52 @@ _POLL_SECONDS = 0.2
 _TASKS_PER_CORE = 16  # Spark tasks, at most: enough for all cores to finish at about the same time
 
 
+@dataclass(frozen=True, slots=True)
+class Tasks(Generic[_Task, _Result]):
+    """A function and its arguments, the tasks; ``advance`` is called with each finished task."""
+
+    function: Callable[[_Task], _Result]
+    tasks: Sequence[_Task]
+    advance: Callable[[_Task], None]
+
+
 class TaskRunner(Protocol):
-    """Runs a function on each of some tasks, in any order and in any process.
+    """Runs tasks, in any order and in any process."""
 
-    ``cores`` tasks run at a time. ``advance`` is called with each finished task. Raises the
-    StoreError that a task raised.
-    """
-
-    cores: int
-
-    def __call__(
-        self,
-        function: Callable[[_Task], _Result],
-        tasks: Sequence[_Task],
-        advance: Callable[[_Task], None],
-    ) -> list[_Result]:
-        """Run all tasks; return their results in the order of the tasks."""
+    def __call__(self, work: Tasks[_Task, _Result]) -> list[_Result]:
+        """Return the results in the order of the tasks. Raises the StoreError of a task."""
 
 
-class LocalRunner:
-    """Runs the tasks one after another in this process."""
-
-    cores = 1
-
-    def __call__(
-        self,
-        function: Callable[[_Task], _Result],
-        tasks: Sequence[_Task],
-        advance: Callable[[_Task], None],
-    ) -> list[_Result]:
-        """Run all tasks."""
-        results = []
-        for task in tasks:
-            results.append(function(task))
-            advance(task)
-        return results
+def run_here(work: Tasks[_Task, _Result]) -> list[_Result]:
+    """Run the tasks one after another in this process."""
+    results = []
+    for task in work.tasks:
+        results.append(work.function(task))
+        work.advance(task)
+    return results
 
 
 class SparkRunner:
     """Runs tasks on the executors of a session: one job, each of whose rows is a group of tasks."""
 
     def __init__(self, context: SparkContext) -> None:
-        self.cores: int = context.defaultParallelism
         self._context = context
 
-    def __call__(
-        self,
-        function: Callable[[_Task], _Result],
-        tasks: Sequence[_Task],
-        advance: Callable[[_Task], None],
-    ) -> list[_Result]:
+    def __call__(self, work: Tasks[_Task, _Result]) -> list[_Result]:
         """Run all tasks; Spark's status tracker is polled for the number of those finished."""
+        tasks = work.tasks
         if not tasks:
             return []
         context, group = self._context, f"reput-{uuid.uuid4().hex}"
         context.setJobGroup(group, "reput", interruptOnCancel=False)
-        count = min(len(tasks), self.cores * _TASKS_PER_CORE)
+        count = min(len(tasks), context.defaultParallelism * _TASKS_PER_CORE)
         bounds = [n * len(tasks) // count for n in range(count + 1)]
         groups = [tasks[begin:end] for begin, end in pairwise(bounds)]
-        rows = context.parallelize(groups, count).map(_RunGroup(function))
+        rows = context.parallelize(groups, count).map(_RunGroup(work.function))
 
         def report(number: int) -> None:
             for task in groups[number]:
-                advance(task)
+                work.advance(task)
 
         with _ProgressPoller(lambda: _completed_count(context, group), report, count):
             try:

@@ -8,7 +8,7 @@ import pytest
 from store.io.disk import Disk
 from streaming.export.directory import STAGING, ExportDirectory
 from streaming.export.export import ExportOptions, export_part, open_export
-from streaming.export.run import LocalRunner
+from streaming.export.run import Tasks
 from tests.support.cases import stride
 from tests.support.exporting import export, grow, make_store, offsets_of
 from tests.support.stores.aged import log_files
@@ -100,13 +100,12 @@ def test_a_late_task_of_an_ended_export_writes_nothing(tmp_path: Path) -> None:
     store, to = make_store(tmp_path, messages(3)), tmp_path / "to"
     late: list[Any] = []
 
-    class RunLater(LocalRunner):
-        def __call__(self, function: Any, tasks: Any, advance: Any) -> Any:
-            late.extend(tasks)
-            raise Killed
+    def run_later(work: Tasks[Any, Any]) -> Any:
+        late.extend(work.tasks)
+        raise Killed
 
     with pytest.raises(Killed), open_export(store, to, ExportOptions()) as job:
-        job.run(RunLater())
+        job.run(run_later)
     with pytest.raises(Exception, match="has ended"):
         export_part(late[0])
     assert not to.exists()

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from store.errors import ConfigError, DamageError, UnsupportedFormatError
 from streaming.cli import run
 from streaming.export.export import ExportOptions, export
-from streaming.export.run import SparkRunner
+from streaming.export.run import SparkRunner, Tasks
 from streaming.export.task import NO_VALUE
 from tests.logs.build import Message
 from tests.streaming.conftest import Run
@@ -101,8 +101,8 @@ def test_an_export_of_a_damaged_log_fails_and_leaves_no_files(
 
 def test_many_tasks_run_in_a_few_spark_tasks_and_each_is_reported(spark: SparkSession) -> None:
     reported: list[int] = []
-    run_tasks = SparkRunner(spark.sparkContext)
-    assert run_tasks(str, range(100), reported.append) == [str(n) for n in range(100)]
+    work = Tasks(str, range(100), reported.append)
+    assert SparkRunner(spark.sparkContext)(work) == [str(n) for n in range(100)]
     assert reported == list(range(100))
 
 
@@ -111,4 +111,4 @@ def test_an_error_of_a_task_keeps_its_kind(spark: SparkSession) -> None:
         raise UnsupportedFormatError("such a file at offset 7: not read")
 
     with pytest.raises(UnsupportedFormatError, match=r"such a file at offset 7: not read$"):
-        SparkRunner(spark.sparkContext)(fail, [1, 2, 3], lambda _: None)
+        SparkRunner(spark.sparkContext)(Tasks(fail, [1, 2, 3], lambda _: None))
