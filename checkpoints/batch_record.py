@@ -17,7 +17,7 @@ from checkpoints.progress import Progress, check_progress
 from checkpoints.state_paths import BATCH
 from store.consumequeue.ends import QueueEnd
 from store.index.ends import CheckedIndexEnd
-from store.io.checked_json import BY_POSITION, Count, decode_record, encode_values, read_state_file
+from store.io.checked_json import BY_POSITION, Count, encode_record, read_record
 from store.io.disk import Disk
 
 # dataclasses.astuple copies deeply: 50,000 queues would take a second.
@@ -40,13 +40,8 @@ class BatchRecord:
 
 def write_batch(root: Path, record: BatchRecord, disk: Disk) -> None:
     """Write, durably, the ends that a recovery truncates the root to from now on."""
-    values = {
-        "number": record.number,
-        "queues": [_values_of(end) for end in record.queues],
-        "index": dataclasses.asdict(record.index) if record.index is not None else None,
-        "progress": dataclasses.asdict(record.progress) if record.progress is not None else None,
-    }
-    disk.replace(root / BATCH, encode_values(values))
+    queues = [_values_of(end) for end in record.queues]
+    disk.replace(root / BATCH, encode_record(record, queues=queues))
 
 
 def read_batch(root: Path) -> BatchRecord | None:
@@ -55,9 +50,7 @@ def read_batch(root: Path) -> BatchRecord | None:
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
     path = root / BATCH
-    data = read_state_file(path)
-    if data is None:
-        return None
-    record = decode_record(data, path, BatchRecord)
-    check_progress(record.progress, path)
+    record = read_record(path, BatchRecord)
+    if record is not None:
+        check_progress(record.progress, path)
     return record

@@ -6,7 +6,6 @@ see ``store.io.checked_json``.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,9 +22,8 @@ from store.io.checked_json import (
     MismatchError,
     Offset,
     PathText,
-    decode_record,
-    encode_values,
-    read_state_file,
+    encode_record,
+    read_record,
     span,
 )
 from store.io.disk import Disk
@@ -228,24 +226,13 @@ def progress_path(root: Path) -> Path:
     return root / PROGRESS
 
 
-def encode_progress(progress: Progress) -> bytes:
-    """Encode a progress record as two lines."""
-    return encode_values(dataclasses.asdict(progress))
-
-
-def decode_progress(data: bytes, path: Path) -> Progress:
-    """Decode a record. Raises DamageError (naming ``path``), UnsupportedFormatError."""
-    return decode_record(data, path, Progress)
-
-
 def read_progress(root: Path) -> Progress | None:
     """Read a root's progress, None if reput has never dispatched into the root.
 
-    Raises as ``decode_progress``, and DamageError if fields contradict one another.
+    Raises as ``read_record``, and DamageError if fields contradict one another.
     """
     path = progress_path(root)
-    data = read_state_file(path)
-    progress = None if data is None else decode_progress(data, path)
+    progress = read_record(path, Progress)
     check_progress(progress, path)
     return progress
 
@@ -287,4 +274,4 @@ def _check_record_end(record: Fingerprint | None, end: int, place: str) -> None:
 
 def write_progress(root: Path, progress: Progress, disk: Disk) -> None:
     """Replace a root's progress, durably. The data that it names must already be synced."""
-    disk.replace(progress_path(root), encode_progress(progress))
+    disk.replace(progress_path(root), encode_record(progress))

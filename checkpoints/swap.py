@@ -15,7 +15,6 @@ that finds neither the record nor a new generation after its read has read files
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,9 +43,9 @@ from store.errors import DamageError
 from store.io.checked_json import (
     ADDED_LATER,
     MismatchError,
-    decode_record,
-    encode_values,
+    encode_record,
     one_of,
+    read_record,
     read_state_file,
 )
 from store.io.disk import Disk
@@ -70,12 +69,7 @@ class SwapRecord:
 
 def write_swap(root: Path, record: SwapRecord, disk: Disk) -> None:
     """Write, durably, the record of a swap, which the next start finishes if it is interrupted."""
-    values = {
-        "queues": [list(key) for key in record.queues],
-        "progress": dataclasses.asdict(record.progress) if record.progress is not None else None,
-        "whole": record.whole,
-    }
-    disk.replace(root / SWAP, encode_values(values))
+    disk.replace(root / SWAP, encode_record(record))
 
 
 def read_swap(root: Path) -> SwapRecord | None:
@@ -84,18 +78,18 @@ def read_swap(root: Path) -> SwapRecord | None:
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
     path = root / SWAP
-    data = read_state_file(path)
-    if data is None:
-        return None
-    record = decode_record(data, path, SwapRecord)
-    check_progress(record.progress, path)
-    if record.whole is not None:
+    record = read_record(path, SwapRecord)
+    if record is not None:
+        check_progress(record.progress, path)
         with fields_of(path):
-            _check_whole(record.whole, record.progress)
+            _check_whole(record)
     return record
 
 
-def _check_whole(names: tuple[str, ...], progress: Progress | None) -> None:
+def _check_whole(record: SwapRecord) -> None:
+    names, progress = record.whole, record.progress
+    if names is None:
+        return
     if progress is None:
         raise MismatchError("a swap of a whole root needs one", "progress")
     if progress.index_files and INDEX_DIR not in names:

@@ -115,9 +115,23 @@ def read_state_file(path: Path | str) -> bytes | None:
         raise StoreIOError("read", path, OSError(e.errno, _LINK) if is_link else e) from e
 
 
-def encode_values(values: dict[str, Any]) -> bytes:
-    """Encode a record as two lines. Raises StoreError if it is too large to be read back."""
-    line = json.dumps({"format": FORMAT_VERSION, **values}, sort_keys=True).encode()
+def read_record(path: Path, kind: type[_Record]) -> _Record | None:
+    """Return the record of a state file, None if the file does not exist.
+
+    Raises as ``read_state_file`` and ``decode_record``.
+    """
+    data = read_state_file(path)
+    return None if data is None else decode_record(data, path, kind)
+
+
+def encode_record(record: Any, **encoded: Any) -> bytes:
+    """Encode a dataclass as two lines; ``encoded`` replaces the fields that are BY_POSITION.
+
+    Raises StoreError if the record is too large to be read back.
+    """
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    values |= {"format": FORMAT_VERSION, **encoded}
+    line = json.dumps(values, sort_keys=True, default=dataclasses.asdict).encode()
     if len(line) > STATE_BYTES_MAX - _PIECE:
         raise StoreError(f"a state record of {len(line)} bytes is larger than can be read back")
     return line + b"\n%08x\n" % zlib.crc32(line)

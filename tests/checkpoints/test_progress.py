@@ -13,8 +13,6 @@ from checkpoints.progress import (
     OwnershipStamp,
     Progress,
     RollbackPoint,
-    decode_progress,
-    encode_progress,
     read_progress,
     write_progress,
 )
@@ -22,7 +20,7 @@ from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.names import can_name_directory
 from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError
-from store.io.checked_json import can_be_path
+from store.io.checked_json import can_be_path, decode_record, encode_record
 from store.io.disk import Disk
 from store.root.progress import Fingerprint
 
@@ -115,33 +113,33 @@ def with_checksum(line: bytes) -> bytes:
 @settings(max_examples=100, deadline=None)
 @given(progresses)
 def test_progress_is_read_back(progress: Progress) -> None:
-    assert progress == decode_progress(encode_progress(progress), PATH)
+    assert progress == decode_record(encode_record(progress), PATH, Progress)
 
 
 def test_progress_is_two_lines_of_ascii() -> None:
-    line, checksum, rest = encode_progress(PROGRESS).split(b"\n")
+    line, checksum, rest = encode_record(PROGRESS).split(b"\n")
     assert line.isascii()
     assert (b"%08x" % zlib.crc32(line), b"") == (checksum, rest)
     assert {"format": 2, "reput_from_offset": 1234}.items() <= json.loads(line).items()
 
 
 def test_every_changed_byte_is_found() -> None:
-    data = encode_progress(PROGRESS)
+    data = encode_record(PROGRESS)
     for at in range(len(data) - 1):
         for mask in (0x01, 0x20, 0x80):
             changed = bytearray(data)
             changed[at] ^= mask
             with pytest.raises(DamageError) as caught:
-                decode_progress(bytes(changed), PATH)
+                decode_record(bytes(changed), PATH, Progress)
             assert caught.value.path == PATH
 
 
 def test_every_cut_is_found() -> None:
-    data = encode_progress(PROGRESS)
+    data = encode_record(PROGRESS)
     for size in range(len(data) - 1):
         with pytest.raises(DamageError):
-            decode_progress(data[:size], PATH)
-    assert decode_progress(data[:-1], PATH) == PROGRESS
+            decode_record(data[:size], PATH, Progress)
+    assert decode_record(data[:-1], PATH, Progress) == PROGRESS
 
 
 JSON = st.recursive(
@@ -157,25 +155,25 @@ JSON = st.recursive(
 )))  # fmt: skip
 def test_any_bytes_raise_only_store_errors(data: bytes) -> None:
     with pytest.raises(StoreError):
-        decode_progress(data, PATH)
+        decode_record(data, PATH, Progress)
 
 
 @pytest.mark.parametrize("name", ["reput_from_offset", "shape", "last_record", "lost", "format"])
 def test_a_field_left_out_or_of_another_kind_is_damage(name: str) -> None:
-    values = json.loads(encode_progress(PROGRESS).split(b"\n")[0])
+    values = json.loads(encode_record(PROGRESS).split(b"\n")[0])
     unknown = with_checksum(json.dumps({**values, "other": 1}).encode())
     del values[name]
     missing = with_checksum(json.dumps(values).encode())
     for data in (unknown, missing):
         with pytest.raises(DamageError, match="cannot be read"):
-            decode_progress(data, PATH)
+            decode_record(data, PATH, Progress)
 
 
 def test_another_format_is_refused_by_its_number() -> None:
-    values = json.loads(encode_progress(PROGRESS).split(b"\n")[0])
+    values = json.loads(encode_record(PROGRESS).split(b"\n")[0])
     data = with_checksum(json.dumps({**values, "format": 3}).encode())
     with pytest.raises(UnsupportedFormatError, match="format 3"):
-        decode_progress(data, PATH)
+        decode_record(data, PATH, Progress)
 
 
 def test_progress_is_replaced_atomically(tmp_path: Path) -> None:

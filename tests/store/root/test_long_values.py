@@ -10,7 +10,7 @@ from store import java
 from store.broker_files import read_consumer_offsets, read_topic_configs
 from store.config import BrokerVersion, load_config
 from store.errors import ConfigError, DamageError
-from store.io.checked_json import decode_record, encode_values
+from store.io.checked_json import decode_record, encode_record
 from store.root.progress import Fingerprint
 from streaming.cli import run
 
@@ -101,7 +101,8 @@ def test_a_long_queue_id_is_reported_in_our_words(tmp_path: Path) -> None:
 
 
 def test_a_long_number_in_a_state_file_is_reported_in_our_words(tmp_path: Path) -> None:
-    line = encode_values({"offset": 0}).partition(b"\n")[0].replace(b": 0", b": " + LONG.encode())
+    sealed = encode_record(Fingerprint(0, 1, 2, 3, 4))
+    line = sealed.partition(b"\n")[0].replace(b'"offset": 0', b'"offset": ' + LONG.encode())
     data = line + b"\n%08x\n" % zlib.crc32(line)
     with pytest.raises(DamageError, match="cannot be read: an integer has too many digits"):
         decode_record(data, tmp_path / "progress", Fingerprint)
