@@ -77,6 +77,8 @@ for _name, _at in (
 HOST_V4_SIZE = 8  # 4-byte address, port as i32
 HOST_V6_SIZE = 20  # 16-byte address, port as i32
 
+DLEDGER_HEADER_SIZE = 48  # the header of a DLedger entry, before the record in it
+
 # The last fields before the body. Between the born host and these are the store timestamp and
 # the store host.
 RECORD_MIDDLE = np.dtype(
@@ -227,6 +229,7 @@ MAPPED_FILE_SIZE_MAX = 2**31 - 1  # Java parity: the limit of FileChannel.map
 COMMIT_LOG_DIR = "commitlog"
 CONSUME_QUEUE_DIR = "consumequeue"
 CONSUME_QUEUE_EXT_DIR = "consumequeue_ext"
+BATCH_CONSUME_QUEUE_DIR = "batchconsumequeue"  # not supported
 INDEX_DIR = "index"
 CONFIG_DIR = "config"
 CHECKPOINT_FILE = "checkpoint"

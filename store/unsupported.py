@@ -12,11 +12,17 @@ from store.broker_files import read_topic_configs
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, StoreIOError, UnsupportedFormatError
 from store.io.mapped_file import MappedFileQueue, is_mapped_file_name
-from store.layout import BLANK_RECORD, CONSUME_QUEUE_DIR, MAGIC_V1, MAGIC_V2, struct_of
+from store.layout import (
+    BATCH_CONSUME_QUEUE_DIR,
+    BLANK_RECORD,
+    CONSUME_QUEUE_DIR,
+    DLEDGER_HEADER_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    struct_of,
+)
 
-_DLEDGER_HEADER_SIZE = 48  # a DLedger entry's own header, before the record
 _SIZE_AND_MAGIC = struct_of(BLANK_RECORD)  # the first fields of every record
-_BATCH_QUEUE_DIR = "batchconsumequeue"
 _ROCKSDB_FILE = "CURRENT"  # every RocksDB has this file
 
 
@@ -27,7 +33,7 @@ def refuse_unsupported_store(store_root: Path, config: StoreConfig) -> None:
             f"{store_root / CONSUME_QUEUE_DIR} is a RocksDB: a store with "
             "storeType=defaultRocksDB keeps its consume queues there; that is not supported"
         )
-    batch = store_root / _BATCH_QUEUE_DIR
+    batch = store_root / BATCH_CONSUME_QUEUE_DIR
     if batch.is_dir() and any(batch.iterdir()):
         raise UnsupportedFormatError(
             f"{batch} holds batch consume queues (BatchCQ topics); those are not supported"
@@ -90,10 +96,10 @@ def _refuse_dledger(store_root: Path, config: StoreConfig) -> None:
     magics = (MAGIC_V1, MAGIC_V2)
     for file in files[:1]:
         view = file.view()
-        if len(view) < _DLEDGER_HEADER_SIZE + _SIZE_AND_MAGIC.size:
+        if len(view) < DLEDGER_HEADER_SIZE + _SIZE_AND_MAGIC.size:
             return
         _, first = _SIZE_AND_MAGIC.unpack_from(view.data, 0)
-        _, inside = _SIZE_AND_MAGIC.unpack_from(view.data, _DLEDGER_HEADER_SIZE)
+        _, inside = _SIZE_AND_MAGIC.unpack_from(view.data, DLEDGER_HEADER_SIZE)
         if inside in magics and first not in magics:
             raise UnsupportedFormatError(
                 f"{file.path} is a DLedger log: its records are inside DLedger entries; that is "

@@ -27,6 +27,7 @@ from store.dump.rows import COMMON_MEANINGS, Meanings, Sections, Source
 from store.errors import ConfigError, DamageError, UnsupportedFormatError
 from store.io.mapped_file import map_file
 from store.layout import (
+    BATCH_CONSUME_QUEUE_DIR,
     CHECKPOINT_FILE,
     CHECKPOINT_SIZE,
     COMMIT_LOG_DIR,
@@ -39,7 +40,7 @@ from store.layout import (
 )
 from store.root.progress import read_progress_view
 
-_FOREIGN_DIRS = ("batchconsumequeue", "timerlog", "compaction")
+_FOREIGN_DIRS = (BATCH_CONSUME_QUEUE_DIR, "timerlog", "compaction")
 
 
 class FileKind(StrEnum):
