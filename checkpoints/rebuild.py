@@ -230,7 +230,7 @@ class NewRoot:
 
         Return the queues. Raises as ``swap_in``.
         """
-        root, keys = self._root, sorted(list_queues(self._path / CONSUME_QUEUE_DIR))
+        root, keys = self._root, sorted(list_queues(self._path))
         for key in keys:
             self._check_queue(key)
             ext = queue_directory(Path(CONSUME_QUEUE_EXT_DIR), *key)

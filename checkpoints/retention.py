@@ -20,7 +20,6 @@ from store.config import StoreConfig
 from store.errors import DamageError
 from store.index.file import list_index_files
 from store.index.writer import IndexService
-from store.layout import INDEX_DIR
 from store.root.expiry import expired_index_files, expired_queue_files
 
 
@@ -63,7 +62,7 @@ class Retention:
         expired = expired_index_files(root.path, self._config, progress.index_first, min_offset)
         if not expired:
             return
-        names = [path.name for path in list_index_files(root.path / INDEX_DIR)]
+        names = [path.name for path in list_index_files(root.path)]
         kept = [name for name in names if expired[-1].name < name <= progress.index_file]
         if not kept:
             reason = f"it names {progress.index_file}, but {expired[-1].name} is the newest"

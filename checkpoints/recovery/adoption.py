@@ -32,7 +32,7 @@ from store.index.ends import IndexEnd
 from store.index.file import list_index_files
 from store.io.mapped_file import is_mapped_file_name
 from store.kernels.index import INDEX_COUNT
-from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, PRE_BLANK_SIZE, index_file_size
+from store.layout import CONSUME_QUEUE_DIR, PRE_BLANK_SIZE, index_file_size
 
 RecoveryReporter = Callable[[str, int, int], None]  # activity, amount done, total amount
 
@@ -77,7 +77,7 @@ class Adoption:
 
     def _adopted(self, progress: Progress, prefix: ConsistentPrefix) -> Progress:
         index = prefix.index or IndexEnd()
-        names = [path.name for path in list_index_files(self._root / INDEX_DIR)]
+        names = [path.name for path in list_index_files(self._root)]
         names = [name for name in names if name <= index.file]
         record = read_batch(self._root)
         adopted = replace(
@@ -109,7 +109,7 @@ class Adoption:
         evidence = ""
         log = self._log
         log.refresh()
-        for key in list_queues(self._root / CONSUME_QUEUE_DIR):
+        for key in list_queues(self._root):
             try:
                 queue = QueueReader(self._root, key, log)
             except DamageError:
@@ -128,12 +128,12 @@ class Adoption:
         """Refuse a root none of whose files has the configured size."""
         config, root = self._log.config, self._root
         queues = root / CONSUME_QUEUE_DIR
-        files = [p for t, q in list_queues(queues) for p in queue_directory(queues, t, q).iterdir()]
+        files = [p for t, q in list_queues(root) for p in queue_directory(queues, t, q).iterdir()]
         files = [p for p in files if is_mapped_file_name(p.name)]
         size = index_file_size(config.max_hash_slot_num, config.max_index_num)
         _check_sizes(files, config.mapped_file_size_consume_queue, "mappedFileSizeConsumeQueue")
         if config.message_index_enable:
-            _check_sizes(list_index_files(root / INDEX_DIR), size, "maxHashSlotNum or maxIndexNum")
+            _check_sizes(list_index_files(root), size, "maxHashSlotNum or maxIndexNum")
 
 
 def sample_units(directory: Path, config: StoreConfig) -> Iterator[Unit]:

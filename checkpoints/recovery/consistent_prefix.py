@@ -145,7 +145,7 @@ def _queue_ends(
     """Yield the end of each queue on disk."""
     numbers = {key: n for n, key in enumerate(ends.keys)}
     kinds = (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR)
-    for key in dict.fromkeys(key for kind in kinds for key in list_queues(root / kind)):
+    for key in dict.fromkeys(key for kind in kinds for key in list_queues(root, kind)):
         number = numbers.get(key)
         shift = comparison.shift_of(key) if number is not None else None
         if number is None or shift is None:

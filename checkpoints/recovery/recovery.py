@@ -122,7 +122,7 @@ class Recovery:
         if point is None:
             raise self._other_log_error(progress, why)
         index = self._find_index_end(point.reput_from_offset)
-        files = list_index_files(self._root / INDEX_DIR)
+        files = list_index_files(self._root)
         target = _progress_at(progress, point, index, files)
         ends = self._find_queue_ends(progress, point)
         record = BatchRecord(target.batch, ends, index, target)
@@ -151,7 +151,7 @@ class Recovery:
 
         Raises DamageError if a file that progress counts is missing.
         """
-        files = list_index_files(self._root / INDEX_DIR)
+        files = list_index_files(self._root)
         expired = [path for path in files if path.name < progress.index_first]
         if not expired:
             return

@@ -22,7 +22,7 @@ from store.commitlog.record import Message, decode_message, encode_property_crc
 from store.config import StoreConfig
 from store.errors import DamageError, LostDataError, StoreIOError
 from store.io.mapped_file import MappedFile, MappedFileQueue
-from store.layout import BLANK_SIZE, PROPERTY_CRC, PROPERTY_CRC_SIZE
+from store.layout import ABORT_FILE, BLANK_SIZE, PROPERTY_CRC, PROPERTY_CRC_SIZE
 
 if TYPE_CHECKING:
     from store.kernels.log_walk import WalkEnd
@@ -247,6 +247,11 @@ class CommitLog:
         rules = rules._replace(check_crc=False, check_property_crc=checks_property_crc)
         walked: WalkEnd = walk(file.view(), (file.base, begin, end), rules, is_live, NO_CUTS)
         return walked
+
+
+def was_closed_cleanly(store_root: Path) -> bool:
+    """Return whether the broker closed its log cleanly: it deleted its ``abort``."""
+    return not (store_root / ABORT_FILE).exists()
 
 
 def wrong_size(file: MappedFile, file_size: int) -> tuple[str, str]:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store import layout
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog, was_closed_cleanly
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import (
@@ -221,7 +221,7 @@ class CommitLogWriter:
             log.check_file(file)
         if not log.files:
             return
-        was_clean = not (self._root / ABORT_FILE).exists()
+        was_clean = was_closed_cleanly(self._root)
         plan = LogPlanner(log, lambda: was_clean).plan(log.min_offset())
         scanner = Scanner(self.config)
         for part in plan.ranges:

@@ -15,7 +15,7 @@ from store.errors import DamageError, StoreIOError
 from store.io.checked_json import Check, Count, Int32
 from store.io.file_system import list_directories
 from store.io.mapped_file import is_mapped_file_name
-from store.layout import SCHEDULE_TOPIC, TOPIC_BYTES_MAX
+from store.layout import CONSUME_QUEUE_DIR, SCHEDULE_TOPIC, TOPIC_BYTES_MAX
 
 # Java parity: TopicValidator's system topics, those of 4.x included.
 SYSTEM_TOPICS = frozenset(
@@ -69,13 +69,13 @@ def list_topics(directory: Path, links: list[StoreIOError] | None = None) -> Ite
                 pending.append((path, f"{prefix}{path.name}/"))
 
 
-def list_queues(directory: Path) -> Iterator[tuple[str, int]]:
-    """Yield topic and id of each queue below ``consumequeue`` or ``consumequeue_ext``.
+def list_queues(root: Path, kind: str = CONSUME_QUEUE_DIR) -> Iterator[tuple[str, int]]:
+    """Yield topic and id of each queue of a root; ``kind`` may be ``consumequeue_ext``.
 
     A queue is a directory with a number as its name that holds mapped files or is empty. A topic
     with slashes is several directories. Raises StoreIOError, also for a symbolic link.
     """
-    pending = [(directory, "")]
+    pending = [(root / kind, "")]
     while pending:
         parent, prefix = pending.pop()
         for path in list_directories(parent):

@@ -77,7 +77,7 @@ class IndexService:
         self._disk = disk
         self._is_unread = is_unread
         self._file: _ActiveFile | None = None
-        self._names = [path.name for path in list_index_files(self.directory)]
+        self._names = [path.name for path in list_index_files(root)]
         if self._names:
             self._file = self._load(self.directory / self._names[-1])
 

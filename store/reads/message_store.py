@@ -24,7 +24,7 @@ from store.errors import ConfigError, DamageError, StoreIOError
 from store.index.file import IndexFiles
 from store.io.file_system import link_below, list_directories
 from store.io.user_path import given_path
-from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
+from store.layout import CONSUME_QUEUE_DIR
 from store.reads.consistent_reads import ConsistentReads, of_generation, of_log
 from store.reads.get_message import (
     GetMessageResult,
@@ -63,7 +63,7 @@ class MessageStore(ConsistentReads):
         self.config = config
         self._log = CommitLog(config.commit_log_paths(store_root), config)
         self._queues: dict[tuple[str, int], QueueReader] = {}
-        self._index = IndexFiles(output / INDEX_DIR, config)
+        self._index = IndexFiles(output, config)
         self._dispatch: DispatchLimit | None = None
 
     @classmethod
@@ -117,7 +117,7 @@ class MessageStore(ConsistentReads):
             self._is_open = False
             self._queues.clear()
             self._log = CommitLog((), self.config)
-            self._index = IndexFiles(self._index.directory, self.config)
+            self._index = IndexFiles(self.output, self.config)
 
     # --- the log ---------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class MessageStore(ConsistentReads):
         check_last_record(progress, self._log, self.store_root, self.output)
         if self._progress is None or self._progress.generation != progress.generation:
             self._queues.clear()
-            self._index = IndexFiles(self._index.directory, self.config)
+            self._index = IndexFiles(self.output, self.config)
         self._log.known_end = progress.reput_from_offset
         self._progress = progress
         self._dispatch = DispatchLimit(progress.reput_from_offset, self._progress_reader.is_at_rest)

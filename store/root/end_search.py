@@ -41,7 +41,6 @@ from store.layout import (
     CONSUME_QUEUE_EXT_DIR,
     CQ_UNIT_SIZE,
     EXT_ADDRESS_MAX,
-    INDEX_DIR,
     INDEX_ENTRY_SIZE,
     MAGIC_AT,
     MAGIC_BLANK,
@@ -59,7 +58,7 @@ def find_queue_ends(
 
     ``also`` are queues that may extend beyond it by more than units.
     """
-    for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
+    for topic, queue_id in list_queues(root):
         directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
         queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
         if (topic, queue_id) in also or _reaches(queue, offset):
@@ -145,7 +144,7 @@ def find_index_end(
     root: Path, config: StoreConfig, offset: int, log: CommitLog, record_at: RecordAt
 ) -> IndexEnd:
     """Return where the index ended when the log had been dispatched up to ``offset``."""
-    files = list_index_files(root / INDEX_DIR)
+    files = list_index_files(root)
     for number in range(len(files) - 1, -1, -1):
         view = map_index_file(files[number], config)
         entries = entries_of(view, config)
@@ -212,7 +211,7 @@ def _header(
 
 def was_dispatched(root: Path, config: StoreConfig, offset: int) -> bool:
     """Return whether a queue or the index of a root refers to the record at ``offset``."""
-    for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
+    for topic, queue_id in list_queues(root):
         directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
         queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
         for file in reversed(queue.files):
@@ -224,7 +223,7 @@ def was_dispatched(root: Path, config: StoreConfig, offset: int) -> bool:
                 break
     if not config.message_index_enable:
         return False
-    views = (map_index_file(path, config) for path in reversed(list_index_files(root / INDEX_DIR)))
+    views = (map_index_file(path, config) for path in reversed(list_index_files(root)))
     return any(_contains(entries_of(view, config)["phy_offset"], offset) for view in views)
 
 

@@ -28,7 +28,6 @@ from store.layout import (
     CONSUME_QUEUE_EXT_DIR,
     EXT_ADDRESS_BASE,
     EXT_ADDRESS_MAX,
-    INDEX_DIR,
 )
 
 _log = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ def expired_queue_files(root: Path, config: StoreConfig, min_offset: int) -> Ite
 
     ``min_offset`` is the log's minimum. A damaged queue is left untouched. Raises StoreIOError.
     """
-    for topic, queue_id in list_queues(root / CONSUME_QUEUE_DIR):
+    for topic, queue_id in list_queues(root):
         directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
         ext_directory = queue_directory(root / CONSUME_QUEUE_EXT_DIR, topic, queue_id)
         try:
@@ -89,7 +88,7 @@ def _expired_ext(
 
 def expired_index_files(root: Path, config: StoreConfig, first: str, min_offset: int) -> list[Path]:
     """Return the expired index files, starting with the file named ``first``, oldest first."""
-    files = [path for path in list_index_files(root / INDEX_DIR) if path.name >= first]
+    files = [path for path in list_index_files(root) if path.name >= first]
     expired = []
     for path in files[:-1]:
         try:

@@ -117,7 +117,7 @@ class Truncation:
     def truncate_index(self, end: IndexEnd) -> None:
         """Truncate the index. Raises DamageError if its newest file is missing."""
         self._disk.include_in_sync(self._root / layout.INDEX_DIR)
-        for path in list_index_files(self._root / layout.INDEX_DIR):
+        for path in list_index_files(self._root):
             if path.name > end.file:
                 self.counts.index_entries += self._count_entries(path, 1)
                 self._remove(path)

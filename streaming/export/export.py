@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from checkpoints.recovery.fingerprint import find_log_change
 from checkpoints.settings import open_store_config
 from store.broker_files import read_topic_configs
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog, was_closed_cleanly
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.scanner import LogRange
 from store.commitlog.search import first_stored_at
@@ -33,7 +33,7 @@ from store.errors import (
     UnknownTopicError,
     shown,
 )
-from store.layout import ABORT_FILE, CONSUME_QUEUE_DIR
+from store.layout import CONSUME_QUEUE_DIR
 from store.reads.arrow_schema import MESSAGE_FIELDS
 from store.reads.message_json import BODY_FIELDS, JSON_FIELDS
 from streaming.export.directory import ExportDirectory, check_directory
@@ -198,7 +198,7 @@ class ExportJob:
         self._stream = LogStream(
             store_root,
             config,
-            is_clean=lambda: not (store_root / ABORT_FILE).exists(),
+            is_clean=lambda: was_closed_cleanly(store_root),
             max_bytes=None,
             range_bytes=_RANGE_BYTES,
         )

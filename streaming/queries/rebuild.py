@@ -100,7 +100,7 @@ def _rebuild(root: DispatchRoot, feed: Feed | None, report: ReportProgress | Non
         resumed_from=resumed_from,
         end_offset=progress.reput_from_offset,
         messages=progress.messages,
-        queues=sum(1 for _ in list_queues(root.path / CONSUME_QUEUE_DIR)),
+        queues=sum(1 for _ in list_queues(root.path)),
         index_files=progress.index_files,
         stages={"dispatch": dispatched - began, "swap": time.perf_counter() - dispatched},
         drops={
@@ -137,7 +137,7 @@ def rebuild_queues(
             end = queue.max_offset()
             first = queue.min_offset(progress.begin_offset, end)
             queues.append(RebuiltQueue(topic, queue_id, first, end, QueueDrops(**drops)))
-        others = set(filter(selection.includes, list_queues(directory))) - set(keys)
+        others = set(filter(selection.includes, list_queues(root.path))) - set(keys)
         kept = "the log holds no message of it"
         return queues + [RebuiltQueue(*key, kept=kept) for key in sorted(others)]
     finally:

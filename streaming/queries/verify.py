@@ -7,7 +7,7 @@ from pathlib import Path
 
 from checkpoints.progress import LostRange, Progress, read_progress
 from checkpoints.recovery.fingerprint import check_unchanged
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog, was_closed_cleanly
 from store.commitlog.planner import LogPlanner
 from store.commitlog.replay import log_too_short
 from store.compare.store import ComparisonPolicy, Counts, Difference, StoreComparison
@@ -90,7 +90,7 @@ def verify(
         hint = "give the broker.conf and version it was made with"
         check_shape(progress.shape, config, output, hint)
         _check_log(progress, log, store_root, output)
-    is_clean = not (store_root / ABORT_FILE).exists()
+    is_clean = was_closed_cleanly(store_root)
     if progress is not None and progress.log_was_clean is not None:
         is_clean = progress.log_was_clean
     planner = LogPlanner(log, lambda: is_clean)

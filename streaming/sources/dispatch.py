@@ -20,12 +20,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.dispatch_request import COLUMN_TYPES, DispatchRequests
 from store.commitlog.planner import UNLIMITED
 from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig, config_from_json
 from store.errors import StoreIOError
-from store.layout import ABORT_FILE
 from streaming.sources.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.sources.options import OFFSET_KEY
 from streaming.sources.spool import SPOOLED_BYTES_MIN, Spool
@@ -88,7 +88,7 @@ class DispatchRequestReader(LogStreamReader):
         def is_clean() -> bool:
             if recorded is not None:
                 return recorded == "true"
-            return not (store_root / ABORT_FILE).exists()
+            return was_closed_cleanly(store_root)
 
         return LogStream(
             store_root,

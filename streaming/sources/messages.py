@@ -31,13 +31,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
+from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage, Scanner
 from store.commitlog.search import check_boundary, first_stored_after, first_stored_at
 from store.config import StoreConfig, load_config
 from store.errors import ConfigError, StoreError
 from store.io.mapped_file import map_file
-from store.layout import ABORT_FILE
 from store.reads.arrow import BodyLimits, message_batches
 from store.reads.arrow_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from store.unsupported import refuse_unsupported_store, require_log_files
@@ -155,7 +155,7 @@ class _MessageRows:
         return LogStream(
             store_root,
             config,
-            is_clean=lambda: not (store_root / ABORT_FILE).exists(),
+            is_clean=lambda: was_closed_cleanly(store_root),
             max_bytes=self.options.max_bytes_per_trigger,
             range_bytes=range_bytes,
             data_loss=DataLoss.FAIL if self.options.fail_on_data_loss else DataLoss.SKIP,

@@ -100,12 +100,13 @@ def test_a_count_that_was_never_written_is_one(tmp_path: Path) -> None:
     assert list(IndexFile(path, CONFIG).select_phy_offset(1)) == []
 
 
-def test_files_are_listed_by_name_and_others_left_out(tmp_path: Path) -> None:
+def test_index_files_are_listed_by_name_and_others_skipped(tmp_path: Path) -> None:
+    assert list_index_files(tmp_path) == []
+    (tmp_path / "index").mkdir()
     for name in ("20240101000000001", "20240101000000000", "x.bak"):
-        (tmp_path / name).write_bytes(b"")
+        (tmp_path / "index" / name).write_bytes(b"")
     listed = [path.name for path in list_index_files(tmp_path)]
     assert listed == ["20240101000000000", "20240101000000001"]
-    assert list_index_files(tmp_path / "none") == []
 
 
 def test_keys_have_the_hashes_of_the_format_notes() -> None:

@@ -50,7 +50,7 @@ def ask_queues(roots: tuple[Path, Path]) -> None:
 
 
 WALKS: dict[str, Callable[[tuple[Path, Path]], object]] = {
-    "list_queues": lambda roots: list(list_queues(roots[1] / "consumequeue")),
+    "list_queues": lambda roots: list(list_queues(roots[1])),
     "topics": ask_topics,
     "queues": ask_queues,
     "dispatch": lambda roots: dispatch_again(*roots),
@@ -128,7 +128,7 @@ def deep(roots: tuple[Path, Path]) -> Iterator[int]:
 
 
 def test_directories_may_be_nested_deeper_than_calls(roots: tuple[Path, Path], deep: int) -> None:
-    assert list(list_queues(roots[1] / "consumequeue")) == [("T", 0)]
+    assert list(list_queues(roots[1])) == [("T", 0)]
     assert ask_topics(roots) == [[0]]
     assert deep > 1000
 

@@ -82,10 +82,10 @@ def test_other_names_are_skipped(log: Path, name: str, kind: str) -> None:
 def test_queue_and_index_files_must_not_be_links(tmp_path: Path, kind: str) -> None:
     (tmp_path / "file").write_bytes(bytes(100))
     for name, read in (
-        (NAME, lambda: MappedFileQueue([tmp_path / "d"], 100)),
-        ("2" * 17, lambda: list_index_files(tmp_path / "d")),
+        (NAME, lambda: MappedFileQueue([tmp_path / "index"], 100)),
+        ("2" * 17, lambda: list_index_files(tmp_path)),
     ):
-        path = tmp_path / "d" / name
+        path = tmp_path / "index" / name
         path.parent.mkdir()
         if kind == "link":
             path.symlink_to(tmp_path / "file")
@@ -95,7 +95,7 @@ def test_queue_and_index_files_must_not_be_links(tmp_path: Path, kind: str) -> N
         with pytest.raises(StoreIOError, match="symbolic link" if is_link else "regular") as raised:
             read()
         assert raised.value.path == path
-        shutil.rmtree(tmp_path / "d")
+        shutil.rmtree(tmp_path / "index")
 
 
 def test_a_dangling_log_file_has_not_expired(
