@@ -22,13 +22,13 @@ def names(requirements: list[object]) -> set[str]:
     return {canonicalize_name(Requirement(text).name) for text in texts}
 
 
-def test_the_images_lock_is_a_part_of_the_whole_one() -> None:
+def test_the_images_lock_is_a_subset_of_the_full_lock() -> None:
     whole, part = locked("requirements.lock"), locked("requirements-run.lock")
     assert {name: whole.get(name) for name in part} == part
     assert len(part) > 20
 
 
-def test_the_images_lock_holds_what_the_program_and_its_build_need_and_no_tool() -> None:
+def test_the_images_lock_has_the_runtime_and_build_requirements_and_no_tools() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     groups, part = project["dependency-groups"], locked("requirements-run.lock")
     needed = names(project["project"]["dependencies"]) | names(groups["build"])

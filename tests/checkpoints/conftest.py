@@ -1,4 +1,4 @@
-"""Fixtures: a store, and a root that is dispatched from it."""
+"""Shared by the tests of checkpoints: a store, and a root dispatched from it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -65,7 +65,7 @@ def test_encoder_writes_the_record_of_the_format_description() -> None:
     assert encode(SPEC_MESSAGE, 0) == SPEC_RECORD
 
 
-def test_record_of_the_format_description_is_dispatched_as_it_says() -> None:
+def test_record_of_the_format_description_is_dispatched_as_described() -> None:
     log = SPEC_RECORD.ljust(4096, b"\x00")
     built = dispatch({0: log}, ModelConfig(commit_log_file_size=4096))
     assert built.end == len(SPEC_RECORD) == 143
@@ -142,7 +142,7 @@ def test_misplaced_units_are_named() -> None:
     ]
 
 
-def test_dropped_unit_leaves_an_empty_file_behind_a_full_one_and_an_ext_unit() -> None:
+def test_dropped_unit_leaves_an_ext_unit_and_an_empty_file_after_a_full_one() -> None:
     config = ModelConfig(
         commit_log_file_size=4096,
         consume_queue_file_size=40,
@@ -160,7 +160,7 @@ def test_dropped_unit_leaves_an_empty_file_behind_a_full_one_and_an_ext_unit() -
     }
 
 
-def test_ext_unit_may_leave_just_the_four_bytes_an_end_takes() -> None:
+def test_ext_unit_may_leave_exactly_the_four_bytes_of_an_end_mark() -> None:
     config = replace(SMALL, consume_queue_ext_file_size=64, enable_consume_queue_ext=True)
     built = build(*[Message(queue_offset=at) for at in range(4)], config=config)
     first, second = built.consume_queue_ext.values()
@@ -251,7 +251,7 @@ def test_multi_dispatch_that_hangs_a_broker_ends_the_log() -> None:
     assert build(Message(properties=properties)).consume_queue != {}
 
 
-def test_log_ends_at_the_first_record_that_does_not_hold() -> None:
+def test_log_ends_at_the_first_invalid_record() -> None:
     files = build_log([Message(queue_offset=n) for n in range(3)], 4096, prop_crc=True)
     size = len(encode(Message(), 0, prop_crc=True))
     for at in (size + 4, size + 8, size + 35, 2 * size - 2, 2 * size - 25):

@@ -19,7 +19,7 @@ CHUNK_SIZE = 1 << 20
 
 @dataclass(frozen=True)
 class GoldenStore:
-    """A broker's store, unpacked, and what the model makes of its log."""
+    """A broker's store, unpacked, and the model's dispatch of its log."""
 
     golden: Golden
     built: Built
@@ -31,17 +31,17 @@ class GoldenStore:
 
     @property
     def scenario(self) -> dict[str, Any]:
-        """How the store came to be."""
+        """How the store was made."""
         return self.golden.scenario
 
     def expected(self, kind: str) -> dict[str, Path]:
-        """Map the files the broker built from the log, by their path below `kind`."""
+        """Map the files that the broker built from the log, by their path below `kind`."""
         root = self.golden.expected / kind
         files = sorted(path for path in root.rglob("*") if path.is_file())
         return {str(path.relative_to(root)): path for path in files}
 
     def answers(self) -> dict[str, Any]:
-        """Return what the live broker answered."""
+        """Return the live broker's answers."""
         return dict(json.loads((self.directory / "answers.json").read_text("utf-8")))
 
 
@@ -69,7 +69,7 @@ def data_ranges(path: Path) -> Iterator[tuple[int, int]]:
         while at < size:
             try:
                 at = os.lseek(file.fileno(), at, os.SEEK_DATA)
-            except OSError:  # No data behind this position.
+            except OSError:  # No data after this position.
                 return
             end = min(os.lseek(file.fileno(), at, os.SEEK_HOLE), at + CHUNK_SIZE)
             yield at, end - at

@@ -70,7 +70,7 @@ def message(n: int) -> NewMessage:
 
 
 def check_message(found: Message, topic: str, queue_id: int) -> int:
-    """Assert that a message is whole and of its queue; return its number."""
+    """Assert that a message is intact and in its queue; return its number."""
     n = number_of(topic, queue_id, found.queue_offset)
     expected = message(n)
     assert (found.topic, found.queue_id, found.body) == (topic, queue_id, expected.body)
@@ -89,7 +89,7 @@ class RenamingDisk(HastyDisk):
 
 
 def write(directory: Path, seconds: float, seed: int) -> None:
-    """Append and dispatch in batches of any size; delete what is old."""
+    """Append and dispatch in batches of any size; expire old files."""
     random, store = Random(seed), directory / "store"
     counts = os.open(directory / "counts", os.O_RDWR | os.O_CREAT)
     n, deadline = 0, time.monotonic() + seconds
@@ -137,7 +137,7 @@ class Hammer:
         return int(COUNTS.unpack(os.pread(self.counts, COUNTS.size, 0))[0])
 
     def units(self, topic: str, queue_id: int) -> int:
-        """Return how many messages of a queue have been dispatched at least."""
+        """Return a lower bound of the number of dispatched messages of a queue."""
         return max(0, -(-(self.dispatched() - number_of(topic, queue_id, 0)) // LANES))
 
     def ask(self) -> None:
@@ -164,7 +164,7 @@ class Hammer:
         self.looked = [*self.looked[-50:], self.random.choice(result.messages)]
 
     def check_edge(self, result: GetMessageResult, offset: int) -> None:
-        """Check an answer at the queue's end, or behind its begin, which has moved."""
+        """Check an answer at the queue's end, or below its minimum, which has moved."""
         if result.status == "OFFSET_TOO_SMALL":
             assert offset < result.min_offset == result.next_begin_offset
         elif result.status in ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE"):

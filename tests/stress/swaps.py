@@ -1,9 +1,9 @@
 """Reads while the files of their root are replaced repeatedly: no error, no wrong answer.
 
-``python -m tests.stress.swaps [SECONDS]`` (default: 600). One process replaces: the whole root, the
-queues of one topic, and what a batch that was cut off left. Others read, by several threads that
-share a store and by one that has its own. ``BUSY`` more processes keep the cores busy. The log
-stays as it is, so every answer is known.
+``python -m tests.stress.swaps [SECONDS]`` (default: 600). One process replaces the whole root, the
+queues of one topic, and the remains of an interrupted batch in turn. Others read, with several
+threads that share a store and one that has its own. ``BUSY`` more processes keep the cores busy.
+The log does not change, so every answer is known.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def swap_topic(store: Path, output: Path) -> None:
 
 
 def roll_back(store: Path, output: Path) -> None:
-    """Begin a batch that touches nothing, and leave it to the next owner."""
+    """Begin a batch that touches no file, and leave it to the next owner."""
     root = DispatchRoot.open(output, store, CONFIG)
     root.begin_batch([], None)
     root.close(clean=False)
@@ -171,7 +171,7 @@ def _start(role: str, directory: Path, seconds: float) -> subprocess.Popen[str]:
 
 @contextmanager
 def _busy() -> Iterator[None]:
-    """Keep the cores busy inside."""
+    """Keep the cores busy inside the block."""
     loops = [subprocess.Popen([sys.executable, "-c", _BUSY_LOOP]) for _ in range(BUSY)]
     try:
         yield

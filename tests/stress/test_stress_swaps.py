@@ -9,9 +9,7 @@ from tests.support.cases import first_cases
 
 
 @pytest.mark.parametrize("seconds", first_cases([3, 12]))
-def test_reads_of_a_root_that_is_replaced_are_right_every_time(
-    tmp_path: Path, seconds: int
-) -> None:
+def test_reads_of_a_root_being_replaced_are_always_right(tmp_path: Path, seconds: int) -> None:
     result = stress(tmp_path, seconds)
     assert result["wrong"] == []
     assert set(result["replaced"]) == {change.__name__ for change in REPLACE}

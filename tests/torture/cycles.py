@@ -200,7 +200,7 @@ class Root:
             return
         assert offset <= self.in_flight
         assert offset <= self.log.end
-        self.figures.logs["cut, rolled back" if offset < self.committed else "cut behind"] += 1
+        self.figures.logs["cut, rolled back" if offset < self.committed else "cut beyond"] += 1
 
     def dispatch(self, root: DispatchRoot, sink: DispatchSink, *, lazy: bool) -> bool:
         """Dispatch in random cuts; return whether the whole log has been dispatched."""

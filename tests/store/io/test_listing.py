@@ -62,7 +62,7 @@ def test_a_log_file_may_be_a_link(log: Path, tmp_path: Path) -> None:
     assert CommitLog([log], CONFIG).max_offset() == before
 
 
-def test_a_directory_of_the_log_that_is_a_dangling_link_is_not_empty(log: Path) -> None:
+def test_a_dangling_link_as_log_directory_is_an_error(log: Path) -> None:
     other = log.with_name("other")
     other.symlink_to("/not/mounted")
     with pytest.raises(StoreIOError, match="does not exist") as raised:

@@ -55,7 +55,7 @@ def test_parquet_times_are_microseconds_in_utc(tmp_path: Path) -> None:
     assert pq.read_schema(path).field("store_timestamp").type == pa.timestamp("us", "UTC")
 
 
-def test_json_lines_are_what_get_prints(tmp_path: Path) -> None:
+def test_json_lines_equal_the_output_of_get(tmp_path: Path) -> None:
     odd = [
         Message(body=b"\xff\0\x01", queue_offset=0, properties=[("K", 'a "b" \\ \n')]),
         Message(body=b'{"a": 1}', queue_offset=1, properties=[("TAGS", "t"), ("TAGS", "u")]),
@@ -126,7 +126,7 @@ def test_only_the_selected_columns_are_written(tmp_path: Path) -> None:
     assert first == '{"queue_offset": 0, "body_encoding": "utf-8", "body": "A 0"}'
 
 
-def test_system_topics_are_left_out(tmp_path: Path) -> None:
+def test_system_topics_are_excluded(tmp_path: Path) -> None:
     system = ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "TBW102"]
     store = make_store(tmp_path, sent_to("A", "%RETRY%g", "%DLQ%g", *system, count=1))
     export(store, tmp_path / "to", exclude_system=True)

@@ -81,7 +81,7 @@ def test_the_handle_is_sparks_query(spark: SparkSession, tmp_path: Path) -> None
 
 
 class FullDisk:
-    """Fails a dispatch's next sync with a full disk, as soon as a stop waits for that batch."""
+    """Fails a dispatch's next sync with a full disk, once a stop waits for that batch."""
 
     def __init__(self, sync: Callable[[], Any], is_stopping: threading.Event) -> None:
         self.is_in_flight = threading.Event()
@@ -96,7 +96,7 @@ class FullDisk:
         self._sync()
 
 
-def test_what_the_last_batch_fails_with_is_the_querys_failure(
+def test_an_error_of_the_last_batch_is_the_querys_failure(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
@@ -116,7 +116,9 @@ def test_what_the_last_batch_fails_with_is_the_querys_failure(
     assert_same_store(output, tmp_path / "expected")
 
 
-def test_sparks_own_stop_of_a_dispatch_is_no_failure(spark: SparkSession, tmp_path: Path) -> None:
+def test_sparks_own_stop_of_a_dispatch_is_not_a_failure(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     make_store(store, 3_000)
     running = begin_dispatch(spark, store, output, DispatchOptions(max_bytes_per_trigger=20_000))
@@ -171,7 +173,7 @@ def test_a_users_stream_is_stopped_quietly(
     assert capfd.readouterr().err == ""
 
 
-def test_a_stream_that_waits_for_its_trigger_is_stopped_at_once(
+def test_a_stream_waiting_for_its_trigger_is_stopped_immediately(
     source: DataFrame, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     writer = source.writeStream.format("noop").trigger(processingTime="10 minutes")
