@@ -14,6 +14,7 @@ from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import DamageError
 from store.io.disk import Disk
+from streaming.sinks import ordered_sink
 from streaming.sinks.dispatch import DispatchSink
 from tests.logs.walking import by_walk
 from tests.support.cases import stride
@@ -23,6 +24,12 @@ from tests.support.stores.aged import sent
 from tests.support.verify_stores import CONFIG, VARIANTS, messages, write_store
 
 MANY = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apply each part when it arrives, however few messages per queue it has."""
+    monkeypatch.setattr(ordered_sink, "MESSAGES_PER_QUEUE_MIN", 0)
 
 
 def apply_in_parts(
