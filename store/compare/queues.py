@@ -83,7 +83,7 @@ class QueueComparison(Disk):
 
     def create(self, path: Path, size: int) -> None:
         """Record that the derivation has this file."""
-        actual = self._root / path.relative_to(self._derived)
+        actual = self._actual(path)
         if self._is_ext(path):
             self._ext.create(actual)
             return
@@ -93,7 +93,7 @@ class QueueComparison(Disk):
 
     def write(self, path: Path, offset: int, data: Bytes) -> None:
         """Compare derived units with the bytes at their position."""
-        actual = self._root / path.relative_to(self._derived)
+        actual = self._actual(path)
         if self._is_ext(path):
             self._ext.write(actual, offset, bytes(data))
             return
@@ -249,7 +249,9 @@ class QueueComparison(Disk):
         for path in files:
             view = self._views.get(path, self._file_size)
             if view is not None:
-                numbers = np.flatnonzero(_is_same_message(view.view(CQ_UNIT), first))
+                units = view.view(CQ_UNIT)
+                is_same = units["commit_log_offset"] == first["commit_log_offset"]
+                numbers = np.flatnonzero(is_same & (units["size"] == first["size"]))
                 positions += [int(path.name) + int(i) * CQ_UNIT_SIZE for i in numbers[:1]]
         if not positions or at in positions:
             return 0
@@ -365,6 +367,9 @@ class QueueComparison(Disk):
             if is_queue:
                 yield directory, [p for p in files if is_mapped_file_name(p.name)]
 
+    def _actual(self, path: Path) -> Path:
+        return self._root / path.relative_to(self._derived)
+
     def _is_ext(self, path: Path) -> bool:
         return path.relative_to(self._derived).parts[0] == CONSUME_QUEUE_EXT_DIR
 
@@ -393,10 +398,3 @@ def _count_leading(
             return at + int(np.argmin(flags))
         at, step = at + step, 4 * step
     return len(units)
-
-
-def _is_same_message(units: NDArray[np.void], unit: np.void) -> NDArray[np.bool_]:
-    same: NDArray[np.bool_] = (units["commit_log_offset"] == unit["commit_log_offset"]) & (
-        units["size"] == unit["size"]
-    )
-    return same

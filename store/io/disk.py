@@ -4,12 +4,10 @@ Everything that a store writes goes through a ``Disk``, so tests inject every fa
 There is no writable map: bytes are written by position from private buffers, and a full disk is an
 error, not a signal.
 
-**Symbolic links.** OUTPUT itself, and the path to it, may contain links. Below OUTPUT no link is
-followed to change anything: writing, creating, renaming or locking a file that is a link, or is
-reached through one, raises StoreIOError naming the link; deleting or replacing a link leaves its
-target unchanged. The root is the directory of the lock; a ``Disk`` that works on a root which
-another process has locked is given the root. A directory is checked when it is first used, not at
-every write.
+**Symbolic links.** OUTPUT itself, and the path to it, may contain links. Below OUTPUT, writing,
+creating, renaming or locking a file that is a link, or is reached through one, raises StoreIOError
+naming the link; deleting or replacing a link leaves its target unchanged. The root is the directory
+of the lock, or is given if another process has locked it. A directory is checked at its first use.
 
 Writes are durable after ``sync``: it syncs every file written since the last sync, then every
 directory whose entries changed. Every failure raises StoreIOError naming action and path.
@@ -62,8 +60,8 @@ def _exclusive(
 class Disk(DiskPrimitives):
     """Writes the files of one root.
 
-    Threads may share it: its operations run one at a time. ``sync`` makes durable what all of them
-    have written; threads that write in parallel need a ``Disk`` each.
+    Threads may share it: its operations run one at a time, except that files are created in
+    parallel. ``sync`` makes durable what all threads have written.
     """
 
     threads_max: ClassVar[int] = 8  # with 1, all primitives run in the caller's thread
@@ -79,21 +77,19 @@ class Disk(DiskPrimitives):
         self._ensured: set[Path] = set()  # directories whose own entry is durable after sync
 
     def create(self, path: Path, size: int) -> None:
-        """Create a zero-filled (sparse) file of ``size`` bytes and its missing directories.
-
-        Threads may create files in parallel.
-        """
+        """Create a zero-filled (sparse) file of ``size`` bytes and its missing directories."""
         directory = path.parent
         with io_errors("create", path):
-            self._ensure_directory(directory)
+            with self._guard:
+                self._ensure_directory(directory)
             fd = self._create(path)
-            self._directories.add(directory)
-            self._written.add(path)
             try:
                 self._ftruncate(fd, size)
             finally:
                 with self._guard:
                     self._keep_open(path, fd)
+                    self._directories.add(directory)
+                    self._written.add(path)
 
     @_exclusive
     def write(self, path: Path, offset: int, data: Bytes) -> None:
@@ -148,10 +144,7 @@ class Disk(DiskPrimitives):
 
     @_exclusive
     def defer_sync(self, directory: Path | None) -> None:
-        """Exclude a directory from syncs; None ends the exclusion.
-
-        ``sync_all`` makes the whole directory durable at once.
-        """
+        """Exclude a directory from syncs until ``sync_all``; None ends the exclusion."""
         self._unsynced = prefix_of(directory) if directory is not None else None
 
     @_exclusive

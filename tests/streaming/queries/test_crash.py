@@ -36,6 +36,8 @@ def killing(*args, **kwargs):
     return result
 
 setattr(owner, name.split(".")[-1], killing)
+import streaming.sinks.ordered_sink as sinks
+sinks.MESSAGES_PER_QUEUE_MIN = 0  # no part waits for the end of its batch
 from streaming.cli import main
 main()
 """

@@ -1,6 +1,7 @@
 """A batch applied in parts: the files of a whole batch, and one rollback for all parts."""
 
 import shutil
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,12 @@ from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
+from store.consumequeue import writer
 from store.errors import DamageError
 from store.io.disk import Disk
 from streaming.sinks import ordered_sink
 from streaming.sinks.dispatch import DispatchSink
+from tests.logs.build import Message
 from tests.logs.walking import by_walk
 from tests.support.cases import stride
 from tests.support.crashes import CrashingDisk, Killed
@@ -126,3 +129,52 @@ def test_damage_in_a_part_keeps_what_precedes_it_and_nothing_after_it(tmp_path: 
     sink.close()
     assert root.progress.reput_from_offset == first.end
     assert not (tmp_path / "output" / "abort").exists()
+
+
+def in_queues(count: int, queues: int) -> list[Message]:
+    """Return messages that take turns in the queues of a topic."""
+    return [
+        replace(m, queue_id=n % queues, queue_offset=n // queues)
+        for n, m in enumerate(messages(count))
+    ]
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_part_with_few_messages_per_queue_waits_for_the_end_of_its_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sparse: bool
+) -> None:
+    monkeypatch.setattr(ordered_sink, "MESSAGES_PER_QUEUE_MIN", 2 if is_sparse else 0)
+    store_root = write_store(tmp_path, in_queues(12, queues=12))
+    (requests,), _ = by_walk(store_root, CONFIG, 0)
+    root = DispatchRoot.open(tmp_path / "output", store_root, CONFIG, disk=HastyDisk())
+    sink = DispatchSink(root, CONFIG)
+    sink.apply_part([requests.slice(0, 6)])
+    assert bool(built_tree(tmp_path / "output")) != is_sparse
+    assert sink.applied_to() == requests.slice(0, 6).end
+    sink.apply_part([requests.slice(6, 12)])
+    sink.close()  # commits what was waiting
+    assert root.progress.reput_from_offset == requests.end
+    dispatch_all(store_root, tmp_path / "whole", CONFIG)
+    assert_same_store(tmp_path / "output", tmp_path / "whole")
+
+
+def test_threads_that_share_the_queues_of_a_batch_leave_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_root = write_store(tmp_path, in_queues(60, queues=30))
+    dispatch_all(store_root, tmp_path / "whole", CONFIG)
+    monkeypatch.setattr(writer, "_SHARE", 1)
+    threads: set[str] = set()
+    create = Disk.create
+
+    def recorded(disk: Disk, path: Path, size: int) -> None:
+        threads.add(threading.current_thread().name)
+        create(disk, path, size)
+
+    monkeypatch.setattr(Disk, "create", recorded)
+    root = DispatchRoot.open(tmp_path / "output", store_root, CONFIG)
+    sink = DispatchSink(root, CONFIG)
+    sink.apply(by_walk(store_root, CONFIG, 0)[0])
+    sink.close()
+    assert len(threads - {threading.main_thread().name}) == 2
+    assert_same_store(tmp_path / "output", tmp_path / "whole")
