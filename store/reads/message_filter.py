@@ -50,6 +50,9 @@ class MessageFilter:
 
     def __post_init__(self) -> None:
         assert self.tag_filter is not None
+        for text in (*self.properties, *self.properties.values(), self.body or ""):
+            if not _is_unicode(text):
+                raise ConfigError(f"{shown(text)} is not text: it cannot be encoded in UTF-8")
         if self.body is not None:
             try:
                 pc.match_substring_regex(pa.array([b""]), self.body)
@@ -119,6 +122,10 @@ class MessageFilter:
         found = np.flatnonzero(np.isin(requests.key_hash, np.array(list(hashes), np.int32)))
         mask[np.searchsorted(requests.key_end, found, "right")] = True
         return mask
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _true(values: pa.Array) -> NDArray[np.bool_]:

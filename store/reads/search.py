@@ -46,6 +46,7 @@ from store.reads.arrow import BodyLimits, message_batches
 from store.reads.message_filter import MessageFilter
 
 CLOCK_STEP_MS = 10 * 60 * 1000
+_TIME_MIN = -(1 << 63)
 _RANGE_BYTES = 16 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ Report = Callable[[int, int], None]  # takes the bytes searched, and those to se
 class LogSearch:
     """The search for one filter in the log of the store at ``store_root``. Not thread-safe.
 
-    ``end`` is the offset up to which the log was searched. Setting ``stop`` ends a search early.
+    ``end`` is the end of the log as searched so far. Setting ``stop`` ends a search early.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class LogSearch:
         self._config = replace(config, message_index_enable=True)  # else a scan hashes no keys
         self._wanted = wanted
         self._max_body_bytes = max_body_bytes
-        self._stop = stop if stop is not None else Event()
+        self.stop = stop if stop is not None else Event()
         abort = store_root / ABORT_FILE
         is_clean = lambda: not abort.exists()  # noqa: E731 - an argument
         self._planner = LogPlanner(self.log, is_clean, range_bytes=_RANGE_BYTES)
@@ -87,7 +88,7 @@ class LogSearch:
         with closing(scan(begin, end)) as stretches:
             for requests in stretches:
                 yield from self._matches(requests, newest_first=newest_first)
-                if self._stop.is_set():
+                if self.stop.is_set():
                     return
                 if report is not None:
                     done = end - requests.begin if newest_first else requests.end - begin
@@ -102,10 +103,10 @@ class LogSearch:
     def follow(self, begin: int, poll_seconds: float) -> Iterator[Message]:
         """Yield the matches from a record boundary on, then new ones, until ``stop`` is set."""
         scanner, self.end = Scanner(self._config), begin
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             plan = self._planner.plan(self.end, max_bytes=_RANGE_BYTES)
             if not plan.ranges:
-                self._stop.wait(poll_seconds)
+                self.stop.wait(poll_seconds)
                 continue
             stretches = scanner.read_all(plan.ranges)
             for requests in self._readable(stretches):
@@ -118,7 +119,7 @@ class LogSearch:
         log.refresh()
         begin, end = max(log.min_offset(), 0), self._planner.end()
         if wanted.from_time is not None:
-            begin = max(begin, self._stored_from(wanted.from_time - CLOCK_STEP_MS))
+            begin = max(begin, self._stored_from(max(wanted.from_time - CLOCK_STEP_MS, _TIME_MIN)))
         if wanted.to_time is not None:
             end = min(end, first_stored_after(log, wanted.to_time + CLOCK_STEP_MS))
         if wanted.from_offset is not None and wanted.from_offset > begin:

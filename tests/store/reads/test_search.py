@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -282,10 +283,19 @@ def test_a_body_beyond_the_limit_is_an_error(tmp_path: Path) -> None:
         list(LogSearch(tmp_path, CONFIG, wanted, max_body_bytes=9_999).messages())
 
 
-@pytest.mark.parametrize("wrong", [{"body": "(a"}, {"body": "(?=a)"}, {"tags": " || "}])
-def test_a_malformed_condition_is_refused(wrong: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"body": "\udcff"},
+        {"properties": {"a": "\ud800"}},
+        {"body": "(a"},
+        {"body": "(?=a)"},
+        {"tags": " || "},
+    ],
+)
+def test_a_malformed_condition_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        MessageFilter(**wrong)  # type: ignore[arg-type]
+        MessageFilter(**wrong)
 
 
 def test_following_yields_what_is_appended(tmp_path: Path) -> None:
