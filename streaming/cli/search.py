@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +31,7 @@ from streaming.cli.show import NOT_FOUND, exit_not_found, message_printer, progr
 if TYPE_CHECKING:
     from store import Message
     from store.reads.message_filter import MessageFilter
-    from store.reads.search import LogSearch
+    from store.reads.search import LogSearch, Report
 
 _TAIL_COUNT = 10
 
@@ -126,10 +126,9 @@ def search(
     """
     message_filter = _search_filter(wanted)
     searched = (0, 0)
-    is_shown = sys.stderr.isatty() and not as_json
     with (
         _opened_search(store, message_filter, broker, wanted.max_body_bytes) as job,
-        progress_bar("searching", is_shown=is_shown) as show,
+        _progress(as_json=as_json) as show,
     ):
 
         def report(done: int, total: int) -> None:
@@ -168,25 +167,31 @@ def tail(store: Store, wanted: TailOptions, broker: BrokerOptions, as_json: Json
     with _opened_search(store, message_filter, broker, wanted.max_body_bytes) as job:
         print_message = message_printer(as_json=as_json)
         has_any = False
-        for message in _newest(job, wanted.count, has_since=since is not None):
-            print_message(message)
-            has_any = True
+        with _progress(as_json=as_json) as show:
+            for message in _newest(job, wanted, show):
+                print_message(message)
+                has_any = True
         if wanted.follow:
             for message in job.follow(job.end, POLL_SECONDS):
                 print_message(message)
-        elif not has_any:
+        elif not has_any and not job.stop.is_set():
             topics = " or ".join(map(shown, wanted.topic))
             exit_not_found(NOT_FOUND, f"no message of topic {topics} matches", {}, as_json=as_json)
 
 
-def _newest(job: LogSearch, count: int | None, *, has_since: bool) -> Iterator[Message]:
+def _newest(job: LogSearch, wanted: TailOptions, show: Report | None) -> Iterator[Message]:
     """Return the newest matches in log order. Afterwards, the job's end is that of the log."""
-    if count is None and has_since:
-        return job.messages()
-    limit = _TAIL_COUNT if count is None else count
-    # The search begins with its first match, even if none is shown.
-    newest = [m for m, _ in zip(job.messages(newest_first=True), range(limit), strict=False)]
-    return reversed(newest)
+    if wanted.count is None and wanted.since is not None:
+        return job.messages(report=show)
+    count = _TAIL_COUNT if wanted.count is None else wanted.count
+    newest = job.messages(newest_first=True, report=show)
+    if not count:
+        next(newest, None)  # the end is known once the search has begun
+    return reversed([m for _, m in zip(range(count), newest, strict=False)])
+
+
+def _progress(*, as_json: bool) -> AbstractContextManager[Report | None]:
+    return progress_bar("searching", is_shown=sys.stderr.isatty() and not as_json)
 
 
 @contextmanager

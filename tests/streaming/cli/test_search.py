@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from store.commitlog.record import NewMessage
 from store.commitlog.writer import CommitLogWriter
 from streaming.cli import run
 from streaming.cli import search as search_module
 from tests.logs.build import PREPARED, Message, build_log, write_log
 from tests.support.commands import REPUT
+from tests.support.dispatching import dispatch_all
 from tests.support.stores.written import TEMPLATES, corrupt, make_store
 from tests.support.terminal import on_terminal
 
@@ -219,3 +222,33 @@ def test_a_tail_follows_a_writer_over_rolls_and_expiry(
     assert sorted(set(offsets)) == offsets
     assert offsets[-1] > 3 * 65536
     assert {m["topic"] for m in found} == {"TopicB"}
+
+
+def test_a_tail_of_no_lines_follows_from_the_end(tmp_path: Path) -> None:
+    config = make_store(tmp_path, 30)
+    with following(tmp_path, "--topic", "TopicB", "-n", "0", "-f", "--json") as process:
+        assert process.stdout is not None
+        first = threading.Thread(target=process.stdout.readline)
+        first.start()
+        while first.is_alive():  # until the tail has started, which it does not show
+            with CommitLogWriter(tmp_path, config) as writer:
+                writer.append(NewMessage("TopicB", 0, b"new"))
+        with CommitLogWriter(tmp_path, config) as writer:
+            writer.append(NewMessage("TopicB", 0, b"last"))
+        while (body := json.loads(process.stdout.readline())["body"]) != "last":
+            assert body == "new"
+
+
+def test_get_waits_for_the_next_message(tmp_path: Path) -> None:
+    config = make_store(tmp_path, 30)
+    dispatch_all(tmp_path, tmp_path, config)
+    place = ("--topic", "TopicB", "--queue", "0", "--offset", "latest", "--wait", "120")
+    command = [*REPUT, "get", str(tmp_path), *place, "--max", "1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            with CommitLogWriter(tmp_path, config) as writer:
+                writer.append(NewMessage("TopicB", 0, b"new"))
+            dispatch_all(tmp_path, tmp_path, config)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["body"] == "new"
+    assert process.returncode == 0
