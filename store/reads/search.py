@@ -85,6 +85,8 @@ class LogSearch:
         begin, end = self._span()
         self.end = begin
         scan = self._newest_first if newest_first else self._oldest_first
+        if report is not None:
+            report(0, end - begin)
         with closing(scan(begin, end)) as stretches:
             for requests in stretches:
                 yield from self._matches(requests, newest_first=newest_first)
@@ -186,6 +188,8 @@ class LogSearch:
             rows = rows[self._column_mask(requests, rows, file)]
         offsets = requests.commit_log_offset[rows].tolist()
         for offset in reversed(offsets) if newest_first else offsets:
+            if self.stop.is_set():
+                return
             message = decode_in_file(file, offset, self._config)
             if self._wanted.confirms(message):
                 limit_bodies((message,), self._max_body_bytes)

@@ -251,16 +251,23 @@ def test_a_torn_tail_ends_the_search_with_a_warning(
 def test_a_search_stops_when_it_is_told(small: tuple[Path, StoreConfig]) -> None:
     root, config = small
     stop = threading.Event()
-    reports = []
+    reports: list[tuple[int, int]] = []
 
     def report(done: int, total: int) -> None:
         reports.append((done, total))
-        stop.set()
+        if done:
+            stop.set()
 
     wanted = MessageFilter(topics=frozenset({"none"}))
     assert not list(LogSearch(root, config, wanted, stop=stop).messages(report=report))
-    assert len(reports) == 1
-    assert 0 < reports[0][0] < reports[0][1]
+    assert len(reports) == 2
+    assert 0 < reports[1][0] < reports[1][1] == reports[0][1]
+
+    stop.clear()
+    found = LogSearch(root, config, MessageFilter(), stop=stop).messages()
+    next(found)
+    stop.set()
+    assert not list(found)
 
 
 def add_report(reports: list[tuple[int, int]], done: int, total: int) -> None:
