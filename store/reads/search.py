@@ -75,8 +75,7 @@ class LogSearch:
         self._max_body_bytes = max_body_bytes
         self.stop = stop if stop is not None else Event()
         abort = store_root / ABORT_FILE
-        is_clean = lambda: not abort.exists()  # noqa: E731 - an argument
-        self._planner = LogPlanner(self.log, is_clean, range_bytes=_RANGE_BYTES)
+        self._planner = LogPlanner(self.log, lambda: not abort.exists(), range_bytes=_RANGE_BYTES)
 
     def messages(
         self, *, newest_first: bool = False, report: Report | None = None
