@@ -1,4 +1,4 @@
-"""Reads on one core: opening, batches by queue offset, lookups by time and by key.
+"""Reads on one core: opening, batches by queue offset, lookups by time and by key; searches on all.
 
 The stores are written and dispatched here, without a JVM: one of a queue of 10 M messages for the
 times, of which only the log's files and that queue's are made, and one whose keys fill an index
@@ -19,11 +19,15 @@ from bench.broker import Broker, BrokerFigure, Request
 from bench.log import templates
 from checkpoints.root import DispatchRoot
 from store import MessageStore
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
+from store.reads.message_filter import MessageFilter
+from store.reads.search import LogSearch
 from streaming.sinks.dispatch import DispatchSink
 
 OPEN_QUEUES = 1000
@@ -55,6 +59,7 @@ def run(store: Path, work: Path, *, broker: Broker | None = None) -> dict[str, f
     try:
         figures = _open_many(work / "many")
         figures |= _get_messages(store, work / "batches", broker)
+        figures |= _search(store)
         figures |= _find_times(work / "times", broker)
         figures |= _find_keys(work / "keys", broker)
     finally:
@@ -106,6 +111,30 @@ def _get_messages(store: Path, output: Path, broker: Broker | None) -> dict[str,
         broker.figures[GET_TOUCHED] = 1 / found["decoded"].seconds
     shutil.rmtree(output)
     return {GET_PLAIN: 1 / plain, GET_TOUCHED: 1 / touched}
+
+
+def _search(store: Path) -> dict[str, float]:
+    """Search for what is not there, so that nothing is decoded, and for the newest message."""
+    conditions = {
+        "tag": MessageFilter(tags="None"),
+        "key": MessageFilter(keys=frozenset({"none"})),
+        "property": MessageFilter(properties={"none": "none"}),
+        "body": MessageFilter(body="none [0-9]+"),
+    }
+    config = StoreConfig()
+    log = CommitLog(config.commit_log_paths(store), config)
+    ranges = LogPlanner(log, lambda: True).plan(log.min_offset()).ranges
+    stretches = (stretch for part in ranges for stretch in Scanner(config).read(part))
+    count = sum(len(s) for s in stretches if isinstance(s, DispatchRequests))
+    figures = {}
+    for name, wanted in conditions.items():
+        seconds = _seconds(lambda _, f=wanted: list(LogSearch(store, config, f).messages()), 1)
+        figures[f"search by {name}: messages/s"] = count / seconds
+    everything = MessageFilter()
+    seconds = _seconds(
+        lambda _: next(LogSearch(store, config, everything).messages(newest_first=True)), 1
+    )
+    return {**figures, "search, newest message: s": seconds}
 
 
 def _find_times(root: Path, broker: Broker | None) -> dict[str, float]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests, concat
@@ -26,6 +27,7 @@ from store.errors import DamageError
 BATCH_BYTES = 64 * 1024 * 1024
 _THREADS_MAX = 4  # enough to outpace any caller that applies or compares
 
+_Scan = TypeVar("_Scan")
 Scanned = tuple[int, list[Stretch]]  # the end, and the stretches up to it
 
 
@@ -94,9 +96,9 @@ def scan_in_order(
     """
     at, end = span
     splits = planner.splits(at, end, batch_bytes)
-    with closing(_ScanAhead(config, splits)) as ahead:
+    with closing(_ScanAhead(config, splits, Scanner.read_split)) as ahead:
         while at < end:
-            scan = ahead.take(at)
+            scan = _scan_from(ahead, at)
             if scan is not None and scan.requests and scan.requests[-1].end <= end:
                 at = scan.requests[-1].end
                 yield at, list(scan.requests)
@@ -112,42 +114,84 @@ def scan_in_order(
                 return
 
 
-class _ScanAhead:
-    """Scans splits in threads, a few ahead of the caller."""
+def scan_newest_first(
+    planner: LogPlanner, config: StoreConfig, span: tuple[int, int]
+) -> Generator[list[Stretch], None, None]:
+    """Yield the stretches of each range of a span, from the last range to the first.
 
-    def __init__(self, config: StoreConfig, splits: Iterator[LogRange]) -> None:
+    Files are planned one by one, so the planner's ``range_bytes`` bounds each range. The scan does
+    not stop at damage, which is the last stretch of its range.
+
+    Raises StoreError as the planner and the scanner do.
+    """
+    (begin, end), file_size = span, config.mapped_file_size_commit_log
+    bases = reversed(range(begin - begin % file_size, end, file_size))
+    plans = (planner.plan(max(at, begin), until=min(at + file_size, end)) for at in bases)
+    ranges = (part for plan in plans for part in reversed(plan.ranges))
+    with closing(_ScanAhead(config, ranges, _read)) as ahead:
+        while ahead.next_range() is not None:
+            yield ahead.take()
+
+
+def _read(scanner: Scanner, part: LogRange) -> list[Stretch]:
+    return list(scanner.read(part))
+
+
+def _scan_from(ahead: _ScanAhead[SplitScan], at: int) -> SplitScan | None:
+    """Return the scan from ``at``, where a record begins; None if no split holds it."""
+    while True:
+        split = ahead.next_range()
+        if split is None or at < split.begin:
+            return None
+        if at >= split.end:  # a record of the split before spans all of it
+            ahead.skip()
+            continue
+        found = ahead.take()
+        if found.begin == at:
+            return found
+        return ahead.scanner.read_split(replace(split, begin=at, at_record=True))
+
+
+class _ScanAhead(Generic[_Scan]):
+    """Scans ranges in threads, a few ahead of the caller, who takes the scans in their order."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        ranges: Iterator[LogRange],
+        scan: Callable[[Scanner, LogRange], _Scan],
+    ) -> None:
         self.scanner = Scanner(config)  # used by the calling thread
-        self._splits = splits
+        self._ranges = ranges
+        self._scan = scan
         self._threads = min(len(os.sched_getaffinity(0)), _THREADS_MAX)
         self._idle: SimpleQueue[Scanner] = SimpleQueue()
         for _ in range(self._threads):
             self._idle.put(Scanner(config))
         self._pool = ThreadPoolExecutor(self._threads, "reput-scan")
-        self._ahead: deque[tuple[LogRange, Future[SplitScan]]] = deque()
+        self._ahead: deque[tuple[LogRange, Future[_Scan]]] = deque()
 
-    def take(self, at: int) -> SplitScan | None:
-        """Return the scan from ``at``, where a record begins; None if no split holds it."""
-        while True:
-            for split in islice(self._splits, self._threads + 1 - len(self._ahead)):
-                self._ahead.append((split, self._pool.submit(self._scan, split)))
-            if not self._ahead or at < self._ahead[0][0].begin:
-                return None
-            split, scanned = self._ahead.popleft()
-            if at >= split.end:  # a record of the split before spans all of it
-                scanned.cancel()
-                continue
-            found = scanned.result()
-            if found.begin == at:
-                return found
-            return self.scanner.read_split(replace(split, begin=at, at_record=True))
+    def next_range(self) -> LogRange | None:
+        """Return the range whose scan is next, None after the last one."""
+        for part in islice(self._ranges, self._threads + 1 - len(self._ahead)):
+            self._ahead.append((part, self._pool.submit(self._run, part)))
+        return self._ahead[0][0] if self._ahead else None
+
+    def take(self) -> _Scan:
+        """Return the next scan, and remove it."""
+        return self._ahead.popleft()[1].result()
+
+    def skip(self) -> None:
+        """Remove the next scan."""
+        self._ahead.popleft()[1].cancel()
 
     def close(self) -> None:
-        """Stop the threads, each after its current split."""
+        """Stop the threads, each after its current range."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _scan(self, split: LogRange) -> SplitScan:
+    def _run(self, part: LogRange) -> _Scan:
         scanner = self._idle.get()
         try:
-            return scanner.read_split(split)
+            return self._scan(scanner, part)
         finally:
             self._idle.put(scanner)

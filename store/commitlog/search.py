@@ -62,7 +62,7 @@ def first_stored_at(log: CommitLog, timestamp_ms: int) -> int:
     low, high = 0, len(files)
     while low < high:  # the first file that begins at or after the time
         middle = (low + high) // 2
-        if _first_timestamp(files[middle], log) >= timestamp_ms:
+        if first_timestamp(files[middle], log) >= timestamp_ms:
             high = middle
         else:
             low = middle + 1
@@ -98,12 +98,12 @@ def requested_offset(log: CommitLog, offset: int | None, timestamp_ms: int | Non
     return offset
 
 
-def _fast_rules(log: CommitLog) -> Rules:
-    return scan_rules(log.config)._replace(check_crc=False, check_property_crc=False)
-
-
-def _first_timestamp(file: MappedFile, log: CommitLog) -> int:
+def first_timestamp(file: MappedFile, log: CommitLog) -> int:
     """Return the store time of a file's first record, -1 if it has none."""
     view = file.view()
     parts = check_record(view, 0, file.base, _fast_rules(log))
     return int(read_i64(view, parts.store_timestamp_at)) if parts.reason == rk.OK else -1
+
+
+def _fast_rules(log: CommitLog) -> Rules:
+    return scan_rules(log.config)._replace(check_crc=False, check_property_crc=False)

@@ -1,1 +1,1 @@
-"""Reads: messages by queue offset, key and time, long polling, and messages as columns."""
+"""Reads: by queue offset, key and time, search, long polling, and messages as columns."""

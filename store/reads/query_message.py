@@ -41,7 +41,7 @@ class Query:
             return False
         if self.index_type == TAG_TYPE:
             return message.tags == self.key
-        return bool(self.key) and self.key in _keys(message)
+        return bool(self.key) and self.key in keys_of(message)
 
     def key_hash(self) -> int:
         """Return the hash under which the index stores the key."""
@@ -155,7 +155,7 @@ def _read_indexed(phy_offset: int, log: CommitLog, *, must_exist: bool) -> Messa
 
 def _check_entry(file: IndexFile, message: Message, key_hash: int, count: int) -> None:
     """Raise DamageError if a message has fewer than ``count`` keys with this hash."""
-    keys = [(key, False) for key in _keys(message)] + [(message.tags or "", True)]
+    keys = [(key, False) for key in keys_of(message)] + [(message.tags or "", True)]
     if message.sys_flag & SYS_TRANSACTION == SYS_ROLLBACK:
         keys = []  # a rollback message is not indexed
     hashes = [index_key_hash(message.topic, key, is_tag=is_tag) for key, is_tag in keys if key]
@@ -168,7 +168,7 @@ def _check_entry(file: IndexFile, message: Message, key_hash: int, count: int) -
         raise DamageError(file.path, 0, reason, "the index can be rebuilt from the log")
 
 
-def _keys(message: Message) -> list[str]:
+def keys_of(message: Message) -> list[str]:
     """Return a message's unique key and keys, as the broker indexes them."""
     return list(filter(None, (message.uniq_key, *(message.keys or "").split(" "))))
 

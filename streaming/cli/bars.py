@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -31,7 +32,14 @@ def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[Update
         "{task.description}", markup=False, table_column=Column(no_wrap=True, max_width=_WHAT_MAX)
     )
     columns = name, BarColumn(_BAR_WIDTH), TaskProgressColumn(), *figures, _TimeLeft()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # If stdout is the terminal too, lines printed while inside appear above the bar.
+    bar = Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+    )
+    with bar:
         task = bar.add_task(printable(what), total=None)
 
         def update(done: int, total: int, what: str = "") -> None:

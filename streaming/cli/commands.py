@@ -41,6 +41,8 @@ COMMANDS = tuple(
         ("get", "read", "Read messages of a queue from a queue offset on.", _READ),
         ("offset", "read", "Find the queue offset for a time.", _READ),
         ("query", "read", "Find messages by key, unique key or tag.", _READ),
+        ("search", "search", "Search the log by key, tag, property, body, time and topic.", _READ),
+        ("tail", "search", "Show the newest messages of topics, and follow new ones.", _READ),
         ("message", "message", "Show one message by its commit log offset or id.", _READ),
         ("dump", "dump", "Show one store file record by record.", _READ),
         ("export", "export", "Write messages to Parquet or JSON files.", _MOVE),

@@ -26,6 +26,7 @@ from streaming.cli.long_running import (
 )
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
+    TIME_FORMS,
     BrokerOptions,
     SessionOptions,
     describe_settings,
@@ -57,7 +58,7 @@ class LogOptions(BrokerOptions):
         typer.Option(help="start a new OUTPUT at this physical offset, or replay from it"),
     ] = None
     from_time: Annotated[
-        str | None, typer.Option(help="likewise, by store time: epoch ms or ISO 8601")
+        str | None, typer.Option(help=f"likewise, by store time: {TIME_FORMS}")
     ] = None
     max_bytes_per_trigger: Annotated[
         str | None, typer.Option(help="maximum amount of log per micro-batch [default: 1g]")

@@ -17,6 +17,7 @@ from streaming.cli.options import (
     MaxBodyBytes,
     Store,
     StoredFrom,
+    StoredTo,
     body_limit,
     flag_option,
     parse_time,
@@ -48,10 +49,7 @@ class FileOptions:
         ),
     ] = False
     from_time: StoredFrom = None
-    to_time: Annotated[
-        str | None,
-        typer.Option(help="Stored at or before: epoch ms or ISO 8601.", show_default=False),
-    ] = None
+    to_time: StoredTo = None
     columns: Annotated[
         str | None,
         typer.Option(

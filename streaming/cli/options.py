@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +24,10 @@ from streaming.sources.options import parse_bytes, parse_time_ms, time_fault
 if TYPE_CHECKING:
     from streaming.queries.feed import Feed
 
+TIME_FORMS = "epoch ms, ISO 8601, -2h (s, m, h, d), or now"
 SECONDS_MAX = 366 * 24 * 3600  # largest value of an option in seconds
+_RELATIVE_TIME = re.compile("now|-([0-9]{1,9})([smhd])")
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Store = Annotated[
     Path,
@@ -71,7 +76,10 @@ MaxBodyBytes = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 StoredFrom = Annotated[
     str | None,
-    typer.Option(help="Stored at or after: epoch ms or ISO 8601.", show_default=False),
+    typer.Option(help=f"Stored at or after: {TIME_FORMS}.", show_default=False),
+]
+StoredTo = Annotated[
+    str | None, typer.Option(help="Stored at or before, likewise.", show_default=False)
 ]
 
 
@@ -103,15 +111,19 @@ class SessionOptions:
 
 
 def parse_time(option: str, text: str | None) -> int | None:
-    """Parse an option's time (epoch milliseconds or ISO 8601) into epoch ms; None if not given.
+    """Parse an option's time (``TIME_FORMS``) into epoch ms; None if not given.
 
     ISO 8601 without a zone is local time. Raises ConfigError naming option and value.
     """
     if text is None:
         return None
+    relative = _RELATIVE_TIME.fullmatch(text.strip())
+    if relative is not None:
+        count, unit = relative.groups(default="0")
+        return int(time.time() * 1000) - int(count) * _UNIT_MS.get(unit, 0)
     value = parse_time_ms(text)
     if value is None:
-        raise ConfigError(f"{option} {shown(text)} {time_fault(text)}")
+        raise ConfigError(f"{option} {shown(text)} {time_fault(text)}, nor relative (-2h, now)")
     return value
 
 

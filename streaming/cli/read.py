@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from typing import Annotated, NoReturn
@@ -16,11 +17,13 @@ from store.reads.query_message import KEY_TYPE, TAG_TYPE
 from streaming.cli.lines import print_json, print_line, say, time_text
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
+    TIME_FORMS,
     Json,
     MaxBodyBytes,
     RootOptions,
     Store,
     StoredFrom,
+    StoredTo,
     check_seconds,
     opened_store,
     parse_time,
@@ -28,6 +31,7 @@ from streaming.cli.options import (
 from streaming.cli.show import NOT_FOUND, exit_not_found, print_messages
 
 _TIME_MAX = 2**63 - 1
+_OFFSET = re.compile("-?[0-9]{1,19}")
 _MORE_MAY_FOLLOW = (
     GetMessageStatus.FOUND,
     GetMessageStatus.NO_MATCHED_MESSAGE,
@@ -53,7 +57,12 @@ class GetOptions:
     """Which messages of the queue to read."""
 
     offset: Annotated[
-        int, typer.Option(help="The queue offset of the first message.", show_default=False)
+        str,
+        typer.Option(
+            help="The queue offset of the first message; -1 is the last message, -2 the one before "
+            "it. Also earliest, and latest: the next message to arrive.",
+            show_default=False,
+        ),
     ]
     max_count: Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1)] = 32
     tags: Annotated[str, typer.Option(help="Only these tags, such as 'TagA || TagB'.")] = "*"
@@ -72,7 +81,7 @@ class TimeOptions:
 
     at_time: Annotated[
         str,
-        typer.Option("--time", help="Epoch milliseconds or ISO 8601.", show_default=False),
+        typer.Option("--time", help=f"The time: {TIME_FORMS}.", show_default=False),
     ]
     boundary: Annotated[
         Boundary,
@@ -96,9 +105,7 @@ class QueryOptions:
         typer.Option(help="Its tag (indexed since RocketMQ 5.4.0).", show_default=False),
     ] = None
     from_time: StoredFrom = None
-    to_time: Annotated[
-        str | None, typer.Option(help="Stored at or before, likewise.", show_default=False)
-    ] = None
+    to_time: StoredTo = None
     max_count: Annotated[
         int, typer.Option("--max", help="Maximum number of messages; the newest are kept.", min=1)
     ] = 64
@@ -128,7 +135,8 @@ def get(
         messages: list[Message] = []
         positions: list[int] = []
         deadline = time.monotonic() + wanted.wait
-        next_offset, count, matched = wanted.offset, 0, True
+        begin = next_offset = _queue_offset(s, queue, wanted.offset)
+        count, matched = 0, True
         while True:
             wait = 0.0 if count else max(deadline - time.monotonic(), 0)
             result = s.get_message(
@@ -152,7 +160,7 @@ def get(
                 break
         if not count:
             status = result.status if matched else GetMessageStatus.NO_MATCHED_MESSAGE
-            _no_message(s, queue, wanted.offset, replace(result, status=status), as_json=as_json)
+            _no_message(s, queue, begin, replace(result, status=status), as_json=as_json)
         if not as_json:
             print_messages(messages)
             _report_displaced(queue, messages, positions)
@@ -234,6 +242,20 @@ def query(store: Store, wanted: QueryOptions, root: RootOptions, as_json: Json =
             name = "key" if is_key else "tag"
             reason = f"no message of topic {shown(topic)} with {name} {shown(value)}{_backlog(s)}"
             exit_not_found(NOT_FOUND, reason, {"topic": topic, name: value}, as_json=as_json)
+
+
+def _queue_offset(s: MessageStore, queue: QueueRef, text: str) -> int:
+    """Parse ``--offset``. Raises ConfigError."""
+    is_number = _OFFSET.fullmatch(text) is not None
+    if is_number and int(text) >= 0:
+        return int(text)
+    if not is_number and text not in ("earliest", "latest"):
+        raise ConfigError(f"--offset {shown(text)} is not a number, earliest or latest")
+    first = s.min_offset_in_queue(queue.topic, queue.queue_id)
+    end = s.max_offset_in_queue(queue.topic, queue.queue_id)
+    if is_number:
+        return max(end + int(text), first)
+    return first if text == "earliest" else end
 
 
 def _print_all_json(messages: list[Message] | tuple[Message, ...]) -> None:

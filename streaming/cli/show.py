@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,7 +13,7 @@ from store.commitlog.record import Message
 from store.errors import BodyTooLargeError
 from store.reads.message_json import body_text, message_json
 from streaming.cli import EXIT_NO
-from streaming.cli.columns import CELL_MAX, Column, Fit, Moment
+from streaming.cli.columns import CELL_MAX, Cell, Column, Fit, Moment
 from streaming.cli.lines import print_json, printable, say, time_text
 
 if TYPE_CHECKING:
@@ -28,34 +28,48 @@ _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))  # text does not contain t
 _ODD_MAX = 0.1  # share of bytes that are not text
 
 
+_MESSAGE_COLUMNS = (
+    Column("topic", Fit.WHOLE),
+    Column("queue", rank=1, is_right=True),
+    Column("offset", is_right=True),
+    Column("commit log", rank=3, is_right=True),
+    Column("stored"),
+    Column("tags", Fit.FOLDED),
+    Column("keys", Fit.FOLDED),
+    Column("unique key", rank=2),
+    Column("body", Fit.CUT),
+)
+
+
 def print_messages(messages: Iterable[Message]) -> None:
-    """Print messages, one per row, or as blocks if a row does not fit."""
+    """Print messages of one topic, one per row, or as blocks if a row does not fit."""
     from streaming.cli.tables import print_records
 
-    columns = (
-        Column("queue", rank=1, is_right=True),
-        Column("offset", is_right=True),
-        Column("commit log", rank=3, is_right=True),
-        Column("stored"),
-        Column("tags", Fit.FOLDED),
-        Column("keys", Fit.FOLDED),
-        Column("unique key", rank=2),
-        Column("body", Fit.CUT),
+    print_records(_MESSAGE_COLUMNS[1:], (_message_row(m)[1:] for m in messages))
+
+
+def message_printer(*, as_json: bool) -> Callable[[Message], None]:
+    """Return a function that prints one message at once: a line of a table, or a JSON object."""
+    if as_json:
+        return lambda m: print_json(message_json(m))
+    from streaming.cli.tables import RowPrinter
+
+    rows = RowPrinter(_MESSAGE_COLUMNS)
+    return lambda m: rows.print(_message_row(m))
+
+
+def _message_row(m: Message) -> tuple[Cell, ...]:
+    return (
+        m.topic,
+        str(m.queue_id),
+        str(m.queue_offset),
+        str(m.commit_log_offset),
+        Moment(m.store_timestamp),
+        m.tags or "",
+        m.keys or "",
+        m.uniq_key or "",
+        message_cell(m),
     )
-    rows = (
-        (
-            str(m.queue_id),
-            str(m.queue_offset),
-            str(m.commit_log_offset),
-            Moment(m.store_timestamp),
-            m.tags or "",
-            m.keys or "",
-            m.uniq_key or "",
-            message_cell(m),
-        )
-        for m in messages
-    )
-    print_records(columns, rows)
 
 
 def print_text(text: str, *, is_bold: bool = False) -> None:

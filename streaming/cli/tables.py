@@ -78,18 +78,53 @@ def print_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> 
             terminal.print(last, soft_wrap=True)
 
 
+class RowPrinter:
+    """Prints rows as they arrive, below one heading; a column is as wide as its widest cell so far.
+
+    A narrow terminal gets no column with a rank. A line that is wider than the terminal is cut.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        terminal = console()
+        is_narrow = terminal.is_terminal and terminal.width < _CARD_BELOW
+        self._shown = [at for at, c in enumerate(columns) if not (is_narrow and c.rank)]
+        self._columns = [columns[at] for at in self._shown]
+        self._widths = [cell_len(c.name) for c in self._columns]
+        self._clock = _short_time if terminal.is_terminal else time_text
+        self._width = terminal.width
+        self._has_heading = False
+
+    def print(self, row: Sequence[Cell]) -> None:
+        """Print a row."""
+        cells = _cells(self._columns, [row[at] for at in self._shown], self._clock)
+        self._widths = list(map(max, self._widths, map(cell_len, cells)))
+        if not self._has_heading:
+            self._print_line([c.name for c in self._columns])
+            self._has_heading = True
+        self._print_line(cells)
+
+    def _print_line(self, cells: Sequence[str]) -> None:
+        line = Text(_padded(self._columns, self._widths, cells))
+        line.truncate(self._width, overflow="ellipsis")
+        print(line.plain, flush=True)
+
+
 def _print_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table of many rows without rich, which takes about a millisecond per row."""
     names = [column.name for column in columns]
     widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
     for row in (names, ["─" * width for width in widths], *rows):
-        padded = (
-            " " * (width - cell_len(cell)) + cell
-            if column.is_right
-            else cell + " " * (width - cell_len(cell))
-            for column, width, cell in zip(columns, widths, row, strict=True)
-        )
-        print("  ".join(padded).rstrip())
+        print(_padded(columns, widths, row))
+
+
+def _padded(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> str:
+    padded = (
+        " " * (width - cell_len(cell)) + cell
+        if column.is_right
+        else cell + " " * (width - cell_len(cell))
+        for column, width, cell in zip(columns, widths, cells, strict=True)
+    )
+    return "  ".join(padded).rstrip()
 
 
 def _width_needed(column: Column, texts: Iterable[str]) -> tuple[int, int]:
@@ -123,13 +158,18 @@ def _clock(rows: Iterable[Sequence[Cell]]) -> tuple[str, Callable[[int], str]]:
     has_one_day = len(days) == 1
 
     def clock(timestamp_ms: int) -> str:
-        moment = local_time(timestamp_ms)
-        if moment is None:
-            return str(timestamp_ms)
-        text = moment.replace(tzinfo=None).isoformat(" ", "milliseconds")
-        return text.partition(" ")[2] if has_one_day else text
+        text = _short_time(timestamp_ms)
+        return text.partition(" ")[2] or text if has_one_day else text
 
     return f"times on {days.pop()}, {zone}" if has_one_day else f"times in {zone}", clock
+
+
+def _short_time(timestamp_ms: int) -> str:
+    """Return a time in the local zone, without the zone."""
+    moment = local_time(timestamp_ms)
+    if moment is None:
+        return str(timestamp_ms)
+    return moment.replace(tzinfo=None).isoformat(" ", "milliseconds")
 
 
 def _cells(

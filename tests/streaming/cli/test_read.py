@@ -135,11 +135,33 @@ def test_get_filters_by_tag(reput: Reput) -> None:
 
 
 @pytest.mark.parametrize(
+    ("offset", "expected"),
+    [("earliest", [0, 1]), ("-1", [99]), ("-3", [97, 98]), ("-100", [0, 1]), ("-999", [0, 1])],
+)
+def test_get_counts_from_either_end(reput: Reput, offset: str, expected: list[int]) -> None:
+    code, out, _ = reput("get", *QUEUE, "--offset", offset, "--max", "2", "--json")
+    assert (code, [m["queue_offset"] for m in lines(out)]) == (0, expected)
+
+
+@pytest.mark.parametrize("offset", ["newest", "1.5", "", "--1", "９"])
+def test_get_refuses_another_offset(reput: Reput, offset: str) -> None:
+    code, _, err = reput("get", *QUEUE, f"--offset={offset}")
+    assert code == 2
+    assert f"--offset {offset!r} is not a number, earliest or latest" in err
+
+
+@pytest.mark.parametrize(
     ("options", "status", "words"),
     [
         pytest.param([*QUEUE, "--offset", "100"], "OFFSET_OVERFLOW_ONE", "0 to 99", id="end"),
         pytest.param([*QUEUE, "--offset", "999"], "OFFSET_OVERFLOW_BADLY", "0 to 99", id="far"),
-        pytest.param([*QUEUE, "--offset", "-1"], "OFFSET_TOO_SMALL", "0 to 99", id="below"),
+        pytest.param([*QUEUE, "--offset", "latest"], "OFFSET_OVERFLOW_ONE", "0 to 99", id="latest"),
+        pytest.param(
+            ["--topic", "X", "--queue", "0", "--offset", "-1"],
+            "NO_MESSAGE_IN_QUEUE",
+            "no topic 'X'",
+            id="last",
+        ),
         pytest.param(
             [*QUEUE, "--offset", "9", "--tags", "C"], "NO_MATCHED_MESSAGE", "these tags", id="tag"
         ),

@@ -1,0 +1,224 @@
+"""Search in the commit log: messages by any combination of conditions, in either order.
+
+A search reads the log alone, so it needs no queues and no index, and finds every message stored:
+also half and rollback messages, and messages that a broker dropped from their queue. The columns of
+a scan exclude most records; only candidates are decoded, and checked in full.
+
+A condition on time narrows the span by a binary search over the files. Store times follow the order
+of the log except where the clock stepped back. The span is wider by ``CLOCK_STEP_MS`` on both
+sides: a match is found unless the clock stepped back by more.
+
+Damage raises DamageError where the search reaches it, after the matches before it. A file that
+expires during the search is no damage: its messages are no longer in the log.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.commitlog.commit_log import CommitLog, decode_in_file
+from store.commitlog.compression import BODY_BYTES_MAX
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.planner import LogPlanner
+from store.commitlog.record import Message, limit_bodies
+from store.commitlog.replay import scan_in_order, scan_newest_first
+from store.commitlog.scanner import Damage, Scanner, Stretch
+from store.commitlog.search import (
+    first_stored_after,
+    first_stored_at,
+    first_timestamp,
+    is_boundary,
+)
+from store.config import StoreConfig
+from store.errors import StoreIOError
+from store.io.mapped_file import MappedFile
+from store.layout import ABORT_FILE
+from store.reads.arrow import BodyLimits, message_batches
+from store.reads.message_filter import MessageFilter
+
+CLOCK_STEP_MS = 10 * 60 * 1000
+_TIME_MIN = -(1 << 63)
+_RANGE_BYTES = 16 * 1024 * 1024
+_log = logging.getLogger(__name__)
+
+Report = Callable[[int, int], None]  # takes the bytes searched, and those to search in all
+
+
+class LogSearch:
+    """The search for one filter in the log of the store at ``store_root``. Not thread-safe.
+
+    ``end`` is the end of the log as searched so far. Setting ``stop`` ends a search early.
+    """
+
+    def __init__(
+        self,
+        store_root: Path,
+        config: StoreConfig,
+        wanted: MessageFilter,
+        *,
+        max_body_bytes: int = BODY_BYTES_MAX,
+        stop: Event | None = None,
+    ) -> None:
+        self.log = CommitLog(config.commit_log_paths(store_root), config)
+        self.end = 0
+        self._config = replace(config, message_index_enable=True)  # else a scan hashes no keys
+        self._wanted = wanted
+        self._max_body_bytes = max_body_bytes
+        self.stop = stop if stop is not None else Event()
+        abort = store_root / ABORT_FILE
+        self._planner = LogPlanner(self.log, lambda: not abort.exists(), range_bytes=_RANGE_BYTES)
+
+    def messages(
+        self, *, newest_first: bool = False, report: Report | None = None
+    ) -> Iterator[Message]:
+        """Yield the matches in the current log as they are found. Raises StoreError."""
+        begin, end = self._span()
+        self.end = begin
+        scan = self._newest_first if newest_first else self._oldest_first
+        if report is not None:
+            report(0, end - begin)
+        with closing(scan(begin, end)) as stretches:
+            for requests in stretches:
+                yield from self._matches(requests, newest_first=newest_first)
+                if self.stop.is_set():
+                    return
+                if report is not None:
+                    done = end - requests.begin if newest_first else requests.end - begin
+                    report(done, end - begin)
+        if self.end < end:
+            _log.warning(
+                "%s: the log ends at offset %d, with a record that is incomplete or damaged; "
+                "the %d bytes after it were not searched",
+                self.log.path_of(self.end), self.end, end - self.end,
+            )  # fmt: skip
+
+    def follow(self, begin: int, poll_seconds: float) -> Iterator[Message]:
+        """Yield the matches from a record boundary on, then new ones, until ``stop`` is set."""
+        scanner, self.end = Scanner(self._config), begin
+        while not self.stop.is_set():
+            plan = self._planner.plan(self.end, max_bytes=_RANGE_BYTES)
+            if not plan.ranges:
+                self.stop.wait(poll_seconds)
+                continue
+            stretches = scanner.read_all(plan.ranges)
+            for requests in self._readable(stretches):
+                yield from self._matches(requests)
+            self.end = stretches[-1].end
+
+    def _span(self) -> tuple[int, int]:
+        """Return the span to scan: it begins at a record, and contains all matches."""
+        log, wanted = self.log, self._wanted
+        log.refresh()
+        begin, end = max(log.min_offset(), 0), self._planner.end()
+        if wanted.from_time is not None:
+            begin = max(begin, self._stored_from(max(wanted.from_time - CLOCK_STEP_MS, _TIME_MIN)))
+        if wanted.to_time is not None:
+            end = min(end, first_stored_after(log, wanted.to_time + CLOCK_STEP_MS))
+        if wanted.from_offset is not None and wanted.from_offset > begin:
+            at = min(wanted.from_offset, end)
+            begin = max(begin, at if is_boundary(log, at) else at - at % log.file_size)
+        if wanted.to_offset is not None:
+            end = min(end, wanted.to_offset)
+        return begin, max(begin, end)
+
+    def _stored_from(self, timestamp_ms: int) -> int:
+        """Return an offset before which no record was stored at or after a time.
+
+        Files without such a record are passed over because of damage, too: the last of them is
+        included, and those before it up to one that begins with a valid record.
+        """
+        log = self.log
+        at = first_stored_at(log, timestamp_ms)
+        file = log.find(at)
+        if file is not None and at > file.base and at < log.max_offset():
+            return at
+        file = log.find(at - 1)
+        while file is not None and first_timestamp(file, log) < 0:
+            file = log.find(file.base - 1)
+        return file.base if file is not None else max(log.min_offset(), 0)
+
+    def _oldest_first(self, begin: int, end: int) -> Generator[DispatchRequests]:
+        while begin < end:
+            with closing(scan_in_order(self._planner, self._config, (begin, end))) as scan:
+                for _, stretches in scan:
+                    yield from self._readable(stretches)
+                    self.end = stretches[-1].end
+            if self.end == begin:
+                return
+            begin = self.end  # the end, or that of a part that has expired
+
+    def _newest_first(self, begin: int, end: int) -> Generator[DispatchRequests]:
+        with closing(scan_newest_first(self._planner, self._config, (begin, end))) as scan:
+            for stretches in scan:
+                self.end = max(self.end, stretches[-1].end)
+                yield from reversed(list(self._readable(stretches)))
+
+    def _readable(self, stretches: Iterable[Stretch]) -> Iterator[DispatchRequests]:
+        """Yield the requests before any damage. Raises DamageError, not for an expired part."""
+        for stretch in stretches:
+            if isinstance(stretch, DispatchRequests):
+                yield stretch
+            else:
+                self._check_expired(stretch)
+
+    def _check_expired(self, damage: Damage) -> None:
+        """Raise DamageError unless the damage is a part of the log that has expired."""
+        self.log.refresh()
+        if not damage.is_lost or damage.end > self.log.min_offset():
+            raise damage.error()
+
+    def _matches(
+        self, requests: DispatchRequests, *, newest_first: bool = False
+    ) -> Iterator[Message]:
+        rows = self._wanted.candidates(requests)
+        file = self._file_of(requests) if len(rows) else None
+        if file is None:
+            return
+        if self._wanted.columns:
+            rows = rows[self._column_mask(requests, rows, file)]
+        offsets = requests.commit_log_offset[rows].tolist()
+        for offset in reversed(offsets) if newest_first else offsets:
+            if self.stop.is_set():
+                return
+            message = decode_in_file(file, offset, self._config)
+            if self._wanted.confirms(message):
+                limit_bodies((message,), self._max_body_bytes)
+                yield message
+
+    def _column_mask(
+        self, requests: DispatchRequests, rows: NDArray[np.int64], file: MappedFile
+    ) -> NDArray[np.bool_]:
+        batches = message_batches(
+            requests,
+            file.view(),
+            file.base,
+            self._wanted.columns,
+            rows=rows,
+            config=self._config,
+            path=file.path,
+            limits=BodyLimits(self._max_body_bytes),
+        )
+        return np.concatenate([self._wanted.column_mask(batch) for batch in batches])
+
+    def _file_of(self, requests: DispatchRequests) -> MappedFile | None:
+        """Return the file of a stretch, None if it has expired since the scan."""
+        file = self.log.find(requests.begin)
+        try:
+            if file is not None:
+                file.map()
+                return file
+        except StoreIOError as e:
+            if e.errno != errno.ENOENT:
+                raise
+        path, why = str(self.log.path_of(requests.begin)), "the file has been deleted"
+        self._check_expired(Damage(requests.begin, requests.end, path, why, is_lost=True))
+        return None

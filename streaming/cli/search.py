@@ -1,0 +1,235 @@
+"""``reput search`` and ``tail``: messages from the log alone, without queues, index or a JVM."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from store.errors import ConfigError, shown
+from streaming.cli.lines import say, size_text
+from streaming.cli.option_groups import add_command
+from streaming.cli.options import (
+    TIME_FORMS,
+    BrokerOptions,
+    Json,
+    MaxBodyBytes,
+    RootOptions,
+    Store,
+    StoredFrom,
+    StoredTo,
+    opened_store,
+    parse_time,
+)
+from streaming.cli.show import NOT_FOUND, exit_not_found, message_printer, progress_bar
+
+if TYPE_CHECKING:
+    from store import Message
+    from store.reads.message_filter import MessageFilter
+    from store.reads.search import LogSearch, Report
+
+_TAIL_COUNT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Which messages to find: every condition must hold."""
+
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this topic (repeatable).", show_default=False),
+    ] = None
+    queue_id: Annotated[
+        int | None, typer.Option("--queue", help="Only this queue id.", min=0, show_default=False)
+    ] = None
+    from_time: StoredFrom = None
+    to_time: StoredTo = None
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A key or unique key (repeatable: any of them).",
+            show_default=False,
+        ),
+    ] = None
+    tag: Annotated[str, typer.Option(help="Only these tags, such as 'TagA || TagB'.")] = "*"
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="A property with this value (repeatable: all of them).",
+            show_default=False,
+        ),
+    ] = None
+    body: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="A regular expression (RE2) found in the decompressed body; (?i) ignores case.",
+            show_default=False,
+        ),
+    ] = None
+    newest_first: Annotated[
+        bool, typer.Option("--newest-first", help="Search from the end of the log.")
+    ] = False
+    max_count: Annotated[
+        int | None,
+        typer.Option("--max", help="Stop after this many messages.", min=1, show_default=False),
+    ] = None
+    max_body_bytes: MaxBodyBytes = None
+
+
+@dataclass(frozen=True, slots=True)
+class TailOptions:
+    """Which messages to show."""
+
+    topic: Annotated[list[str], typer.Option(help="The topic (repeatable).", show_default=False)]
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--lines",
+            help=f"The number of newest messages; {_TAIL_COUNT} by default, with --since all.",
+            min=0,
+            show_default=False,
+        ),
+    ] = None
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show new messages until interrupted.")
+    ] = False
+    tags: Annotated[str, typer.Option(help="Only these tags, such as 'TagA || TagB'.")] = "*"
+    since: Annotated[
+        str | None,
+        typer.Option(help=f"Stored at or after: {TIME_FORMS}.", show_default=False),
+    ] = None
+    max_body_bytes: MaxBodyBytes = None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    add_command(app, "search", search)
+    add_command(app, "tail", tail)
+
+
+def search(
+    store: Store, wanted: SearchOptions, broker: BrokerOptions, as_json: Json = False
+) -> None:
+    """Search the log by key, tag, property, body, time and topic.
+
+    Reads the log alone: it also finds messages that are in no queue. Prints each message when it
+    is found; Ctrl-C ends the search. Exits with 1 if there is none.
+    """
+    message_filter = _search_filter(wanted)
+    searched = (0, 0)
+    with (
+        _opened_search(store, message_filter, broker, wanted.max_body_bytes) as job,
+        _progress(as_json=as_json) as show,
+    ):
+
+        def report(done: int, total: int) -> None:
+            nonlocal searched
+            searched = done, total
+            if show is not None:
+                show(done, total)
+
+        print_message, count = message_printer(as_json=as_json), 0
+        found = job.messages(newest_first=wanted.newest_first, report=report)
+        for message in found:
+            print_message(message)
+            count += 1
+            if count == wanted.max_count:
+                break
+        if job.stop.is_set():
+            done, total = map(size_text, searched)
+            say(f"interrupted: {done} of {total} were searched")
+        if not count:
+            exit_not_found(NOT_FOUND, "no message matches", {}, as_json=as_json)
+
+
+def tail(store: Store, wanted: TailOptions, broker: BrokerOptions, as_json: Json = False) -> None:
+    """Show the newest messages of topics, and follow new ones.
+
+    Reads the log alone: messages of all queues, in the order of the log. Without --follow, exits
+    with 1 if there is none.
+    """
+    from store.reads.message_filter import MessageFilter
+    from streaming.cli.long_running import POLL_SECONDS
+
+    since = parse_time("--since", wanted.since)
+    message_filter = MessageFilter(
+        topics=frozenset(wanted.topic), tags=wanted.tags, from_time=since
+    )
+    with _opened_search(store, message_filter, broker, wanted.max_body_bytes) as job:
+        print_message = message_printer(as_json=as_json)
+        has_any = False
+        with _progress(as_json=as_json) as show:
+            for message in _newest(job, wanted, show):
+                print_message(message)
+                has_any = True
+        if wanted.follow:
+            for message in job.follow(job.end, POLL_SECONDS):
+                print_message(message)
+        elif not has_any and not job.stop.is_set():
+            topics = " or ".join(map(shown, wanted.topic))
+            exit_not_found(NOT_FOUND, f"no message of topic {topics} matches", {}, as_json=as_json)
+
+
+def _newest(job: LogSearch, wanted: TailOptions, show: Report | None) -> Iterator[Message]:
+    """Return the newest matches in log order. Afterwards, the job's end is that of the log."""
+    if wanted.count is None and wanted.since is not None:
+        return job.messages(report=show)
+    count = _TAIL_COUNT if wanted.count is None else wanted.count
+    newest = job.messages(newest_first=True, report=show)
+    if not count:
+        next(newest, None)  # the end is known once the search has begun
+    return reversed([m for _, m in zip(range(count), newest, strict=False)])
+
+
+def _progress(*, as_json: bool) -> AbstractContextManager[Report | None]:
+    return progress_bar("searching", is_shown=sys.stderr.isatty() and not as_json)
+
+
+@contextmanager
+def _opened_search(
+    store: Path, wanted: MessageFilter, broker: BrokerOptions, max_body_bytes: str | None
+) -> Iterator[LogSearch]:
+    """Open the log of a store for a search that SIGINT and SIGTERM end."""
+    from store.reads.search import LogSearch
+    from streaming.cli.long_running import stop_signals
+
+    root = RootOptions(None, broker.broker_conf, broker.broker_version)
+    with opened_store(store, root, max_body_bytes) as s, stop_signals() as stop:
+        yield LogSearch(s.store_root, s.config, wanted, max_body_bytes=s.max_body_bytes, stop=stop)
+
+
+def _search_filter(wanted: SearchOptions) -> MessageFilter:
+    """Parse the conditions. Raises ConfigError."""
+    from store.reads.message_filter import MessageFilter
+
+    begin = parse_time("--from-time", wanted.from_time)
+    end = parse_time("--to-time", wanted.to_time)
+    if begin is not None and end is not None and begin > end:
+        raise ConfigError(
+            f"--from-time {wanted.from_time} is later than --to-time {wanted.to_time}"
+        )
+    properties = {}
+    for text in wanted.properties or ():
+        name, separator, value = text.partition("=")
+        if not name or not separator or not value:
+            raise ConfigError(f"--property {shown(text)} is not NAME=VALUE")
+        properties[name] = value
+    return MessageFilter(
+        topics=frozenset(wanted.topic or ()),
+        queue_id=wanted.queue_id,
+        from_time=begin,
+        to_time=end,
+        keys=frozenset(wanted.key or ()),
+        tags=wanted.tag,
+        properties=properties,
+        body=wanted.body,
+    )
