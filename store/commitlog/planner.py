@@ -112,14 +112,6 @@ class LogPlanner:
         self._log.refresh()
         return self._live_end.find()
 
-    def limit(self) -> int:
-        """Return an offset at or soon after the log's end: of the last file's data, unread."""
-        self._log.refresh()
-        last = self._log.last_file()
-        if last is None or last.length != self._log.file_size:
-            return self._log.max_offset()
-        return last.base + last.data_end()
-
     def _plan_file(self, at: int, stop: int, until: int) -> tuple[list[LogRange], bool]:
         """Plan within the file of ``at``; return the ranges, and whether the log may continue.
 

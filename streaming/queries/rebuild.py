@@ -181,7 +181,7 @@ class _Rebuild:
         Raises StoreError, except for damage of the log.
         """
         selection = self._selection
-        stops = selection.stops() if selection is not None else [(self._planner.limit(), None)]
+        stops = selection.stops() if selection is not None else [(self._planner.end(), None)]
         first, end = built.progress.begin_offset, stops[-1][0]
 
         def report_end(requests: DispatchRequests) -> None:
