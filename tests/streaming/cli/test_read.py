@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -81,13 +80,6 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 QUEUE = ("--topic", "T", "--queue", "0")
-
-
-def test_version_and_exit_codes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"reput {version('rocketmq-reput')}\n"
-    assert run(["--help"]) == 0
-    assert "3 damaged" in capsys.readouterr().out
 
 
 def test_get_prints_a_table(reput: Reput, berlin: None) -> None:
@@ -384,16 +376,6 @@ def test_assumed_settings_are_reported_if_nothing_is_found_in_a_brokers_root(
     reason, assumed = err.splitlines()
     assert (out, reason) == ("", "topic 'T' has no queue 7; it has 0")
     assert assumed.startswith("assuming RocketMQ 5.3.3, commit log files of 16,384 bytes")
-
-
-@pytest.mark.parametrize("command", ["get", "offset", "query", "message", "topics"])
-def test_help_names_the_options_of_each_command(
-    command: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run([command, "--help"]) == 0
-    out = capfd.readouterr().out
-    for name in ("STORE", "--output", "--broker-conf", "--broker-version", "--json"):
-        assert name in out
 
 
 def test_reading_loads_no_pyspark_and_prints_nothing_else(made: tuple[str, str]) -> None:
