@@ -28,7 +28,6 @@ from store.io.mapped_file import file_name, map_file
 from store.layout import COMMIT_LOG_DIR
 from store.reads.arrow import message_batches
 from store.reads.arrow_schema import MESSAGE_FIELDS
-from streaming.kafka.record_batches import Encoder, Route
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch import DispatchSink
 
@@ -103,7 +102,6 @@ def _encode(
     columns = tuple(MESSAGE_FIELDS)
     for _ in message_batches(requests, view, base, columns, config=config, path=path):
         pass
-    Encoder(config, 1 << 20, None).encode(requests, {_TOPIC: Route(_TOPIC, 4)}, file)
 
 
 if __name__ == "__main__":
