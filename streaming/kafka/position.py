@@ -28,7 +28,7 @@ from typing import Annotated, Any
 from kafka import KafkaConsumer, errors
 from kafka.structs import TopicPartition
 
-from store.errors import ConfigError, KafkaIOError, parse_fault, shown
+from store.errors import ConfigError, KafkaIOError, parse_fault
 from store.io.checked_json import ADDED_LATER, Count, Offset, PathText, decode_value
 from store.root.progress import Fingerprint
 from streaming.kafka.client_errors import as_store_error, connect
@@ -90,7 +90,7 @@ def decode_position(value: bytes | None, name: str) -> Position:
         version = values.pop("version")
         if version not in (VERSION, VERSION_OVERSIZED):
             raise ConfigError(
-                f"the position of mirror {name!r} has version {shown(str(version))}; this release "
+                f"the position of mirror {name!r} has version {version!s:.20}; this release "
                 f"reads {VERSION} and {VERSION_OVERSIZED}"
             )
         position: Position = decode_value(Position, values)

@@ -26,7 +26,7 @@ from streaming.kafka.records import Record
 _log = logging.getLogger("librdkafka")
 _log.addHandler(logging.NullHandler())
 _POLL_SECONDS = 0.1
-_STOP_SECONDS = 3.0  # how long a wait continues after the mirror was told to stop
+_STOP_SECONDS = 5.0  # how long a wait continues after the mirror was told to stop
 _POLL_RECORDS = 4096
 _FAILED_EARLIER = ("_STATE", "_FATAL")
 TOO_LARGE = "MSG_SIZE_TOO_LARGE"

@@ -52,7 +52,7 @@ _NUMBERS: Mapping[str, tuple[str, int, int]] = MappingProxyType(
         "request_timeout_ms": ("socket.timeout.ms", 10, 300_000),
         "retry_backoff_ms": ("retry.backoff.ms", 1, 300_000),
         "send_buffer_bytes": ("socket.send.buffer.bytes", 0, 100_000_000),
-        "transaction_timeout_ms": ("transaction.timeout.ms", 1_000, _INT32_MAX),
+        "transaction_timeout_ms": ("transaction.timeout.ms", 1_000, _INT32_MAX - 1_000),
     }
 )
 # They decide where a connection leads, and librdkafka has nothing like them.
