@@ -31,7 +31,7 @@ from tests.integration.mirror.mirroring import (
 )
 from tests.integration.servers.kafka import KafkaServer
 
-KILLS = 36
+KILLS = 50
 CLI_KILLS = 3
 PRODUCER = "streaming.kafka.producer"
 # Where a mirror kills itself: module, function, when, at which call.
