@@ -2,7 +2,7 @@
 
 Set-up and the image build run this, so that no command has to compile. Numba compiles a kernel at
 its first call, for the types of the arguments. So this module dispatches, verifies and reads a
-small store and encodes it as Kafka records, without Spark and without Kafka.
+small store, and decodes it to columns, without Spark.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def compile_kernels() -> None:
         verify(store, output, config)
         _read(store, output)
         log = store / COMMIT_LOG_DIR / file_name(0)
-        _encode(requests, (map_file(log), 0, str(log)), config)
+        _decode(requests, (map_file(log), 0, str(log)), config)
 
 
 def _write_log(store: Path, config: StoreConfig) -> None:
@@ -95,7 +95,7 @@ def _read(store: Path, output: Path) -> None:
             pass
 
 
-def _encode(
+def _decode(
     requests: DispatchRequests, file: tuple[NDArray[np.uint8], int, str], config: StoreConfig
 ) -> None:
     view, base, path = file

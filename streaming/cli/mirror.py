@@ -350,8 +350,7 @@ class MirrorReporter(LineReporter):
 
     def report_oversized(self, message: OversizedMessage) -> None:
         """Report a message that was skipped, or sent to another topic."""
-        what = f"sent to topic {message.sent_to}" if message.sent_to else "skipped"
-        self.say("oversized", f"{what}: {message.reason}", **asdict(message))
+        self.say("oversized", str(message), **asdict(message))
 
     def end(self, running: RunningMirror, prepared: PreparedMirror) -> None:
         """Report the result."""

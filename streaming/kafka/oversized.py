@@ -45,6 +45,10 @@ class OversizedMessage:
     reason: str
     sent_to: str  # "" if it was skipped
 
+    def __str__(self) -> str:
+        what = f"sent to topic {self.sent_to}" if self.sent_to else "skipped"
+        return f"{what}: {self.reason}"
+
 
 def parse_rule(text: str) -> OversizedRule:
     """Parse ``fail``, ``skip`` or ``topic:NAME``. Raises ConfigError."""
