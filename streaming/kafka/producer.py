@@ -26,7 +26,7 @@ from streaming.kafka.records import Record
 _log = logging.getLogger("librdkafka")
 _log.addHandler(logging.NullHandler())
 _POLL_SECONDS = 0.1
-_STOP_SECONDS = 5.0  # how long a wait continues after the mirror was told to stop
+_STOP_SECONDS = 5.0  # how long a transaction may still take when the mirror is stopped
 _POLL_RECORDS = 4096
 _FAILED_EARLIER = ("_STATE", "_FATAL")
 TOO_LARGE = "MSG_SIZE_TOO_LARGE"
@@ -167,7 +167,7 @@ class TransactionalProducer:
             self._is_closed, self.is_open = True, False
             with suppress(KafkaException):
                 self._producer.purge()
-            # Its own close() first flushes, which has no limit; this is the only reference.
+            # Its own close() flushes first, without a limit. This is the only reference to it.
             del self._producer
 
     def explain(self, error: KafkaException | KafkaError, what: str) -> StoreError:
@@ -182,7 +182,7 @@ class TransactionalProducer:
         return found
 
     def _reason(self, error: KafkaException) -> KafkaException:
-        """Return why the transaction failed, if the error only says that it did."""
+        """Return why the transaction failed, if the error of a record only says that it did."""
         if error.args[0].name() in _FAILED_EARLIER:
             try:
                 self._producer.commit_transaction(_POLL_SECONDS)
@@ -234,21 +234,24 @@ class TransactionalProducer:
 
     def _wait(self, is_done: Callable[[], bool], what: str, seconds: float) -> None:
         """Wait until it is done, but not beyond ``seconds`` or a stop."""
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
+        deadline = began + seconds
         while not self._try(is_done, what):
+            now = time.monotonic()
             if self._stopping.is_set():
-                deadline = min(deadline, time.monotonic() + _STOP_SECONDS)
-            if time.monotonic() > deadline:
+                deadline = min(deadline, now + (_STOP_SECONDS if self.is_open else 0))
+            if now >= deadline:
                 cause = f": {self._cause}" if self._cause else ""
                 raise KafkaIOError(
-                    f"{what}: Kafka at {self._options} did not answer within {seconds:.0f} s{cause}"
+                    f"{what}: Kafka at {self._options} did not answer within {now - began:.0f} s"
+                    f"{cause}"
                 )
 
     def _try(self, do: Callable[[], Any], what: str) -> Any:
         try:
             return do()
         except KafkaException as e:
-            raise self.explain(self._reason(e), what) from e
+            raise self.explain(e, what) from e
         except SystemError as e:  # a callback was called while a fatal error was being raised
             if isinstance(e.__cause__, KafkaException):
                 raise self.explain(e.__cause__, what) from e

@@ -29,10 +29,11 @@ HEADERS = (
 HAS_NO_QUEUES = -1
 BY_KEY = -1  # the client chooses the partition, by the hash of Kafka's own clients
 _POSITIVE = 0x7FFFFFFF
-_HEADER_COLUMNS = ("queue_id", "queue_offset", "commit_log_offset", "born_timestamp_ms")
-_COLUMNS = (
-    *_HEADER_COLUMNS, "born_host", "store_timestamp_ms", "keys", "uniq_key", "body", "properties",
+# The columns of HEADERS after the first.
+_HEADER_COLUMNS = (
+    "queue_id", "queue_offset", "commit_log_offset", "born_timestamp_ms", "born_host",
 )  # fmt: skip
+_COLUMNS = (*_HEADER_COLUMNS, "store_timestamp_ms", "keys", "uniq_key", "body", "properties")
 _NUL = "\0"
 
 
@@ -97,13 +98,12 @@ class RecordReader:
             return
         at = 0
         queues = requests.queue[rows].tolist()
-        targets = [(routes.get(t), t.encode("utf-8", "surrogatepass")) for t in requests.topics]
         for columns in message_batches(
             requests, file.view, file.base, _COLUMNS,
             rows=rows, config=self.config, path=file.path, limits=self.limits,
         ):  # fmt: skip
-            of_messages = [targets[queue] for queue in queues[at : at + columns.num_rows]]
-            yield from _records(columns, of_messages, file.path)
+            topics = [requests.topics[queue] for queue in queues[at : at + columns.num_rows]]
+            yield from _records(columns, topics, routes, file.path)
             at += columns.num_rows
 
 
@@ -118,38 +118,40 @@ def mirrored_rows(requests: DispatchRequests, routes: Mapping[str, Any]) -> NDAr
 
 
 def _records(
-    found: pa.RecordBatch, targets: list[tuple[Route | None, bytes]], path: str
+    found: pa.RecordBatch, topics: list[str], routes: Mapping[str, Route], path: str
 ) -> Iterator[Record]:
     columns = dict(zip(_COLUMNS, found.columns, strict=True))
     properties = columns["properties"]
-    has_nul = pc.any(pc.match_substring(properties.keys, _NUL)).as_py()
     entries = list(zip(properties.keys.to_pylist(), _bytes(properties.items), strict=True))
     entry_at = properties.offsets.to_pylist()
-    numbers = [_bytes(columns[name].cast(pa.string())) for name in _HEADER_COLUMNS]
-    for row, (
-        (route, topic), body, keys, uniq_key, queue_id, offset, stamp, *values
-    ) in enumerate(
-        zip(
-            targets, columns["body"].to_pylist(), _bytes(columns["keys"]),
-            _bytes(columns["uniq_key"]), columns["queue_id"].to_pylist(),
-            columns["commit_log_offset"].to_pylist(), columns["store_timestamp_ms"].to_pylist(),
-            *numbers, _bytes(columns["born_host"]), strict=True,
-        )
-    ):  # fmt: skip
-        assert route is not None  # a mirrored row has one
-        key = (keys or b"").lstrip(b" ").partition(b" ")[0] or uniq_key
+    has_nul = pc.any(pc.match_substring(properties.keys, _NUL)).as_py()
+    queue_ids, offsets = columns["queue_id"].to_pylist(), columns["commit_log_offset"].to_pylist()
+    timestamps, bodies = columns["store_timestamp_ms"].to_pylist(), columns["body"].to_pylist()
+    keys, uniq_keys = _bytes(columns["keys"]), _bytes(columns["uniq_key"])
+    topic_bytes = {topic: topic.encode("utf-8", "surrogatepass") for topic in routes}
+    header_values = zip(*(_bytes(columns[name]) for name in _HEADER_COLUMNS), strict=True)
+    for row, (topic, values) in enumerate(zip(topics, header_values, strict=True)):
+        route = routes[topic]
         headers = entries[entry_at[row] : entry_at[row + 1]]
         if has_nul and any(_NUL in name for name, _ in headers):
             raise ConfigError(
-                f"the message at offset {offset} of {path} has a property whose name contains a "
-                "NUL character, which Kafka's client cannot send"
+                f"the message at offset {offsets[row]} of {path} has a property whose name "
+                "contains a NUL character, which Kafka's client cannot send"
             )
-        headers += zip(HEADERS, (topic, *values), strict=True)
-        partition = route.partition(queue_id, key)
-        yield Record(route.kafka_topic, body, key, partition, stamp, headers, offset)
+        headers += zip(HEADERS, (topic_bytes[topic], *values), strict=True)
+        key = (keys[row] or b"").lstrip(b" ").partition(b" ")[0] or uniq_keys[row]
+        yield Record(
+            route.kafka_topic,
+            bodies[row],
+            key,
+            route.partition(queue_ids[row], key),
+            timestamps[row],
+            headers,
+            offsets[row],
+        )
 
 
 def _bytes(column: pa.Array) -> list[Any]:
-    """Return the values of a string column as bytes."""
-    values: list[Any] = column.cast(pa.binary()).to_pylist()
+    """Return the values of a column, in decimal if they are numbers, as bytes."""
+    values: list[Any] = column.cast(pa.string()).cast(pa.binary()).to_pylist()
     return values

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,8 @@ def test_killed_at_random_moments(kafka: KafkaServer, forks: Forks, tmp_path: Pa
             time.sleep(randoms.uniform(0, 0.25))
         else:
             time.sleep(randoms.uniform(0, 1))
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may have ended
+            os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
         said = forks.said()
         if "done" in said:  # it was too quick: there is more to do for the next
