@@ -27,7 +27,6 @@ _log = logging.getLogger("librdkafka")
 _log.addHandler(logging.NullHandler())
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 5.0  # how long a transaction may still take when the mirror is stopped
-_POLL_RECORDS = 4096
 _FAILED_EARLIER = ("_STATE", "_FATAL")
 TOO_LARGE = "MSG_SIZE_TOO_LARGE"
 
@@ -88,7 +87,6 @@ class TransactionalProducer:
         self._wait_seconds = options.get("delivery_timeout_ms") / 1000
         self._timeout_seconds: float = options.get("transaction_timeout_ms") / 1000
         self._began = 0.0
-        self._unpolled = 0
         self._failure: DeliveryFailure | None = None
         self._cause = ""  # the last failure of a connection
         self._is_closed = False
@@ -125,10 +123,6 @@ class TransactionalProducer:
         """Queue a record; its topic must exist. Raises DeliveryError for an earlier one."""
         topic, value, key, partition, timestamp, headers, _ = record
         self._produce(topic, value, key, partition, None, None, timestamp, headers)
-        self._unpolled += 1
-        if self._unpolled >= _POLL_RECORDS:
-            self._unpolled = 0
-            self._poll(0)
 
     def send_position(self, topic: str, key: bytes, value: bytes) -> None:
         """Queue a record without headers, the last one of a transaction."""
@@ -191,7 +185,11 @@ class TransactionalProducer:
         return error
 
     def _produce(self, *arguments: Any) -> None:
-        """Queue a record, waiting while the queue is full."""
+        """Queue a record, waiting while the queue is full.
+
+        Callbacks are not served before the queue is full, the transaction has failed or is flushed:
+        serving them in between costs a fifth of the rate.
+        """
         try:
             self._producer.produce(*arguments)
         except BufferError:
