@@ -1,6 +1,9 @@
 """kafka-python's settings in, librdkafka's out; what one accepts, the other does too."""
 
 import logging
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +11,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from store.errors import ConfigError
+from streaming.kafka.client_errors import connect
 from streaming.kafka.client_options import ClientOptions, client_options
 from streaming.kafka.producer_options import CODECS, check_codec, producer_options
 
@@ -81,6 +85,39 @@ NUMBERS = [
 @pytest.mark.parametrize("text", ["0", "1", "60000", "999999999999"])
 def test_librdkafka_accepts_every_number(name: str, text: str) -> None:
     assert is_accepted(options_of({name: text}))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a PEM file that holds an encrypted key and its certificate."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes the keys, is not installed")
+    directory = tmp_path_factory.mktemp("pem")
+    command = "openssl req -x509 -newkey rsa:2048 -keyout key -out cert -days 2 -subj /CN=h"
+    subprocess.run(
+        [*command.split(), "-passout", "pass:secret"],
+        cwd=directory,
+        check=True,
+        capture_output=True,
+    )
+    both = directory / "both.pem"
+    both.write_bytes((directory / "key").read_bytes() + (directory / "cert").read_bytes())
+    return both
+
+
+def test_a_pem_store_with_an_encrypted_key_is_read(store: Path) -> None:
+    properties = {
+        "security.protocol": "SSL",
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.type": "PEM",
+        "ssl.key.password": "secret",
+        "ssl.truststore.location": str(store.with_name("cert")),
+        "ssl.truststore.type": "PEM",
+    }
+    assert is_accepted(options_of(properties))
+    wrong = options_of({**properties, "ssl.key.password": "wrong"})
+    with pytest.raises(ConfigError, match=r"client rejected its options: .*ssl\.key\.location"):
+        connect(client_options("h:1", {}), lambda: is_accepted(wrong))
 
 
 @pytest.mark.parametrize("codec", CODECS)
