@@ -260,30 +260,36 @@ def _starting_position(
 
     Raises ConfigError if options and committed position conflict, DamageError if the log changed.
     """
-    store = str(store_root.resolve())
     begin = requested_offset(log, options.from_offset, options.from_time)
     if committed is None or options.force_position:
         if options.force_position and begin is None:
             raise ConfigError("--force-position needs --from-offset or --from-time")
-        messages = committed.messages if committed is not None else 0
+        counted = committed or Position(0)
         at = begin if begin is not None else max(log.min_offset(), 0)
-        return Position(at, store=store, messages=messages)
+        store = str(store_root.resolve())
+        return Position(at, None, 0, store, counted.messages, counted.oversized)
     if begin is not None:
         raise ConfigError(
             f"mirror {name!r} has a position and resumes at offset {committed.commit_log_offset}: "
             "another start would send messages twice or not at all; use another --name, or add "
             "--force-position"
         )
+    check_belongs(log, committed, store_root, name)
+    return committed
+
+
+def check_belongs(log: CommitLog, position: Position, store_root: Path, name: str) -> None:
+    """Raise ConfigError for the position of another store, DamageError if the log changed."""
+    store = str(store_root.resolve())
     try:
-        check_position(log, committed)
+        check_position(log, position)
     except DamageError as e:
-        if committed.store != store:
+        if position.store != store:
             raise ConfigError(
-                f"mirror {name!r} belongs to {committed.store}, not to {store} ({e.reason}): use "
+                f"mirror {name!r} belongs to {position.store}, not to {store} ({e.reason}): use "
                 "another --name"
             ) from e
         raise
-    return committed
 
 
 def _start_query(spark: SparkSession, prepared: PreparedMirror) -> RunningMirror:

@@ -15,7 +15,7 @@ from store.root.status import DispatchStatus, status_at
 from streaming.kafka.client_options import client_options
 from streaming.kafka.cluster import Cluster
 from streaming.kafka.position import default_name, read_position
-from streaming.queries.mirror import MirrorOptions
+from streaming.queries.mirror import MirrorOptions, check_belongs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class MirrorStatus:
 def read_mirror_status(store_root: Path, options: MirrorOptions) -> MirrorStatus:
     """Read the status of the mirror that these options describe.
 
-    Raises ConfigError if it has no position yet, DamageError, KafkaIOError, StoreIOError.
+    Raises ConfigError if it has no position yet or belongs to another store, DamageError if the
+    log changed, KafkaIOError, StoreIOError.
     """
     broker = options.broker_conf, options.broker_version
     config = open_store_config(store_root, None, *broker, needs_log=False)
@@ -55,6 +56,7 @@ def read_mirror_status(store_root: Path, options: MirrorOptions) -> MirrorStatus
             f"{client}: it has not mirrored anything"
         )
     position, log = found.position, CommitLog(config.commit_log_paths(store_root), config)
+    check_belongs(log, position, store_root, name)
     first = max(position.commit_log_offset, log.min_offset())
     progress = status_at(log, first, found.timestamp)
     lag = max(log.max_offset() - position.commit_log_offset, 0)

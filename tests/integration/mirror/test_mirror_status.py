@@ -126,6 +126,16 @@ def test_a_mirror_that_has_not_begun_is_an_error_and_no_topic_is_created(
     admin.close()
 
 
+def test_the_position_of_another_store_is_refused(
+    capsys: pytest.CaptureFixture[str], kafka: KafkaServer, store: Path, tmp_path: Path
+) -> None:
+    mirror(store, options_for(kafka.bootstrap, "another"))
+    make_store(tmp_path / "other", 500)
+    arguments = ["--kafka-bootstrap", kafka.bootstrap, "--name", "another", "--status"]
+    code = run(["mirror", str(tmp_path / "other"), *arguments])
+    assert (code, "belongs to " in capsys.readouterr().err) == (2, True)
+
+
 def test_a_position_of_version_1_is_resumed_from(kafka: KafkaServer, store: Path) -> None:
     half = mirror(store, options_for(kafka.bootstrap, "half"), max_bytes=20_000).sink.position
     append(store, 200, 300)
