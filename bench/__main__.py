@@ -2,8 +2,8 @@
 
 Figures are messages (or keys) a second. They depend on the machine: compare them with a run of
 another commit beside this one, never with a number from elsewhere. With ``--broker-lib`` the reads
-are measured on RocketMQ's own store too; its figures stand beside ours. With ``--kafka-bootstrap``
-the mirror is measured, and kafka-python's own way of sending beside it.
+are measured on RocketMQ's own store too; its figures stand beside ours. The mirror is measured
+beside kafka-python's own ``send``, to a Kafka that is started for it or named.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
         "--broker-lib", type=Path, help="lib/ of a RocketMQ 5 release: its reads are measured too"
     )
     parser.add_argument(
-        "--kafka-bootstrap", default="", help="H:P of a Kafka: the mirror to it is measured too"
+        "--kafka-bootstrap", default="", help="H:P of a Kafka to mirror to, in place of its own"
     )
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHES)

@@ -2,7 +2,7 @@
 
 Set-up and the image build run this, so that no command has to compile. Numba compiles a kernel at
 its first call, for the types of the arguments. So this module dispatches, verifies and reads a
-small store and encodes it as Kafka records, without Spark and without Kafka.
+small store, and decodes it to columns, without Spark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from store.io.mapped_file import file_name, map_file
 from store.layout import COMMIT_LOG_DIR
 from store.reads.arrow import message_batches
 from store.reads.arrow_schema import MESSAGE_FIELDS
-from streaming.kafka.record_batches import Encoder, Route
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch import DispatchSink
 
@@ -54,7 +53,7 @@ def compile_kernels() -> None:
         verify(store, output, config)
         _read(store, output)
         log = store / COMMIT_LOG_DIR / file_name(0)
-        _encode(requests, (map_file(log), 0, str(log)), config)
+        _decode(requests, (map_file(log), 0, str(log)), config)
 
 
 def _write_log(store: Path, config: StoreConfig) -> None:
@@ -96,14 +95,13 @@ def _read(store: Path, output: Path) -> None:
             pass
 
 
-def _encode(
+def _decode(
     requests: DispatchRequests, file: tuple[NDArray[np.uint8], int, str], config: StoreConfig
 ) -> None:
     view, base, path = file
     columns = tuple(MESSAGE_FIELDS)
     for _ in message_batches(requests, view, base, columns, config=config, path=path):
         pass
-    Encoder(config, 1 << 20, None).encode(requests, {_TOPIC: Route(_TOPIC, 4)}, file)
 
 
 if __name__ == "__main__":

@@ -50,9 +50,14 @@ def read_dispatch_status(store_root: Path, output: Path, config: StoreConfig) ->
     if progress is None:
         raise ConfigError(f"{output} holds no dispatch: {path} does not exist")
     log = CommitLog(config.commit_log_paths(store_root), config)
-    waiting = _message_at(log, progress.reput_from_offset)
+    return status_at(log, progress.reput_from_offset, written)
+
+
+def status_at(log: CommitLog, offset: int, progress_timestamp: int) -> DispatchStatus:
+    """Return the status of what has read a log up to an offset, and recorded that at a time."""
+    waiting = _message_at(log, offset)
     waiting_timestamp = None if waiting is None else waiting.store_timestamp
-    return DispatchStatus(progress.reput_from_offset, written, waiting_timestamp)
+    return DispatchStatus(offset, progress_timestamp, waiting_timestamp)
 
 
 def _message_at(log: CommitLog, offset: int) -> Message | None:

@@ -85,9 +85,8 @@ def main() -> None:
         logging.INFO
     )  # reports that kernels are being compiled
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a failed batch is reported in one line
-    logging.getLogger(
-        "kafka"
-    ).propagate = False  # it logs every attempt; the outcome is reported here
+    for client in ("kafka", "librdkafka"):  # they log every attempt; the outcome is reported here
+        logging.getLogger(client).propagate = False
     sys.exit(run(sys.argv[1:]))
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from store.errors import ConfigError, shown
+from streaming.cli import EXIT_NO
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
+from streaming.cli.lines import print_json, print_line, size_text, time_text
 from streaming.cli.long_running import (
     MEGA,
     POLL_SECONDS,
@@ -24,14 +27,19 @@ from streaming.cli.options import (
     MaxBodyBytes,
     SessionOptions,
     Store,
+    StuckAfter,
     body_limit,
     check_seconds,
     flag_option,
     parse_time,
     size_option,
 )
+from streaming.cli.status import status_fields, status_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from streaming.kafka.oversized import OversizedMessage
     from streaming.kafka.routes import Creation
     from streaming.kafka.topic_rules import TopicRules
     from streaming.queries.metrics import DispatchProgress
@@ -170,10 +178,30 @@ class LogOptions(BrokerOptions):
         typer.Option(metavar="BOOL", help="false: continue past damage and report the loss."),
     ] = "true"
     max_body_bytes: MaxBodyBytes = None
+    oversized: Annotated[
+        str,
+        typer.Option(
+            metavar="RULE",
+            help="A message that is larger than Kafka accepts: fail, skip it, or topic:NAME.",
+        ),
+    ] = "fail"
     wait_for_kafka: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="How long to wait for an unavailable Kafka.", min=0),
     ] = 120
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions(SessionOptions):
+    """How to run the mirror, or only to show its status."""
+
+    status: Annotated[
+        bool,
+        typer.Option(
+            "--status", help="Show the mirror's position and lag, and exit; exit 1 if it is stuck."
+        ),
+    ] = False
+    stuck_after: StuckAfter = 60.0
 
 
 def register(app: typer.Typer) -> None:
@@ -186,13 +214,14 @@ def mirror(
     target: TargetOptions,
     producer: ProducerOptions,
     log: LogOptions,
-    session: SessionOptions,
+    session: RunOptions,
 ) -> None:
     """Send messages to Kafka, each exactly once.
 
     Runs until it is stopped (Ctrl-C or SIGTERM, both clean). Its position is stored in that Kafka,
     in the same transactions as the messages; the next start resumes from there.
     """
+    from streaming.kafka.oversized import parse_rule
     from streaming.kafka.position import POSITION_TOPIC
     from streaming.queries.mirror import TRANSACTION_BYTES, MirrorOptions, prepare_mirror
 
@@ -219,10 +248,45 @@ def mirror(
         or TRANSACTION_BYTES,
         fail_on_data_loss=flag_option("--fail-on-data-loss", log.fail_on_data_loss),
         max_body_bytes=body_limit(log.max_body_bytes),
+        oversized=parse_rule(log.oversized),
+        on_oversized=reporter.report_oversized,
         wait_for_kafka_seconds=check_seconds("--wait-for-kafka", log.wait_for_kafka),
         on_progress=reporter.report,
     )
-    run_mirror(prepare_mirror(store, options), options, reporter, session.master)
+    if session.status:
+        show_status(store, options, session.stuck_after, as_json=as_json)
+    else:
+        run_mirror(prepare_mirror(store, options), options, reporter, session.master)
+
+
+def show_status(store: Path, options: MirrorOptions, stuck_after: float, *, as_json: bool) -> None:
+    """Show the status of a mirror, whether it is running or not; exit 1 if it is stuck."""
+    from streaming.queries.mirror_status import read_mirror_status
+
+    check_seconds("--stuck-after", stuck_after)
+    mirror = read_mirror_status(store, options)
+    now = int(time.time() * 1000)
+    is_stuck = mirror.progress.stuck_ms(now) > stuck_after * 1000
+    if as_json:
+        print_json(
+            {
+                "name": mirror.name,
+                "commit_log_offset": mirror.progress.reput_from_offset,
+                **status_fields(mirror.progress, now, is_stuck=is_stuck),
+                "lag_bytes": mirror.lag_bytes,
+                "lag_ms": mirror.lag_ms(now),
+                "messages": mirror.messages,
+                "oversized": mirror.oversized,
+            }
+        )
+    else:
+        text = status_text("mirrored", mirror.progress, now, is_stuck=is_stuck)
+        behind = f", {size_text(mirror.lag_bytes)} behind" if mirror.lag_bytes else ""
+        last = f"; last transaction at {time_text(mirror.progress.progress_timestamp)}"
+        oversized = f"; {mirror.oversized:,} oversized messages" if mirror.oversized else ""
+        print_line(f"mirror {mirror.name!r}: {text}{behind}{last}{oversized}")
+    if is_stuck:
+        raise typer.Exit(EXIT_NO)
 
 
 def run_mirror(
@@ -284,6 +348,10 @@ class MirrorReporter(LineReporter):
         text = progress_line(progress, self.begin_offset)
         self.show_progress(text, commit_log_offset=at, **fields)
 
+    def report_oversized(self, message: OversizedMessage) -> None:
+        """Report a message that was skipped, or sent to another topic."""
+        self.say("oversized", str(message), **asdict(message))
+
     def end(self, running: RunningMirror, prepared: PreparedMirror) -> None:
         """Report the result."""
         seconds = self.end_line()
@@ -298,6 +366,7 @@ class MirrorReporter(LineReporter):
             seconds=round(seconds, 3),
             commit_log_offset=position.commit_log_offset,
             messages_ever=position.messages,
+            oversized_ever=position.oversized,
         )
         for lost in running.sink.lost:
             text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"

@@ -73,6 +73,10 @@ MaxBodyBytes = Annotated[
         show_default=False,
     ),
 ]
+StuckAfter = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="How long a message may wait without progress."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 StoredFrom = Annotated[
     str | None,

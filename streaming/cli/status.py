@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,14 @@ from store.io.user_path import given_output
 from store.root.status import DispatchStatus, read_dispatch_status
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import duration_text, print_json, print_line
-from streaming.cli.options import Json, RootOptions, Store, check_seconds, opened_store
+from streaming.cli.options import (
+    Json,
+    RootOptions,
+    Store,
+    StuckAfter,
+    check_seconds,
+    opened_store,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -28,9 +35,7 @@ def status(
             metavar="PATH", parser=given_output, help="The root that the dispatch builds."
         ),
     ],
-    stuck_after: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long a message may wait without progress.")
-    ] = 60.0,
+    stuck_after: StuckAfter = 60.0,
     as_json: Json = False,
 ) -> None:
     """Show the status of a dispatch; exit 1 if it is stuck.
@@ -43,27 +48,31 @@ def status(
     with opened_store(store, RootOptions(output)) as s:
         dispatch = read_dispatch_status(store, output, s.config)
     now = int(time.time() * 1000)
-    stuck_ms = dispatch.stuck_ms(now)
-    is_stuck = stuck_ms > stuck_after * 1000
+    is_stuck = dispatch.stuck_ms(now) > stuck_after * 1000
     if as_json:
-        print_json(
-            {
-                "reput_from_offset": dispatch.reput_from_offset,
-                "progress_timestamp": dispatch.progress_timestamp,
-                "waiting_timestamp": dispatch.waiting_timestamp,
-                "stuck_ms": stuck_ms,
-                "is_stuck": is_stuck,
-            }
-        )
+        fields = {"reput_from_offset": dispatch.reput_from_offset}
+        print_json(fields | status_fields(dispatch, now, is_stuck=is_stuck))
     else:
-        print_line(_summary(dispatch, now) + (", nothing dispatched since" if is_stuck else ""))
+        print_line(status_text("dispatched", dispatch, now, is_stuck=is_stuck))
     if is_stuck:
         raise typer.Exit(EXIT_NO)
 
 
-def _summary(dispatch: DispatchStatus, now: int) -> str:
-    text = f"dispatched to offset {dispatch.reput_from_offset:,}"
-    if dispatch.waiting_timestamp is None:
+def status_fields(status: DispatchStatus, now: int, *, is_stuck: bool) -> dict[str, Any]:
+    """Return the JSON fields of a status, beside its offset."""
+    return {
+        "progress_timestamp": status.progress_timestamp,
+        "waiting_timestamp": status.waiting_timestamp,
+        "stuck_ms": status.stuck_ms(now),
+        "is_stuck": is_stuck,
+    }
+
+
+def status_text(done: str, status: DispatchStatus, now: int, *, is_stuck: bool) -> str:
+    """Return a status as one line; ``done`` is what has been done with the log."""
+    text = f"{done} to offset {status.reput_from_offset:,}"
+    if status.waiting_timestamp is None:
         return f"{text}; no backlog"
-    waiting = duration_text(max(now - dispatch.waiting_timestamp, 0))
-    return f"{text}; a message has been waiting for {waiting}"
+    waiting = duration_text(max(now - status.waiting_timestamp, 0))
+    text += f"; a message has been waiting for {waiting}"
+    return f"{text}, nothing {done} since" if is_stuck else text

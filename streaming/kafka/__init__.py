@@ -4,17 +4,18 @@
 module                  contains
 ======================  ===========================================================================
 ``client_options``      Kafka's option names to kafka-python's; unknown options are refused
+``producer_options``    kafka-python's settings to librdkafka's
 ``topic_rules``         which topics are mirrored, and their names in Kafka
-``record_kernel``       the kernel that encodes messages as Kafka records
-``record_batches``      the messages of a stretch of the log as record batches, by partition
+``records``             the messages of a stretch of the log as Kafka records
 ``cluster``             the administrative client: topics, partitions, limits
 ``routes``              the Kafka topic and partition of each queue
-``producer``            a transactional producer of complete record batches
+``oversized``           messages larger than Kafka accepts
+``producer``            the transactional producer, librdkafka's
 ``position``            the position of a mirror, in a compacted topic of that Kafka
 ``mirror``              the sink: messages and position in one transaction
 ``arrivals``            the listener that notifies Kafka of queues with new messages
-``client_errors``       kafka-python's errors as ``StoreError``
+``client_errors``       the errors of both clients as ``StoreError``
 ======================  ===========================================================================
 
-Nothing outside this package imports ``kafka``.
+Nothing outside this package imports ``kafka`` or ``confluent_kafka``.
 """

@@ -1,8 +1,10 @@
-"""kafka-python's errors as one-line ``StoreError``s, and why a first connection failed.
+"""The errors of both Kafka clients as one-line ``StoreError``s, and why a first connection failed.
 
-kafka-python reports only that no broker was reached in time. The cause is in its log, which is
-captured meanwhile: connection refused, unknown host, a listener of another protocol. A broker that
-rejects credentials reports that, or closes the connection before the report can be read.
+The mirror's producer is librdkafka's, whose errors have names. All other clients are
+kafka-python's, whose errors are classes. If a connection fails, kafka-python reports only that no
+broker was reached in time. The cause is in its log, which is captured meanwhile: connection
+refused, unknown host, a listener of another protocol. A broker that rejects credentials reports
+that, or closes the connection before the report can be read.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from confluent_kafka import KafkaError, KafkaException
 from kafka import errors
 
 from store.errors import ConfigError, KafkaIOError, MirrorInUseError, StoreError
@@ -36,6 +39,18 @@ _SETTINGS = (
     errors.UnsupportedVersionError,
     errors.UnsupportedCodecError,
 )
+# Names of librdkafka's errors; those that begin with an underscore are its own, the rest Kafka's.
+_FENCED_NAMES = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
+_REFUSED_NAMES = {
+    "_AUTHENTICATION", "CLUSTER_AUTHORIZATION_FAILED", "ILLEGAL_SASL_STATE",
+    "SASL_AUTHENTICATION_FAILED", "TOPIC_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "UNSUPPORTED_SASL_MECHANISM",
+}  # fmt: skip
+_SETTING_NAMES = {
+    "_INVALID_ARG", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "_UNSUPPORTED_FEATURE",
+    "INVALID_TIMESTAMP", "INVALID_TRANSACTION_TIMEOUT", "MSG_SIZE_TOO_LARGE", "TOPIC_EXCEPTION",
+    "UNKNOWN_TOPIC_OR_PART", "UNSUPPORTED_COMPRESSION_TYPE", "UNSUPPORTED_VERSION",
+}  # fmt: skip
 
 
 class _CauseHandler(logging.Handler):
@@ -75,6 +90,8 @@ def connect(options: ClientOptions, make: Callable[[], _Client]) -> _Client:
             if not isinstance(e, errors.KafkaTimeoutError):
                 raise as_store_error(e, options) from e
             raise _unreachable(options, handler.cause) from e
+        except KafkaException as e:
+            raise ConfigError(f"Kafka's client rejected its options: {e.args[0].str()}") from e
         except (ValueError, OSError, RuntimeError) as e:  # a setting, or a file named by one
             raise ConfigError(f"Kafka's client rejected its options: {e}") from e
 
@@ -103,31 +120,36 @@ def _unreachable(options: ClientOptions, cause: str) -> StoreError:
 
 
 def as_store_error(error: BaseException, options: ClientOptions, what: str = "") -> StoreError:
-    """Return kafka-python's error as a StoreError; ``what`` is the operation that failed."""
+    """Return a client's error as a StoreError; ``what`` is the operation that failed."""
     if isinstance(error, StoreError):
         return error
     doing = f"{what}: " if what else ""
     cause = _root_cause(error)
-    if isinstance(cause, _FENCED):
+    name = cause.name() if isinstance(cause, KafkaError) else ""
+    words = _words(cause.str() if isinstance(cause, KafkaError) else str(cause))
+    words = words or type(cause).__name__
+    if isinstance(cause, _FENCED) or name in _FENCED_NAMES:
         return MirrorInUseError(f"{doing}another mirror of that name is running and has taken over")
-    if isinstance(cause, _REFUSED):
-        return ConfigError(f"{doing}Kafka at {options} denied access: {_words(cause)}")
-    if isinstance(cause, _SETTINGS):
-        return ConfigError(f"{doing}Kafka at {options} rejected the request: {_words(cause)}")
+    if isinstance(cause, _REFUSED) or name in _REFUSED_NAMES:
+        return ConfigError(f"{doing}Kafka at {options} denied access: {words}")
+    if isinstance(cause, _SETTINGS) or name in _SETTING_NAMES:
+        return ConfigError(f"{doing}Kafka at {options} rejected the request: {words}")
     if isinstance(cause, errors.KafkaTimeoutError):
-        return KafkaIOError(f"{doing}Kafka at {options} did not answer in time: {_words(cause)}")
-    return KafkaIOError(f"{doing}Kafka at {options}: {_words(cause)}")
+        return KafkaIOError(f"{doing}Kafka at {options} did not answer in time: {words}")
+    return KafkaIOError(f"{doing}Kafka at {options}: {words}")
 
 
-def _root_cause(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException | KafkaError:
     """Return the innermost Kafka error that an error wraps."""
     for part in error.args:
+        if isinstance(part, KafkaError):
+            return part
         if isinstance(part, errors.KafkaError):
             return _root_cause(part)
     return error
 
 
-def _words(error: BaseException) -> str:
-    """Return the text of an error, without the full request that some include."""
-    text = str(error).partition(": Request '")[0].partition(" Request '")[0]
-    return " ".join(text.split())[:300] or type(error).__name__
+def _words(text: str) -> str:
+    """Return the text of an error on one line, without the full request that some include."""
+    text = text.partition(": Request '")[0].partition(" Request '")[0]
+    return " ".join(text.split())[:300]

@@ -1,8 +1,8 @@
 """Options of Kafka's clients: Kafka's names in, kafka-python's out.
 
 Names are Kafka's (``security.protocol``), optionally prefixed with ``kafka.`` as for Spark's Kafka
-source. An option that kafka-python does not know, or that the user may not set, is refused by name:
-no setting is silently ignored.
+source. An option that kafka-python does not know, or that the user may not set, is refused by name.
+``producer_options`` maps the result for the mirror's producer, which is librdkafka's.
 
 ==================================  ============================================================
 names of other clients              kafka-python's

@@ -9,13 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-
-from kafka import errors
 
 from checkpoints.recovery.fingerprint import find_log_change, read_fingerprint
 from store.commitlog.commit_log import CommitLog
@@ -29,20 +25,15 @@ from store.errors import (
     MirrorInUseError,
     StoreError,
 )
+from streaming.kafka.oversized import REFUSED, SizeCheck, too_large
 from streaming.kafka.position import Position, encode_position
-from streaming.kafka.producer import (
-    BATCH_HEADER_SIZE,
-    REQUEST_OVERHEAD,
-    BatchRefusedError,
-    TransactionalProducer,
-)
-from streaming.kafka.record_batches import Encoder, RecordBatch, Route
+from streaming.kafka.producer import DeliveryError, DeliveryFailure, TransactionalProducer
+from streaming.kafka.records import LogFile, Record, RecordReader, Route
 from streaming.kafka.routes import Router
 from streaming.sinks.ordered_sink import BatchSink, SinkCounts, StoppedError, take_following
 
 _log = logging.getLogger(__name__)
 
-_ENCODERS = 2
 _RECONNECT_SECONDS = 1.0
 _FAILURES_MAX = 2  # consecutive failures at the same offset
 _TIMEOUT_PART = 4  # a transaction is committed after this fraction (1/4) of its timeout
@@ -50,7 +41,6 @@ CHANGED_HINT = (
     "mirrored messages cannot be taken back; to continue, set the position: --force-position with "
     "--from-offset or --from-time"
 )
-_TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +50,6 @@ class MirrorSettings:
     name: str
     position_topic: str
     batch_bytes: int
-    request_bytes_max: int
     transaction_bytes: int
     fail_on_data_loss: bool
     wait_seconds: float  # how long to wait for an unavailable Kafka
@@ -73,7 +62,9 @@ class MirrorLink:
 
     connect: Callable[[], tuple[TransactionalProducer, Position | None]]
     router: Router
-    encoder: Encoder
+    reader: RecordReader
+    sizes: SizeCheck
+    stopping: threading.Event  # ends every wait for Kafka
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +99,17 @@ class MirrorSink(BatchSink):
         self._log = log
         self._link = link
         self._settings = settings
-        self._closing = threading.Event()
-        self._bytes = 0  # of log in the open transaction
-        self._messages = 0
+        self._sent_to = position.commit_log_offset  # in the open transaction
+        self._last: int | None = None  # offset of the last record before that
+        self._messages = self._oversized = 0
         self._lost_to = position.lost_to
-        self._pool = ThreadPoolExecutor(_ENCODERS, "reput-mirror")
 
     def stop_waiting(self) -> None:
         """Stop waiting for an unavailable Kafka."""
-        self._closing.set()
+        self._link.stopping.set()
 
     def _end(self) -> None:
         """Close the producer and the router."""
-        self._pool.shutdown()
         self._producer.close()
         self._link.router.close()
 
@@ -138,7 +127,9 @@ class MirrorSink(BatchSink):
             if end == at:
                 break
             try:
-                self._transact(requests, end)
+                self._fit_batches(requests)
+                if not self._transact(requests, end):
+                    continue
             except KafkaIOError as e:
                 failures = failures + 1 if failed_at == self.position.commit_log_offset else 1
                 failed_at = self.position.commit_log_offset
@@ -154,32 +145,42 @@ class MirrorSink(BatchSink):
     def _reconnect(self, failure: KafkaIOError) -> None:
         """Resume from what Kafka has committed. Raises the failure after ``wait_seconds``.
 
-        Raises StoppedError if a stop ends the wait first.
-
-        kafka-python does not always reconnect to a restarted broker: it may lose a request in
-        flight. A new producer and the position in Kafka do not depend on its state.
+        Raises StoppedError if a stop ends the wait first. A new producer and the position in Kafka
+        do not depend on what the failed producer knows.
         """
         _log.warning("%s (retrying for %.0f s)", failure, self._settings.wait_seconds)
-        deadline = time.monotonic() + self._settings.wait_seconds
-        self._producer.close()
-        while time.monotonic() < deadline and not self._closing.is_set():
+        deadline, stopping = time.monotonic() + self._settings.wait_seconds, self._link.stopping
+        while time.monotonic() < deadline and not stopping.is_set():
             try:
-                self._producer, found = self._link.connect()
+                self._renew_producer()
             except KafkaIOError:
-                self._closing.wait(_RECONNECT_SECONDS)
+                stopping.wait(_RECONNECT_SECONDS)
                 continue
-            if found is not None and found == self._may_be:
-                self._count(found)
-            elif found != self._committed:
-                offset = found.commit_log_offset if found is not None else None
-                raise MirrorInUseError(
-                    f"another mirror of the name {self._settings.name!r} has written: its position "
-                    f"is offset {offset}"
-                )
             return
-        if self._closing.is_set() and time.monotonic() < deadline:
+        if stopping.is_set():
             raise StoppedError(f"stopped while Kafka was unavailable: {failure}") from failure
         raise failure
+
+    def _renew_producer(self) -> None:
+        """Replace the producer, and read what Kafka has committed."""
+        self._producer.close()
+        self._producer, found = self._link.connect()
+        if found is not None and found == self._may_be:
+            self._count(found)
+        elif found != self._committed:
+            offset = found.commit_log_offset if found is not None else None
+            raise MirrorInUseError(
+                f"another mirror of the name {self._settings.name!r} has written: its position "
+                f"is offset {offset}"
+            )
+
+    def _fit_batches(self, requests: list[DispatchRequests]) -> None:
+        """Replace the producer if its batches are larger than a topic of the requests accepts."""
+        for part in requests:
+            with suppress(StoreError):  # raised again in its turn
+                self._routes(part)
+        if self._producer.batch_bytes > self._link.sizes.batch_bytes(self._settings.batch_bytes):
+            self._renew_producer()
 
     def _check_log(self) -> None:
         """Raise DamageError if the log no longer holds what was mirrored last."""
@@ -191,64 +192,70 @@ class MirrorSink(BatchSink):
         is_last = last is not None and offset >= last.base
         return not self._settings.fail_on_data_loss and (not is_last or self._settings.is_clean())
 
-    def _transact(self, requests: list[DispatchRequests], end: int) -> None:
-        """Write requests; commit whenever a transaction is full, and at the end."""
+    def _transact(self, requests: list[DispatchRequests], end: int) -> bool:
+        """Write requests; commit whenever a transaction is full, and at the end.
+
+        Return False if a message that Kafka refused has been set aside: write them again.
+        """
         began = time.monotonic()
-        producer, last = self._producer, None
         try:
-            for part, made in self._encoded(requests):
-                try:
-                    batches = made.result()
-                    self._check_sizes(batches)
-                except StoreError:
-                    if producer.is_open:  # what precedes it is good
-                        self._commit(part.begin, last)
-                    raise
-                if not producer.is_open:
-                    producer.begin()
-                producer.send(batches)
-                self._bytes += part.end - part.begin
-                self._messages += sum(batch.count for batch in batches)
-                last = part if len(part) else last
+            for part in requests:
+                if not self._producer.is_open:
+                    self._producer.begin()
+                for record in self._outgoing(part):
+                    self._producer.send(record)
+                    self._messages += 1
+                last = int(part.commit_log_offset[-1]) if len(part) else self._last
+                self._sent_to, self._last = part.end, last
                 if self._is_full():
-                    self._commit(part.end, last)
+                    self._commit()
             if self.position.commit_log_offset < end:
-                self._commit(end, last)
-        except BatchRefusedError as e:
-            refused = self._refused(e)
-            self._give_up(refused)
-            raise refused from e
+                self._sent_to = end
+                self._commit()
+        except DeliveryError as e:
+            offset, error = self._explain(e.failure, requests)
+            if not e.failure.is_too_large or not self._link.sizes.set_aside(
+                e.failure.topic, offset, len(e.failure.value)
+            ):
+                self._give_up(error)
+                raise error from e
+            self._start_over()
+            self._renew_producer()
+            return False
         except BaseException as e:
             self._give_up(e)
             raise
         finally:
             spent = self.counts.apply_seconds + time.monotonic() - began
             self.counts = replace(self.counts, apply_seconds=spent)
+        return True
 
     def _is_full(self) -> bool:
         producer = self._producer
         is_late = producer.seconds_open > producer.timeout_seconds / _TIMEOUT_PART
-        return is_late or self._bytes >= self._settings.transaction_bytes
+        sent = self._sent_to - self.position.commit_log_offset
+        return is_late or sent >= self._settings.transaction_bytes
 
-    def _commit(self, end: int, last: DispatchRequests | None) -> None:
-        """Write the position and commit; ``last`` holds the last record before it."""
+    def _commit(self) -> None:
+        """Write the position after what has been sent, and commit."""
         producer, settings = self._producer, self._settings
         if not producer.is_open:
             producer.begin()
-        producer.flush()
         record = self.position.last_record
-        if last is not None:
-            record = read_fingerprint(self._log, int(last.commit_log_offset[-1]))
+        if self._last is not None:
+            record = read_fingerprint(self._log, self._last)
         self._may_be = position = replace(
             self.position,
-            commit_log_offset=end,
+            commit_log_offset=self._sent_to,
             last_record=record,
             lost_to=self._lost_to,
             messages=self.position.messages + self._messages,
+            oversized=self.position.oversized + self._oversized,
         )
-        producer.send_record(
+        producer.send_position(
             settings.position_topic, settings.name.encode(), encode_position(position)
         )
+        producer.flush()
         producer.commit()
         self._count(position)
 
@@ -263,38 +270,42 @@ class MirrorSink(BatchSink):
             last_store_timestamp=last.store_timestamp if last is not None else 0,
         )
         self.position, self._committed = position, position
-        self._bytes = self._messages = 0
+        self._start_over()
 
-    def _encoded(
-        self, requests: list[DispatchRequests]
-    ) -> Iterator[tuple[DispatchRequests, Future[list[RecordBatch]]]]:
-        """Encode ahead of the writes, in order; a result raises its failure."""
-        ahead: deque[tuple[DispatchRequests, Future[list[RecordBatch]]]] = deque()
-        for part in requests:
-            ahead.append((part, self._encode(part)))
-            if len(ahead) > _ENCODERS:
-                yield ahead.popleft()
-        yield from ahead
+    def _start_over(self) -> None:
+        """Forget what was sent since the last commit."""
+        self._sent_to, self._last = self.position.commit_log_offset, None
+        self._messages = self._oversized = 0
 
-    def _encode(self, part: DispatchRequests) -> Future[list[RecordBatch]]:
-        failed: Future[list[RecordBatch]] = Future()
+    def _outgoing(self, part: DispatchRequests) -> Iterator[Record]:
+        """Yield the records of a stretch that are to be sent, in log order.
+
+        If one of them cannot be sent, commit what precedes it, then raise why.
+        """
+        done: int | None = None
         try:
-            routes = self._routes(part)
-            file = self._log.find(part.begin)
-            if file is None:
-                path, end = self._log.directories[0], part.end
-                reason = "this part of the log has expired"
-                raise LostDataError(path, part.begin, end, reason=reason)
-            view = file.view()
-        except StoreError as e:
-            failed.set_exception(e)
-            return failed
-        limits = [self._link.router.message_bytes_max[r.kafka_topic] for r in routes.values()]
-        limits.append(self._settings.request_bytes_max - REQUEST_OVERHEAD)
-        encoder = self._link.encoder
-        most = min([encoder.batch_bytes, *(limit - BATCH_HEADER_SIZE for limit in limits)])
-        encode = replace(encoder, batch_bytes=most).encode
-        return self._pool.submit(encode, part, routes, (view, file.base, str(file.path)))
+            file = self._file_of(part)
+            for record in self._link.reader.read(part, self._routes(part), file):
+                fitting = self._link.sizes.fit(record, file.path)
+                if fitting is not None:
+                    yield fitting
+                self._oversized += fitting is not record
+                done = record.commit_log_offset
+        except StoreError:
+            before = None if done is None else read_fingerprint(self._log, done)
+            if before is not None:
+                self._sent_to, self._last = before.offset + before.size, before.offset
+            if self._sent_to > self.position.commit_log_offset:
+                self._commit()
+            raise
+
+    def _file_of(self, part: DispatchRequests) -> LogFile:
+        file = self._log.find(part.begin)
+        if file is None:
+            path = self._log.directories[0]
+            reason = "this part of the log has expired"
+            raise LostDataError(path, part.begin, part.end, reason=reason)
+        return LogFile(file.view(), file.base, str(file.path))
 
     def _routes(self, part: DispatchRequests) -> dict[str, Route]:
         """Return the routes of a stretch's topics. Raises ConfigError, which names the offset."""
@@ -312,40 +323,36 @@ class MirrorSink(BatchSink):
                 found[topic] = route
         return found
 
-    def _check_sizes(self, batches: list[RecordBatch]) -> None:
-        """Raise ConfigError for a message that Kafka or its client would reject as too large."""
-        for batch in batches:
-            size = BATCH_HEADER_SIZE + len(batch.records)
-            limit = self._link.router.message_bytes_max.get(batch.topic, size)
-            if size > limit:
-                raise self._too_large(batch, f"max.message.bytes of the topic is {limit}")
-            if size + REQUEST_OVERHEAD > self._settings.request_bytes_max:
-                limit = self._settings.request_bytes_max
-                raise self._too_large(batch, f"max.request.size of the client is {limit}")
+    def _explain(
+        self, failure: DeliveryFailure, requests: list[DispatchRequests]
+    ) -> tuple[int, StoreError]:
+        """Return the offset of a message that was not delivered, and why.
 
-    def _too_large(self, batch: RecordBatch, why: str) -> ConfigError:
-        offset = batch.largest_offset
-        size = BATCH_HEADER_SIZE + len(batch.records)
-        return ConfigError(
-            f"the message at offset {offset} of {self._log.path_of(offset)} is too large for "
-            f"topic {batch.topic}: it takes {size} bytes ({batch.largest_size} before "
-            f"compression), {why}"
-        )
+        The offset is -1 if the cause is not the message, or if it is the position.
+        """
+        target = f"to partition {failure.partition} of topic {failure.topic}"
+        error = self._producer.explain(failure.error, f"writing {target}")
+        offset = -1 if isinstance(error, KafkaIOError) else self._find(failure, requests)
+        if offset < 0:
+            return offset, error
+        path = self._log.path_of(offset)
+        if failure.is_too_large:
+            why = f"its body takes {len(failure.value)} bytes before compression, {REFUSED}"
+            return offset, too_large(offset, path, failure.topic, why)
+        what = f"writing the message at offset {offset} of {path} {target}"
+        return offset, self._producer.explain(failure.error, what)
 
-    def _refused(self, refused: BatchRefusedError) -> StoreError:
-        batch = refused.batch
-        if isinstance(refused.cause, _TOO_LARGE):
-            return self._too_large(batch, "which exceeds Kafka's limit (message.max.bytes)")
-        what = (
-            f"writing {batch.count} messages from offset {batch.first_offset} of "
-            f"{self._log.path_of(batch.first_offset)} on to partition {batch.partition} of topic "
-            f"{batch.topic}"
-        )
-        return self._producer.explain(refused.cause, what)
+    def _find(self, failure: DeliveryFailure, requests: list[DispatchRequests]) -> int:
+        for part in requests:
+            file, routes = self._file_of(part), self._routes(part)
+            for record in self._link.reader.read(part, routes, file):
+                if failure.is_of(record):
+                    return record.commit_log_offset
+        return -1
 
     def _give_up(self, cause: BaseException) -> None:
         """Abort the open transaction; if that fails, the next producer of the name ends it."""
-        self._bytes, self._messages = 0, 0
+        self._start_over()
         if not isinstance(cause, KafkaIOError):
             with suppress(StoreError):
                 self._producer.abort()

@@ -6,12 +6,13 @@ only if they are. Its key is the mirror's name, its value JSON:
 ==================  ==============================================================================
 field               meaning
 ==================  ==============================================================================
-version             1
+version             1; 2 with ``oversized``, which older releases do not read
 commit_log_offset   physical offset up to which the log has been mirrored: where to resume
 last_record         fingerprint of the last record before it (``store.root.progress``), or null
 lost_to             end of the last range of the log that was skipped as lost, 0 for none
 store               the STORE it was mirrored from, as it was named
 messages            how many messages have been mirrored under this name
+oversized           how many of its messages were too large for their topic; absent if none was
 ==================  ==============================================================================
 """
 
@@ -22,19 +23,20 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from kafka import KafkaConsumer, errors
 from kafka.structs import TopicPartition
 
-from store.errors import ConfigError, KafkaIOError
-from store.root.progress import Fingerprint, decode_fingerprint
+from store.errors import ConfigError, KafkaIOError, parse_fault
+from store.io.checked_json import ADDED_LATER, Count, Offset, PathText, decode_value
+from store.root.progress import Fingerprint
 from streaming.kafka.client_errors import as_store_error, connect
 from streaming.kafka.client_options import ClientOptions
 from streaming.kafka.cluster import Cluster
 
 POSITION_TOPIC = "reput-mirror-offsets"
-VERSION = 1
+VERSION, VERSION_OVERSIZED = 1, 2
 # Small segments, so that a start reads little: Kafka compacts only closed segments.
 _SETTINGS = {
     "cleanup.policy": "compact",
@@ -49,11 +51,20 @@ _DIGEST_DIGITS = 8
 class Position:
     """A mirror's position; offsets are physical offsets in the log."""
 
-    commit_log_offset: int
+    commit_log_offset: Offset
     last_record: Fingerprint | None = None
-    lost_to: int = 0
-    store: str = ""
-    messages: int = 0
+    lost_to: Offset = 0
+    store: PathText = ""
+    messages: Count = 0
+    oversized: Annotated[Count, ADDED_LATER] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A position that Kafka holds, and when it was written, in epoch milliseconds."""
+
+    position: Position
+    timestamp: int
 
 
 def default_name(store_root: Path, prefix: str) -> str:
@@ -64,24 +75,29 @@ def default_name(store_root: Path, prefix: str) -> str:
 
 
 def encode_position(position: Position) -> bytes:
-    """Encode as JSON."""
-    return json.dumps({"version": VERSION, **asdict(position)}, sort_keys=True).encode()
+    """Encode as JSON, in the oldest version that can hold it."""
+    values = {"version": VERSION_OVERSIZED, **asdict(position)}
+    if not position.oversized:
+        values["version"] = VERSION
+        del values["oversized"]
+    return json.dumps(values, sort_keys=True).encode()
 
 
-def decode_position(value: bytes, name: str) -> Position:
-    """Decode a position. Raises ConfigError for one that this release did not write."""
+def decode_position(value: bytes | None, name: str) -> Position:
+    """Decode a position. Raises ConfigError for one that this release does not read."""
     try:
-        values: dict[str, Any] = dict(json.loads(value))
+        values = dict(json.loads(value or b""))
         version = values.pop("version")
-        if version != VERSION:
+        if version not in (VERSION, VERSION_OVERSIZED):
             raise ConfigError(
-                f"the position of mirror {name!r} has version {version}; this release reads "
-                f"{VERSION}"
+                f"the position of mirror {name!r} has version {version!s:.20}; this release "
+                f"reads {VERSION} and {VERSION_OVERSIZED}"
             )
-        last = decode_fingerprint(values.pop("last_record"))
-        return Position(last_record=last, **values)
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-        raise ConfigError(f"the position of mirror {name!r} cannot be read: {e}") from e
+        position: Position = decode_value(Position, values)
+    except (KeyError, TypeError, ValueError, RecursionError) as e:
+        reason = parse_fault(e) if isinstance(e, ValueError | RecursionError) else repr(e)
+        raise ConfigError(f"the position of mirror {name!r} cannot be read: {reason}") from e
+    return position
 
 
 def ensure_position_topic(cluster: Cluster, topic: str) -> None:
@@ -96,24 +112,28 @@ def ensure_position_topic(cluster: Cluster, topic: str) -> None:
         )
 
 
-def read_position(options: ClientOptions, topic: str, name: str) -> Position | None:
+def read_position(
+    options: ClientOptions, topic: str, name: str, *, waits: bool = True
+) -> Committed | None:
     """Return the last position committed under a name, None for a new name.
 
     The caller ensures that no transaction of that name is open. If one of another name is open,
-    wait for the records after it, up to Kafka's transaction timeout.
-    Raises ConfigError, KafkaIOError.
+    wait for the records after it, up to Kafka's transaction timeout; without ``waits``, return what
+    is committed before the first open transaction. Raises ConfigError, KafkaIOError.
     """
     seconds = options.get("transaction_timeout_ms") / 1000 + 30
     try:
-        ends = _ends(options, topic)
+        ends = _ends(options, topic, "read_uncommitted" if waits else "read_committed")
         consumer = _consumer(options, "read_committed")
         try:
-            value = _read_to(consumer, ends, name.encode(), time.monotonic() + seconds)
+            record = _read_to(consumer, ends, name.encode(), time.monotonic() + seconds)
         finally:
             consumer.close(timeout_ms=1000)
     except errors.KafkaError as e:
         raise as_store_error(e, options, f"reading {topic}") from e
-    return None if value is None else decode_position(value, name)
+    return (
+        None if record is None else Committed(decode_position(record.value, name), record.timestamp)
+    )
 
 
 def _consumer(options: ClientOptions, isolation: str) -> KafkaConsumer:
@@ -127,9 +147,9 @@ def _consumer(options: ClientOptions, isolation: str) -> KafkaConsumer:
     return connect(options, lambda: KafkaConsumer(**arguments))
 
 
-def _ends(options: ClientOptions, topic: str) -> dict[TopicPartition, int]:
-    """Return the end offsets of the topic's partitions, open transactions included."""
-    consumer = _consumer(options, "read_uncommitted")
+def _ends(options: ClientOptions, topic: str, isolation: str) -> dict[TopicPartition, int]:
+    """Return the end offsets of the topic's partitions for consumers of an isolation level."""
+    consumer = _consumer(options, isolation)
     try:
         numbers = consumer.partitions_for_topic(topic) or {0}
         ends: dict[TopicPartition, int] = consumer.end_offsets(
@@ -142,11 +162,11 @@ def _ends(options: ClientOptions, topic: str) -> dict[TopicPartition, int]:
 
 def _read_to(
     consumer: KafkaConsumer, ends: dict[TopicPartition, int], key: bytes, deadline: float
-) -> bytes | None:
-    """Return the last committed value of a key before the ends."""
+) -> Any:
+    """Return the last committed record of a key before the ends, None if there is none."""
     consumer.assign(list(ends))
     consumer.seek_to_beginning(*ends)
-    value: bytes | None = None
+    found = None
     left = {p for p, end in ends.items() if consumer.position(p) < end}
     while left:
         if time.monotonic() > deadline:
@@ -157,6 +177,6 @@ def _read_to(
         for records in consumer.poll(timeout_ms=_POLL_MS).values():
             for record in records:
                 if record.key == key:
-                    value = record.value
+                    found = record
         left = {p for p in left if consumer.position(p) < ends[p]}
-    return value
+    return found

@@ -1,143 +1,107 @@
-"""A transactional producer that sends complete record batches.
+"""A transactional producer, librdkafka's, whose every wait is bounded.
 
-kafka-python's ``send`` takes one message and encodes its record in Python: about 27,000 per second
-on the machine where ``python -m bench mirror`` was first measured. Here the records are already
-encoded, so each batch goes into the producer's own queue as if ``send`` had filled it: order,
-sequence numbers, retries, fencing and transactions remain kafka-python's. Only this module depends
-on the internals of ``KafkaProducer``; the release is pinned for it, and ``check_inside`` reports at
-the start if another one is installed.
-
-Every wait is bounded. A batch that was not acknowledged in time does not fail kafka-python's
-transaction, and a commit would succeed without it: so the outcome of each batch is checked first.
+librdkafka reports each message that it could not deliver, and fails the commit of its transaction.
+A call of its transaction API that times out is resumed by the next one, so waits are made of short
+calls, between which a stop of the mirror is noticed.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from kafka import KafkaProducer, errors
-from kafka import __version__ as kafka_version
-from kafka.producer.producer_batch import ProducerBatch
-from kafka.producer.sender import Sender
-from kafka.producer.transaction_manager import TransactionManager
-from kafka.record.default_records import DefaultRecordBatchBuilder
-from kafka.record.memory_records import MemoryRecordsBuilder
-from kafka.structs import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from store.errors import ConfigError, KafkaIOError, StoreError
+from store.errors import KafkaIOError, StoreError
 from streaming.kafka.client_errors import as_store_error, connect
-from streaming.kafka.client_options import ClientOptions
-from streaming.kafka.record_batches import CODECS, RecordBatch
+from streaming.kafka.client_options import BOOTSTRAP_TIMEOUT_MS, ClientOptions
+from streaming.kafka.producer_options import producer_options
+from streaming.kafka.records import Record
 
-BATCH_HEADER_SIZE = DefaultRecordBatchBuilder.HEADER_STRUCT.size
-_MAGIC = 2
-# What a request contains besides its batches: names, ids, lengths.
-REQUEST_OVERHEAD = 1024
-_CLOSE_SECONDS = 5.0
-_INSIDE: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (ProducerBatch, ("record_count",)),
-    (Sender, ("wakeup",)),
-    (TransactionManager, ("begin_commit", "begin_abort", "maybe_add_partition_to_transaction")),
-    (DefaultRecordBatchBuilder, ("_maybe_compress", "write_header", "build")),
-    (MemoryRecordsBuilder, ("_builder", "_next_offset", "close")),
-)
+_log = logging.getLogger("librdkafka")
+_log.addHandler(logging.NullHandler())
+_POLL_SECONDS = 0.1
+_STOP_SECONDS = 5.0  # how long a transaction may still take when the mirror is stopped
+_FAILED_EARLIER = ("_STATE", "_FATAL")
+TOO_LARGE = "MSG_SIZE_TOO_LARGE"
 
 
-def check_inside() -> None:
-    """Raise ConfigError if the installed kafka-python lacks internals that this module uses."""
-    for kind, names in _INSIDE:
-        for name in names:
-            if not hasattr(kind, name):
-                raise ConfigError(
-                    f"kafka-python {kafka_version} has no {kind.__name__}.{name}: install the "
-                    "release that requirements.lock names"
-                )
+@dataclass(frozen=True, slots=True)
+class DeliveryFailure:
+    """A message that was not delivered."""
 
+    error: KafkaError
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes
 
-class _Builder(DefaultRecordBatchBuilder):  # type: ignore[misc]  # published without types
-    """Builds a batch whose records are already encoded and compressed; only adds the header."""
-
-    def __init__(self, batch: RecordBatch, codec: int) -> None:
-        super().__init__(
-            magic=_MAGIC,
-            compression_type=codec,
-            is_transactional=False,  # set with the producer's state when the batch is sent
-            producer_id=-1,
-            producer_epoch=-1,
-            base_sequence=-1,
-            batch_size=0,
-        )
-        self._buffer += batch.records
-        self._first_timestamp = batch.base_timestamp
-        self._max_timestamp = batch.max_timestamp
-        self._last_offset = batch.count - 1
-        self._num_records = batch.count
-        self._is_compressed = batch.is_compressed
-
-    def append(self, *_args: Any, **_more: Any) -> None:
-        """Ignore further records: the batch is complete."""
-
-    def _maybe_compress(self) -> bool:
-        return self._is_compressed
-
-
-class _Batch(ProducerBatch):  # type: ignore[misc]  # published without types
-    """A batch in the producer's queue. It is never split: nothing would track its parts."""
-
-    def __init__(self, batch: RecordBatch, codec: int) -> None:
-        records = MemoryRecordsBuilder(_MAGIC, codec, 0, offset=batch.count)
-        records._builder = _Builder(batch, codec)
-        super().__init__(TopicPartition(batch.topic, batch.partition), records)
-        self.source = batch
+    @classmethod
+    def of(cls, error: KafkaError, message: Message) -> DeliveryFailure:
+        """Return the failure of a message."""
+        place = message.topic() or "", message.partition() or 0
+        key, value = message.key(), message.value() or b""
+        return cls(error, *place, key, value)
 
     @property
-    def record_count(self) -> int:
-        """Return the number of records; 1 while the sender checks if the batch can be split."""
-        count: int = self.records.next_offset()
-        return count if self.final_state is not None else 1
+    def is_too_large(self) -> bool:
+        """Whether Kafka refused the message for its size."""
+        return self.error.name() == TOO_LARGE
 
-    def error(self) -> BaseException | None:
-        """Return why it was not written; valid once it is done."""
-        exceptions = self.produce_future.value[2]
-        return None if exceptions is None else exceptions(0)
+    def is_of(self, record: Record) -> bool:
+        """Return whether this may be the failure of a record: Kafka's answer names neither."""
+        return record.key == self.key and record.value == self.value
 
 
-class BatchRefusedError(Exception):
-    """Kafka rejected a batch; ``cause`` is kafka-python's error."""
+class DeliveryError(Exception):
+    """A message of the transaction was not delivered."""
 
-    def __init__(self, batch: RecordBatch, cause: BaseException) -> None:
-        super().__init__(str(cause))
-        self.batch = batch
-        self.cause = cause
+    def __init__(self, failure: DeliveryFailure) -> None:
+        super().__init__(failure.error.str())
+        self.failure = failure
 
 
 class TransactionalProducer:
     """A producer with a transactional id; creating it ends one left open.
 
-    Single records, such as the position, are written last.
-    Raises ConfigError, KafkaIOError, MirrorInUseError.
+    ``stopping`` shortens every wait. Raises ConfigError, KafkaIOError, MirrorInUseError.
     """
 
-    def __init__(self, options: ClientOptions, transactional_id: str, codec: str) -> None:
-        check_inside()
+    def __init__(
+        self,
+        options: ClientOptions,
+        transactional_id: str,
+        codec: str,
+        batch_bytes: int,
+        stopping: threading.Event,
+    ) -> None:
+        self.batch_bytes = batch_bytes
+        self.is_open = False
         self._options = options
-        self._codec = CODECS[codec][0]
+        self._stopping = stopping
         self._wait_seconds = options.get("delivery_timeout_ms") / 1000
         self._timeout_seconds: float = options.get("transaction_timeout_ms") / 1000
         self._began = 0.0
-        self._pending: list[_Batch] = []
-        self.is_open = False
-        arguments = options.of(
-            KafkaProducer, transactional_id=transactional_id, compression_type=None
-        )
-        self._producer = connect(options, lambda: KafkaProducer(**arguments))
+        self._failure: DeliveryFailure | None = None
+        self._cause = ""  # the last failure of a connection
+        self._is_closed = False
+        settings = {
+            **producer_options(options, transactional_id=transactional_id, codec=codec),
+            "batch.size": batch_bytes,
+            "on_delivery": self._on_delivery,
+            "error_cb": self._on_error,
+        }
+        self._producer = connect(options, lambda: Producer(settings, logger=_log))
         try:
-            self._producer.init_transactions()
-        except errors.KafkaError as e:
+            self._call("init_transactions", "starting to write", BOOTSTRAP_TIMEOUT_MS / 1000)
+        except BaseException:
             self.close()
-            raise as_store_error(e, options, "starting to write") from e
+            raise
 
     @property
     def seconds_open(self) -> float:
@@ -152,73 +116,58 @@ class TransactionalProducer:
     def begin(self) -> None:
         """Begin a transaction."""
         self._try(self._producer.begin_transaction, "beginning a transaction")
+        self._failure = None
         self._began, self.is_open = time.monotonic(), True
 
-    def send(self, batches: Iterable[RecordBatch]) -> None:
-        """Queue batches, in this order per partition; their topics must exist."""
-        queue, manager = self._producer._accumulator, self._producer._transaction_manager
-        for source in batches:
-            self._producer.partitions_for(source.topic)
-            batch = _Batch(source, self._codec)
-            partition = batch.topic_partition
-            self._try(lambda p=partition: manager.maybe_add_partition_to_transaction(p), "writing")
-            with queue._tp_lock(partition):
-                queue._batches[partition].append(batch)
-                queue._incomplete.add(batch)
-            self._pending.append(batch)
-        self._producer._sender.wakeup()
+    def send(self, record: Record) -> None:
+        """Queue a record; its topic must exist. Raises DeliveryError for an earlier one."""
+        topic, value, key, partition, timestamp, headers, _ = record
+        self._produce(topic, value, key, partition, None, None, timestamp, headers)
+
+    def send_position(self, topic: str, key: bytes, value: bytes) -> None:
+        """Queue a record without headers, the last one of a transaction."""
+        self._produce(topic, value, key)
 
     def flush(self) -> None:
-        """Wait until Kafka has acknowledged all batches of the transaction.
+        """Wait until Kafka has acknowledged every record of the transaction.
 
-        Raises BatchRefusedError, KafkaIOError.
+        Raises DeliveryError, KafkaIOError.
         """
-        deadline = time.monotonic() + self._wait_seconds
-        for batch in self._pending:
-            if not batch.produce_future.wait(max(deadline - time.monotonic(), 0)):
-                raise KafkaIOError(
-                    f"Kafka at {self._options} did not acknowledge a batch within "
-                    f"{self._wait_seconds:.0f} s (delivery.timeout.ms)"
-                )
-            cause = batch.error()
-            if cause is not None:
-                raise BatchRefusedError(batch.source, cause)
-        self._pending.clear()
 
-    def send_record(self, topic: str, key: bytes, value: bytes) -> None:
-        """Write one record and wait for its acknowledgement."""
+        def is_done() -> bool:
+            left = self._producer.flush(_POLL_SECONDS)
+            self._check_delivery()
+            return left == 0
 
-        def send() -> None:
-            self._producer.send(topic, value, key).get(self._wait_seconds)
-
-        self._try(send, f"writing to {topic}")
+        self._wait(is_done, "writing", self._wait_seconds)
 
     def commit(self) -> None:
         """Commit, and wait for it within bounds.
 
         If this raises, the transaction may still have been committed: read the position again.
         """
-        self._end(self._producer._transaction_manager.begin_commit, "committing")
+        self._call("commit_transaction", "committing", self._wait_seconds)
+        self.is_open = False
 
     def abort(self) -> None:
         """Abort if possible; otherwise the next producer ends the transaction."""
-        self._pending.clear()
         if self.is_open:
-            self._end(self._producer._transaction_manager.begin_abort, "aborting")
+            self._call("abort_transaction", "aborting", self._wait_seconds)
+            self.is_open = False
 
     def close(self) -> None:
-        """Close the producer within bounds."""
-        try:
-            self._producer.close(timeout=_CLOSE_SECONDS)
-        except errors.KafkaError:
-            pass  # the next producer aborts what was not committed
-        finally:
-            if self._producer._sender.is_alive():
-                self._producer._sender.force_close()
+        """Close the producer without waiting for Kafka: what was not committed is discarded."""
+        if not self._is_closed:
+            self._is_closed, self.is_open = True, False
+            with suppress(KafkaException):
+                self._producer.purge()
+            # Its own close() flushes first, without a limit. This is the only reference to it.
+            del self._producer
 
-    def explain(self, error: BaseException, what: str) -> StoreError:
+    def explain(self, error: KafkaException | KafkaError, what: str) -> StoreError:
         """Return an error of a transaction as a StoreError."""
-        found = as_store_error(error, self._options, what)
+        wrapped = error if isinstance(error, KafkaException) else KafkaException(error)
+        found = as_store_error(wrapped, self._options, what)
         if self.seconds_open > self._timeout_seconds:
             return KafkaIOError(
                 f"{what}: the transaction took {self.seconds_open:.0f} s, longer than "
@@ -226,18 +175,95 @@ class TransactionalProducer:
             )
         return found
 
-    def _end(self, begin: Any, what: str) -> None:
-        def end() -> None:
-            result = begin()
-            self._producer._sender.wakeup()
-            if not result.wait(timeout_ms=self._wait_seconds * 1000):
-                raise errors.KafkaTimeoutError(f"no answer in {self._wait_seconds:.0f} s")
+    def _reason(self, error: KafkaException) -> KafkaException:
+        """Return why the transaction failed, if the error of a record only says that it did."""
+        if error.args[0].name() in _FAILED_EARLIER:
+            try:
+                self._producer.commit_transaction(_POLL_SECONDS)
+            except KafkaException as e:
+                return e
+        return error
 
-        self._try(end, what)
-        self.is_open = False
+    def _produce(self, *arguments: Any) -> None:
+        """Queue a record, waiting while the queue is full.
 
-    def _try(self, do: Any, what: str) -> None:
+        Callbacks are not served before the queue is full, the transaction has failed or is flushed:
+        serving them in between costs a fifth of the rate.
+        """
         try:
-            do()
-        except (errors.KafkaError, ValueError) as e:
+            self._producer.produce(*arguments)
+        except BufferError:
+            self._wait(lambda: self._try_produce(arguments), "writing", self._wait_seconds)
+        except KafkaException as e:
+            self._poll(_POLL_SECONDS)  # a failure of a delivery says why the transaction failed
+            raise self.explain(self._reason(e), f"writing to {arguments[0]}") from e
+
+    def _try_produce(self, arguments: tuple[Any, ...]) -> bool:
+        self._poll(_POLL_SECONDS / 10)
+        try:
+            self._producer.produce(*arguments)
+        except BufferError:
+            return False
+        return True
+
+    def _poll(self, seconds: float) -> None:
+        """Serve callbacks. Raises the first failure of a delivery."""
+        self._try(lambda: self._producer.poll(seconds), "writing")
+        self._check_delivery()
+
+    def _check_delivery(self) -> None:
+        if self._failure is not None:
+            raise DeliveryError(self._failure)
+
+    def _call(self, method: str, what: str, seconds: float) -> None:
+        """Call the transaction API until it is done; a call that timed out is resumed."""
+
+        def is_done() -> bool:
+            try:
+                getattr(self._producer, method)(_POLL_SECONDS)
+            except KafkaException as e:
+                if not e.args[0].retriable():
+                    raise
+                self._producer.poll(_POLL_SECONDS)
+                return False
+            return True
+
+        self._wait(is_done, what, seconds)
+
+    def _wait(self, is_done: Callable[[], bool], what: str, seconds: float) -> None:
+        """Wait until it is done, but not beyond ``seconds`` or a stop."""
+        began = time.monotonic()
+        deadline = began + seconds
+        while not self._try(is_done, what):
+            now = time.monotonic()
+            if self._stopping.is_set():
+                deadline = min(deadline, now + (_STOP_SECONDS if self.is_open else 0))
+            if now >= deadline:
+                cause = f": {self._cause}" if self._cause else ""
+                raise KafkaIOError(
+                    f"{what}: Kafka at {self._options} did not answer within {now - began:.0f} s"
+                    f"{cause}"
+                )
+
+    def _try(self, do: Callable[[], Any], what: str) -> Any:
+        try:
+            return do()
+        except KafkaException as e:
             raise self.explain(e, what) from e
+        except SystemError as e:  # a callback was called while a fatal error was being raised
+            if isinstance(e.__cause__, KafkaException):
+                raise self.explain(e.__cause__, what) from e
+            raise
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        """Keep the first failure; of messages that are too large, the largest."""
+        if error is None:
+            return
+        failure = DeliveryFailure.of(error, message)
+        first = self._failure
+        are_large = first is not None and first.is_too_large and failure.is_too_large
+        if first is None or (are_large and len(failure.value) > len(first.value)):
+            self._failure = failure
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._cause = error.str()

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from store.broker_files import TopicConfig
 from store.errors import ConfigError
 from streaming.kafka.cluster import Cluster
-from streaming.kafka.record_batches import Route
-from streaming.kafka.record_kernel import HAS_NO_QUEUES
+from streaming.kafka.records import HAS_NO_QUEUES, Route
 from streaming.kafka.topic_rules import TopicNames, TopicRules
 
 
@@ -35,7 +34,9 @@ class Router:
         known: Mapping[str, TopicConfig],
         creation: Creation,
     ) -> None:
-        self.message_bytes_max: dict[str, int] = {}  # by Kafka topic
+        # By Kafka topic.
+        self.message_bytes_max: dict[str, int] = {}
+        self.partitions: dict[str, int] = {}
         self._cluster = cluster
         self._rules = rules
         self._names = TopicNames(rules)
@@ -74,19 +75,27 @@ class Router:
         """Close the cluster's client."""
         self._cluster.close()
 
-    def _resolve(self, topic: str, queue_id: int) -> Route:
-        name, queues = self._names.name_of(topic), self._queues_of(topic)
-        partitions = self._cluster.partitions(name)
-        if not partitions:
+    def add_target(self, name: str, partitions: int, whose: str) -> None:
+        """Learn the partitions and the limit of a Kafka topic; create it if that is wanted.
+
+        Raises ConfigError for one that is missing.
+        """
+        found = self._cluster.partitions(name)
+        if not found:
             if not self._creation.is_wanted:
                 raise ConfigError(
-                    f"topic {topic}: Kafka has no topic {name}; create it, or use --create-topics"
+                    f"{whose}: Kafka has no topic {name}; create it, or use --create-topics"
                 )
-            count = queues if queues != HAS_NO_QUEUES else queue_id + 1
-            self._cluster.create(name, count, self._creation.settings)
-            partitions = self._cluster.partitions(name) or count
+            self._cluster.create(name, partitions, self._creation.settings)
+            found = self._cluster.partitions(name) or partitions
+        self.partitions[name] = found
         self.message_bytes_max[name] = self._cluster.limits(name).message_bytes_max
-        return Route(name, partitions, queues)
+
+    def _resolve(self, topic: str, queue_id: int) -> Route:
+        name, queues = self._names.name_of(topic), self._queues_of(topic)
+        wanted = queues if queues != HAS_NO_QUEUES else queue_id + 1
+        self.add_target(name, wanted, f"topic {topic}")
+        return Route(name, self.partitions[name], queues)
 
     def _queues_of(self, topic: str) -> int:
         """Return how many queues a topic has in the broker's ``topics.json``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from streaming.kafka.mirror import (
     MirrorStart,
     check_position,
 )
+from streaming.kafka.oversized import DIVERT, OversizedMessage, OversizedRule, SizeCheck
 from streaming.kafka.position import (
     POSITION_TOPIC,
     Position,
@@ -43,7 +45,8 @@ from streaming.kafka.position import (
     read_position,
 )
 from streaming.kafka.producer import TransactionalProducer
-from streaming.kafka.record_batches import CODECS, Encoder, check_codec
+from streaming.kafka.producer_options import check_codec
+from streaming.kafka.records import RecordReader
 from streaming.kafka.routes import Creation, Router
 from streaming.kafka.topic_rules import TopicRules, check_kafka_name
 from streaming.queries.log_query import LogQuery, RunningLogQuery
@@ -57,10 +60,11 @@ TRANSACTION_BYTES = 32 * 1024 * 1024
 COMPRESSION = "zstd"
 TRANSACTIONAL_ID_PREFIX = "reput-mirror-"
 WAIT_FOR_KAFKA_SECONDS = 120.0
-# kafka-python's defaults suit single messages and producers that are never replaced.
+# The clients' defaults suit single messages and producers that are never replaced.
 _DEFAULTS: Mapping[str, Any] = {
     "batch_size": 512 * 1024,
     "delivery_timeout_ms": 30_000,
+    "linger_ms": 100,
     "request_timeout_ms": 15_000,
     "reconnect_backoff_max_ms": 2_000,
 }
@@ -93,6 +97,8 @@ class MirrorOptions:
     transaction_bytes: int = TRANSACTION_BYTES
     fail_on_data_loss: bool = True
     max_body_bytes: int = BODY_BYTES_MAX
+    oversized: OversizedRule = field(default_factory=OversizedRule)
+    on_oversized: Callable[[OversizedMessage], None] | None = None
     wait_for_kafka_seconds: float = WAIT_FOR_KAFKA_SECONDS
     on_progress: Callable[[DispatchProgress], None] | None = None
 
@@ -186,12 +192,25 @@ def _prepare(
         _log.warning("%s", topic_configs.problem)
     router = Router(cluster, options.rules, topic_configs.content or {}, options.creation)
     router.prepare()
+    if options.oversized.action == DIVERT:
+        router.add_target(options.oversized.topic, 1, "--oversized")
     ensure_position_topic(cluster, options.position_topic)
+    sizes = SizeCheck(
+        router,
+        options.oversized,
+        codec,
+        client.get("max_request_size"),
+        options.on_oversized or (lambda message: _log.warning("%s", message)),
+    )
+    stopping = threading.Event()
 
     def connect() -> tuple[TransactionalProducer, Position | None]:
-        producer = TransactionalProducer(client, TRANSACTIONAL_ID_PREFIX + name, codec)
+        batch_bytes = sizes.batch_bytes(client.get("batch_size"))
+        transactional_id = TRANSACTIONAL_ID_PREFIX + name
+        producer = TransactionalProducer(client, transactional_id, codec, batch_bytes, stopping)
         try:
-            return producer, read_position(client, options.position_topic, name)
+            committed = read_position(client, options.position_topic, name)
+            return producer, committed.position if committed is not None else None
         except BaseException:
             producer.close()
             raise
@@ -209,15 +228,13 @@ def _prepare(
         name=name,
         position_topic=options.position_topic,
         batch_bytes=client.get("batch_size"),
-        request_bytes_max=client.get("max_request_size"),
         transaction_bytes=options.transaction_bytes,
         fail_on_data_loss=options.fail_on_data_loss,
         wait_seconds=options.wait_for_kafka_seconds,
         is_clean=lambda: not (store_root / ABORT_FILE).exists(),
     )
-    limits = BodyLimits(options.max_body_bytes)
-    encoder = Encoder(config, settings.batch_bytes, CODECS[codec][1], limits)
-    link = MirrorLink(connect, router, encoder)
+    reader = RecordReader(config, BodyLimits(options.max_body_bytes))
+    link = MirrorLink(connect, router, reader, sizes, stopping)
     sink = MirrorSink(log, link, settings, MirrorStart(producer, position, committed))
     return PreparedMirror(
         store_root=store_root,
@@ -243,30 +260,36 @@ def _starting_position(
 
     Raises ConfigError if options and committed position conflict, DamageError if the log changed.
     """
-    store = str(store_root.resolve())
     begin = requested_offset(log, options.from_offset, options.from_time)
     if committed is None or options.force_position:
         if options.force_position and begin is None:
             raise ConfigError("--force-position needs --from-offset or --from-time")
-        messages = committed.messages if committed is not None else 0
+        counted = committed or Position(0)
         at = begin if begin is not None else max(log.min_offset(), 0)
-        return Position(at, store=store, messages=messages)
+        store = str(store_root.resolve())
+        return Position(at, None, 0, store, counted.messages, counted.oversized)
     if begin is not None:
         raise ConfigError(
             f"mirror {name!r} has a position and resumes at offset {committed.commit_log_offset}: "
             "another start would send messages twice or not at all; use another --name, or add "
             "--force-position"
         )
+    check_belongs(log, committed, store_root, name)
+    return committed
+
+
+def check_belongs(log: CommitLog, position: Position, store_root: Path, name: str) -> None:
+    """Raise ConfigError for the position of another store, DamageError if the log changed."""
+    store = str(store_root.resolve())
     try:
-        check_position(log, committed)
+        check_position(log, position)
     except DamageError as e:
-        if committed.store != store:
+        if position.store != store:
             raise ConfigError(
-                f"mirror {name!r} belongs to {committed.store}, not to {store} ({e.reason}): use "
+                f"mirror {name!r} belongs to {position.store}, not to {store} ({e.reason}): use "
                 "another --name"
             ) from e
         raise
-    return committed
 
 
 def _start_query(spark: SparkSession, prepared: PreparedMirror) -> RunningMirror:

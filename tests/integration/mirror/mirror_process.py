@@ -35,11 +35,11 @@ def kill_at(module: str, name: str, when: str, count: int) -> None:
         calls.append(None)
         if when == "before" and len(calls) == count:
             die()
+        if when == "during" and len(calls) == count:
+            threading.Timer(0.002, die).start()
         result = real(*args, **kwargs)
         if when == "after" and len(calls) == count:
             die()
-        if when == "soon after" and len(calls) == count:
-            threading.Timer(0.002, die).start()
         return result
 
     setattr(owner, last, killing)

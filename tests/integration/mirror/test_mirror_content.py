@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 from kafka.admin import KafkaAdminClient
+from kafka.partitioner.default import murmur2
 
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.writer import CommitLogWriter
 from store.config import load_config
 from streaming.kafka.routes import Creation
 from streaming.kafka.topic_rules import TopicRules, is_system_topic, make_rules
@@ -90,6 +93,42 @@ def test_queues_have_partitions_of_their_own(kafka: KafkaServer, tmp_path: Path)
     messages = messages_of(tmp_path, config)
     assert found == expected(messages, TopicRules(prefix="queues.").kafka_name, counts)
     assert [len(r) for r in found.values()] == [667, 667, 666]
+
+
+def test_fewer_partitions_than_queues_are_chosen_by_key(kafka: KafkaServer, tmp_path: Path) -> None:
+    config = make_store(tmp_path, 300)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    admin.create_topics(
+        {"keyed.Orders": {"num_partitions": 3, "configs": FOR_EVER}}, wait_for_metadata=True
+    )
+    admin.close()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text(
+        '{"topicConfigTable":{"Orders":{"readQueueNums":2,"writeQueueNums":2,"perm":6}}}'
+    )
+    mirror(tmp_path, options_for(kafka.bootstrap, "keyed"))
+    found = held(kafka.bootstrap, ["keyed.Orders"])
+    expected_by_key: dict[tuple[str, int], list[object]] = {place: [] for place in found}
+    for message in messages_of(tmp_path, config):
+        if message.topic == "Orders":
+            record = record_of(message)
+            assert record.key is not None
+            number = (murmur2(record.key) & 0x7FFFFFFF) % 3
+            expected_by_key["keyed.Orders", number].append(record)
+    assert found == expected_by_key
+    assert all(found.values())
+
+
+def test_empty_bodies_and_messages_without_a_key(kafka: KafkaServer, tmp_path: Path) -> None:
+    config = make_store(tmp_path, 3)
+    with CommitLogWriter(tmp_path, config) as writer:
+        writer.append(NewMessage("Orders", 0, b"\0"))
+        writer.append(NewMessage("Orders", 1, b"x\0y", make_properties(keys="\0k", tags="t\0")))
+    mirror(tmp_path, options_for(kafka.bootstrap, "empty"))
+    found = held(kafka.bootstrap, ["empty.Orders", "empty._RETRY_g"])
+    records = Counter(r for part in found.values() for r in part)
+    assert records == Counter(map(record_of, messages_of(tmp_path, config)))
+    assert sum(r.key is None for r in records) == 1
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "zstd"])

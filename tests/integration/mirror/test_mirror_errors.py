@@ -20,6 +20,7 @@ from store.errors import ConfigError, DamageError, KafkaIOError
 from streaming.cli import run
 from streaming.kafka.cluster import TopicLimits
 from streaming.queries.mirror import MirrorOptions, prepare_mirror
+from streaming.sinks.ordered_sink import StoppedError
 from tests.integration.mirror.mirroring import (
     append,
     held,
@@ -271,6 +272,45 @@ def test_a_kafka_that_comes_back_in_time_is_gone_on_with(tmp_path: Path, store: 
         assert count_held(server, "back") == 120
     finally:
         back.join()
+        server.kill()
+
+
+@pytest.mark.parametrize("when", ["writing", "waiting"])
+def test_a_stop_while_kafka_is_away_takes_less_than_ten_seconds(
+    tmp_path: Path, store: Path, when: str
+) -> None:
+    append(store, 4_000, 120)
+    server = KafkaServer(tmp_path / "kafka")
+    server.start()
+    try:
+        options = options_for(server.bootstrap, "stopped", transaction_bytes=5_000)
+        prepared = prepare_mirror(store, options)
+        is_away, failures = threading.Event(), list[BaseException]()
+
+        def kill() -> None:
+            if not is_away.is_set():
+                server.kill()
+                is_away.set()
+
+        def work() -> None:
+            try:
+                run_here(prepared, max_bytes=2_000, after_batch=kill)
+            except BaseException as e:  # noqa: BLE001 - compared below
+                failures.append(e)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        assert is_away.wait(60)
+        time.sleep(1 if when == "writing" else 40)  # 30 s is delivery.timeout.ms
+        began = time.monotonic()
+        prepared.close()
+        worker.join(60)
+        assert time.monotonic() - began < 10
+        assert [type(e) for e in failures] == [StoppedError]
+        server.start()
+        mirror(store, options)
+        assert count_held(server, "stopped") == 4_120
+    finally:
         server.kill()
 
 

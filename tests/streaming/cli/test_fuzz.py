@@ -319,7 +319,7 @@ SPARK_OPTIONS = [
       "--name", "--position-topic", "--compression", "--kafka-property", "--from-offset",
       "--from-time", "--to-time", "--max-bytes-per-trigger", "--max-bytes-per-transaction",
       "--trigger-interval", "--fail-on-data-loss", "--wait-for-kafka", "--topic-config",
-      "--kafka-bootstrap", "--max-body-bytes")),
+      "--kafka-bootstrap", "--max-body-bytes", "--oversized", "--stuck-after")),
     ("rebuild", "--broker-conf"),
 ]  # fmt: skip
 

@@ -210,7 +210,7 @@ def test_help_and_version_import_next_to_nothing(argument: str) -> None:
     assert imported([[argument]], heavy) == set()
 
 
-HEAVY = {"numba", "pyarrow", "pyspark", "kafka"}
+HEAVY = {"numba", "pyarrow", "pyspark", "kafka", "confluent_kafka"}
 READS = {"get", "offset", "query", "message", "topics", "status", "dump"}
 
 

@@ -8,8 +8,7 @@ import pytest
 from store.broker_files import TopicConfig
 from store.errors import ConfigError
 from streaming.kafka.cluster import MESSAGE_BYTES_MAX, TopicLimits
-from streaming.kafka.record_batches import Route
-from streaming.kafka.record_kernel import HAS_NO_QUEUES
+from streaming.kafka.records import HAS_NO_QUEUES, Route
 from streaming.kafka.routes import Creation, Router
 from streaming.kafka.topic_rules import TopicNames, TopicRules, is_system_topic, make_rules
 
