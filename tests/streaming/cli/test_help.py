@@ -14,9 +14,7 @@ def test_version_and_exit_codes_are_shown(capsys: pytest.CaptureFixture[str]) ->
     assert "3 damaged" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "command", ["get", "offset", "query", "message", "topics", "search", "tail"]
-)
+@pytest.mark.parametrize("command", ["get", "offset", "query", "message", "topics"])
 def test_help_names_the_options_of_each_command(
     command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
