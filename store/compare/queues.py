@@ -59,8 +59,6 @@ class QueueComparison(Disk):
     ``derived`` must not exist: nothing is read from it and nothing is created in it.
     """
 
-    threads_max = 1  # findings are added in the order of the writes
-
     def __init__(
         self,
         root: Path,

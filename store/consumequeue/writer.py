@@ -22,7 +22,6 @@ from store.consumequeue.files import QueueTail, queue_tail
 from store.consumequeue.names import check_topic, queue_directory
 from store.errors import DamageError
 from store.io.disk import Disk
-from store.io.file_system import for_each
 from store.io.mapped_file import file_name
 from store.kernels.consume_queue import NO_QUEUE_YET, AppendedUnits, NewUnits, Queues, append_units
 from store.layout import (
@@ -33,9 +32,6 @@ from store.layout import (
     QUEUE_OFFSET_MAX,
     SYS_COMMIT,
 )
-
-_THREADS = 2  # that create files, most of which is the file system's work
-_SHARE = 1000  # queues written by one thread at a time
 
 QueueKey = tuple[str, int]
 
@@ -143,16 +139,10 @@ class ConsumeQueueStore:
         )
         if ext is not None:
             ext.put(keys, units, placed.ext_at, store_timestamp)
-
-        def write(some: range) -> None:
-            for q in some:
-                number = int(numbers[q])
-                files = int(state.allocated[number]), int(queues.allocated[q])
-                self._create_files(number, *files, first=int(placed.first[q]))
-                self._write_queue(number, q, placed)
-
-        shares = [range(at, min(at + _SHARE, count)) for at in range(0, count, _SHARE)]
-        for_each(write, shares, min(self._disk.threads_max, _THREADS))
+        for q, number in enumerate(numbers.tolist()):
+            files = int(state.allocated[number]), int(queues.allocated[q])
+            self._create_files(number, *files, first=int(placed.first[q]))
+            self._write_queue(number, q, placed)
         for q in np.flatnonzero(queues.repeated + queues.gaps).tolist():
             drops = self.drops.setdefault(keys[q], QueueDrops())
             drops.add(int(queues.repeated[q]), int(queues.gaps[q]))

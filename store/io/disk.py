@@ -60,11 +60,11 @@ def _exclusive(
 class Disk(DiskPrimitives):
     """Writes the files of one root.
 
-    Threads may share it: its operations run one at a time, except that files are created in
-    parallel. ``sync`` makes durable what all threads have written.
+    Threads may share it: its operations run one at a time. ``sync`` makes durable what all of them
+    have written; threads that write in parallel need a ``Disk`` each.
     """
 
-    threads_max: ClassVar[int] = 8  # with 1, all primitives run in the caller's thread
+    sync_threads: ClassVar[int] = 8  # with 1, all primitives run in the caller's thread
 
     def __init__(self, root: Path | None = None) -> None:
         self._guard = threading.RLock()
@@ -76,20 +76,17 @@ class Disk(DiskPrimitives):
         self._real = RealDirectories(root)
         self._ensured: set[Path] = set()  # directories whose own entry is durable after sync
 
+    @_exclusive
     def create(self, path: Path, size: int) -> None:
         """Create a zero-filled (sparse) file of ``size`` bytes and its missing directories."""
         directory = path.parent
         with io_errors("create", path):
-            with self._guard:
-                self._ensure_directory(directory)
+            self._ensure_directory(directory)
             fd = self._create(path)
-            try:
-                self._ftruncate(fd, size)
-            finally:
-                with self._guard:
-                    self._keep_open(path, fd)
-                    self._directories.add(directory)
-                    self._written.add(path)
+            self._keep_open(path, fd)
+            self._directories.add(directory)
+            self._written.add(path)
+            self._ftruncate(fd, size)
 
     @_exclusive
     def write(self, path: Path, offset: int, data: Bytes) -> None:
@@ -394,5 +391,5 @@ class Disk(DiskPrimitives):
                 finally:
                     os.close(fd)
 
-        for_each(sync, sorted(filter(self._is_synced, paths)), self.threads_max)
+        for_each(sync, sorted(filter(self._is_synced, paths)), self.sync_threads)
         paths.clear()

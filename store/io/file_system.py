@@ -6,10 +6,9 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 from store.errors import StoreIOError
 
@@ -25,8 +24,6 @@ if _sync_file_range is not None:
 
 SMALL_FILE_BYTES_MAX = 64 * 1024 * 1024
 _PIECE_BYTES = 1 << 16
-
-_T = TypeVar("_T")
 
 
 def read_small_file(
@@ -130,12 +127,12 @@ def begin_write_back(fd: int, begin: int, size: int) -> None:
         _sync_file_range(fd, begin, size, _SYNC_FILE_RANGE_WRITE)
 
 
-def for_each(do: Callable[[_T], None], items: Sequence[_T], threads: int) -> None:
-    """Call ``do`` for each item, in parallel if there are more items than ``threads``."""
-    if threads == 1 or len(items) <= threads:
-        for item in items:
-            do(item)
+def for_each(do: Callable[[Path], None], paths: list[Path], threads: int) -> None:
+    """Call ``do`` for each path, in parallel if there are more paths than ``threads``."""
+    if threads == 1 or len(paths) <= threads:
+        for path in paths:
+            do(path)
         return
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(do, items):
+        for _ in pool.map(do, paths):
             pass

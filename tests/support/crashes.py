@@ -38,7 +38,7 @@ class CrashingDisk(Disk):
     ``graveyard``, on the same file system, keeps removed files that may reappear.
     """
 
-    threads_max = 1
+    sync_threads = 1
 
     def __init__(self, calls: int, graveyard: Path) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ MIB = 1 << 20
 class CountingDisk(Disk):
     """Records the primitives called, and fails a chosen one."""
 
-    threads_max = 1
+    sync_threads = 1
 
     def __init__(self, fails: str = "") -> None:
         super().__init__()

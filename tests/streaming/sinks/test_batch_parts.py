@@ -1,7 +1,6 @@
 """A batch applied in parts: the files of a whole batch, and one rollback for all parts."""
 
 import shutil
-import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
-from store.consumequeue import writer
 from store.errors import DamageError
 from store.io.disk import Disk
 from streaming.sinks import ordered_sink
@@ -155,26 +153,4 @@ def test_a_part_with_few_messages_per_queue_waits_for_the_end_of_its_batch(
     sink.close()  # commits what was waiting
     assert root.progress.reput_from_offset == requests.end
     dispatch_all(store_root, tmp_path / "whole", CONFIG)
-    assert_same_store(tmp_path / "output", tmp_path / "whole")
-
-
-def test_threads_that_share_the_queues_of_a_batch_leave_the_same_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store_root = write_store(tmp_path, in_queues(60, queues=30))
-    dispatch_all(store_root, tmp_path / "whole", CONFIG)
-    monkeypatch.setattr(writer, "_SHARE", 1)
-    threads: set[str] = set()
-    create = Disk.create
-
-    def recorded(disk: Disk, path: Path, size: int) -> None:
-        threads.add(threading.current_thread().name)
-        create(disk, path, size)
-
-    monkeypatch.setattr(Disk, "create", recorded)
-    root = DispatchRoot.open(tmp_path / "output", store_root, CONFIG)
-    sink = DispatchSink(root, CONFIG)
-    sink.apply(by_walk(store_root, CONFIG, 0)[0])
-    sink.close()
-    assert len(threads - {threading.main_thread().name}) == 2
     assert_same_store(tmp_path / "output", tmp_path / "whole")

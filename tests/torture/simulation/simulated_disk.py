@@ -33,7 +33,7 @@ class Plan:
 class SimulatedDisk(Disk):
     """One process's disk. After the process has ended, none of its calls reaches the device."""
 
-    threads_max = 1
+    sync_threads = 1
 
     def __init__(self, device: Device, plan: Plan = Plan()) -> None:
         super().__init__()
