@@ -1,8 +1,7 @@
 """The only module that writes, syncs, renames, locks and deletes files.
 
 Everything that a store writes goes through a ``Disk``, so tests inject every fault at one point.
-There is no writable map: bytes are written by position from private buffers, and a full disk is an
-error, not a signal.
+There is no writable map: bytes are written by position, so a full disk is an error, not a signal.
 
 **Symbolic links.** OUTPUT itself, and the path to it, may contain links. Below OUTPUT, writing,
 creating, renaming or locking a file that is a link, or is reached through one, raises StoreIOError
@@ -12,8 +11,7 @@ of the lock, or is given if another process has locked it. A directory is checke
 Writes are durable after ``sync``: it syncs every file written since the last sync, then every
 directory whose entries changed. Every failure raises StoreIOError naming action and path.
 
-Each change of the disk is one system call, made by a method of ``DiskPrimitives``: the disk of a
-test overrides them to count, fail or undo any of them.
+Each change is one system call of ``DiskPrimitives``; a test's disk counts, fails or undoes it.
 """
 
 from __future__ import annotations
@@ -141,7 +139,7 @@ class Disk(DiskPrimitives):
 
     @_exclusive
     def defer_sync(self, directory: Path | None) -> None:
-        """Exclude a directory from syncs until ``sync_all``; None ends the exclusion."""
+        """Exclude a directory from syncs until ``sync_all``; None ends it."""
         self._unsynced = prefix_of(directory) if directory is not None else None
 
     @_exclusive
@@ -356,8 +354,8 @@ class Disk(DiskPrimitives):
     def _ensure_directory(self, path: Path) -> None:
         """Create a directory if it is missing; ``sync`` makes it durable in any case.
 
-        An existing directory may not be durable: the process that created it may have been killed
-        before its sync. So every directory from the root's parent down to it is synced, once.
+        The process that created an existing one may have been killed before its sync: so every
+        directory from the root's parent down to it is synced, once.
         """
         if path in self._ensured:
             return
