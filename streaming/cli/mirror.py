@@ -23,6 +23,7 @@ from streaming.cli.long_running import (
 )
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
+    TIME_FORMS,
     BrokerOptions,
     MaxBodyBytes,
     SessionOptions,
@@ -147,7 +148,7 @@ class LogOptions(BrokerOptions):
     ] = None
     from_time: Annotated[
         str | None,
-        typer.Option(help="Likewise, by store time: epoch ms or ISO 8601.", show_default=False),
+        typer.Option(help=f"Likewise, by store time: {TIME_FORMS}.", show_default=False),
     ] = None
     to_time: Annotated[
         str | None,
