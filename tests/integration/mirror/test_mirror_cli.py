@@ -7,10 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from store.config import load_config
 from tests.integration.mirror.mirroring import append, held, make_store, messages_of, record_of
@@ -19,14 +16,6 @@ from tests.integration.servers.kafka import KafkaServer
 KILLS = 3
 COMMAND = [sys.executable, "-c", "from streaming.cli import main; main()", "mirror"]
 TOPICS = "Orders", "_RETRY_g"
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    server = KafkaServer(tmp_path_factory.mktemp("kafka"))
-    server.start()
-    yield server
-    server.kill()
 
 
 def start(kafka: KafkaServer, store: Path, name: str, *more: str) -> subprocess.Popen[str]:

@@ -1,7 +1,6 @@
 """What Kafka holds after a mirror: each message once, in order, with its key, headers and time."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,14 +28,6 @@ from tests.integration.mirror.mirroring import (
 from tests.integration.servers.kafka import KafkaServer
 
 GOLDEN = ("g1", "g2", "g4", "g4b")
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    server = KafkaServer(tmp_path_factory.mktemp("kafka"))
-    server.start()
-    yield server
-    server.kill()
 
 
 def partitions(kafka: KafkaServer, names: set[str]) -> dict[str, int]:

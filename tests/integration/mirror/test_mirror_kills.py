@@ -54,14 +54,6 @@ STEPS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    server = KafkaServer(tmp_path_factory.mktemp("kafka"))
-    server.start()
-    yield server
-    server.kill()
-
-
 class Forks:
     """Processes that mirror a store, forked from one in which all is loaded."""
 

@@ -3,7 +3,6 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,14 +30,6 @@ from tests.integration.servers.kafka import KafkaServer
 
 NOISE = random.Random(1).randbytes(200_000)
 LIMIT = 100_000
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    server = KafkaServer(tmp_path_factory.mktemp("kafka"))
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """``reput mirror --status``: position, lag and age, without disturbing a running mirror."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ from tests.integration.mirror.mirroring import (
 from tests.integration.servers.kafka import KafkaServer
 
 HOUR = 3_600_000
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    server = KafkaServer(tmp_path_factory.mktemp("kafka"))
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture
