@@ -55,7 +55,7 @@ from checkpoints.recovery.recovery import Recovered, Recovery, finished_swap
 from checkpoints.state_paths import SPARK_DIR
 from checkpoints.swap import finish_swap
 from store import layout
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog, was_closed_cleanly
 from store.commitlog.planner import LogPlanner
 from store.config import StoreConfig, check_shape
 from store.consumequeue.ends import QueueEnd
@@ -358,7 +358,7 @@ class DispatchRoot:
 def _is_log_clean(progress: Progress, store_root: Path) -> bool:
     if progress.log_was_clean is not None:
         return progress.log_was_clean
-    return not (store_root / layout.ABORT_FILE).exists()
+    return was_closed_cleanly(store_root)
 
 
 def _check_origin(progress: Progress, store_root: Path, config: StoreConfig, path: Path) -> None:

@@ -76,7 +76,7 @@ class _TouchedQueues:
         return number
 
     def file(self, number: int, base: int) -> Path:
-        """Return the path of a queue's file; with many queues, building it anew is expensive."""
+        """Return the path of a queue's file; building it for every write is slow."""
         name, last = file_name(base), self.last_files[number]
         if last is None or last.name != name:
             last = self.last_files[number] = self.directories[number] / name

@@ -25,7 +25,7 @@ from threading import Event
 import numpy as np
 from numpy.typing import NDArray
 
-from store.commitlog.commit_log import CommitLog, decode_in_file
+from store.commitlog.commit_log import CommitLog, decode_in_file, was_closed_cleanly
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
@@ -41,7 +41,6 @@ from store.commitlog.search import (
 from store.config import StoreConfig
 from store.errors import StoreIOError
 from store.io.mapped_file import MappedFile
-from store.layout import ABORT_FILE
 from store.reads.arrow import BodyLimits, message_batches
 from store.reads.message_filter import MessageFilter
 
@@ -74,8 +73,9 @@ class LogSearch:
         self._wanted = wanted
         self._max_body_bytes = max_body_bytes
         self.stop = stop if stop is not None else Event()
-        abort = store_root / ABORT_FILE
-        self._planner = LogPlanner(self.log, lambda: not abort.exists(), range_bytes=_RANGE_BYTES)
+        self._planner = LogPlanner(
+            self.log, lambda: was_closed_cleanly(store_root), range_bytes=_RANGE_BYTES
+        )
 
     def messages(
         self, *, newest_first: bool = False, report: Report | None = None

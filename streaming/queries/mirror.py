@@ -19,13 +19,12 @@ from pyspark.sql import SparkSession
 
 from checkpoints.settings import open_store_config
 from store.broker_files import read_topic_configs
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog, was_closed_cleanly
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.planner import UNLIMITED
 from store.commitlog.search import first_stored_after, requested_offset
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
-from store.layout import ABORT_FILE
 from store.reads.arrow import BodyLimits
 from streaming.kafka.client_options import ClientOptions, client_options
 from streaming.kafka.cluster import Cluster
@@ -231,7 +230,7 @@ def _prepare(
         transaction_bytes=options.transaction_bytes,
         fail_on_data_loss=options.fail_on_data_loss,
         wait_seconds=options.wait_for_kafka_seconds,
-        is_clean=lambda: not (store_root / ABORT_FILE).exists(),
+        is_clean=lambda: was_closed_cleanly(store_root),
     )
     reader = RecordReader(config, BodyLimits(options.max_body_bytes))
     link = MirrorLink(connect, router, reader, sizes, stopping)

@@ -60,6 +60,6 @@ def read_mirror_status(store_root: Path, options: MirrorOptions) -> MirrorStatus
     first = max(position.commit_log_offset, log.min_offset())
     progress = status_at(log, first, found.timestamp)
     lag = max(log.max_offset() - position.commit_log_offset, 0)
-    if lag and progress.waiting_timestamp is None:  # what is there cannot be read
+    if lag and progress.waiting_timestamp is None:  # the log is unreadable there
         progress = DispatchStatus(first, found.timestamp, found.timestamp)
     return MirrorStatus(name, progress, lag, position.messages, position.oversized)

@@ -52,7 +52,7 @@ def offsets(messages: list[Message]) -> list[int]:
 
 
 def is_match(m: Message, wanted: MessageFilter) -> bool:
-    """Tell whether a message matches, condition by condition."""
+    """Return whether a message matches, condition by condition."""
     tags = {tag.strip() for tag in wanted.tags.split("||")}
     return (
         (not wanted.topics or m.topic in wanted.topics)
@@ -214,7 +214,7 @@ def test_damage_is_an_error_after_the_matches_before_it(small: tuple[Path, Store
 def test_a_time_after_damage_reports_it(small: tuple[Path, StoreConfig]) -> None:
     root, config = small
     later = max(m.store_timestamp for m in search(root, MessageFilter(), config))
-    corrupt(log_files(root)[-1], BODY_AT)  # what is stored after it cannot be told
+    corrupt(log_files(root)[-1], BODY_AT)  # no store time after it can be read
     with pytest.raises(DamageError):
         list(LogSearch(root, config, MessageFilter(from_time=later + 10**9)).messages())
 
