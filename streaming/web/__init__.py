@@ -1,0 +1,1 @@
+"""The web console and the metrics endpoint: HTTP, without Spark."""
