@@ -26,7 +26,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from store.kernels.numba_private import NO_REFERENCE_COUNTS, event
+from store.kernels.numba_private import NO_REFERENCE_COUNTS, event, use_kernel_cache
 
 config: Any = numba.config  # its settings are created at import, so its stub has none
 
@@ -129,7 +129,9 @@ def _compiled(function: _Function, **options: Any) -> _Function:
     if not previous:
         config.CACHE_DIR = _CACHE_DIRECTORY
     try:
-        return cast(_Function, numba.njit(cache=True, nogil=True, **options)(function))
+        compiled = cast(_Function, numba.njit(cache=True, nogil=True, **options)(function))
+        use_kernel_cache(compiled)
+        return compiled
     except RuntimeError as e:
         if "cannot cache" not in str(e):
             raise

@@ -1,12 +1,14 @@
 """The private API of numba that kernels need: the only module that imports ``numba.core``.
 
-``cgutils`` builds the code of intrinsics, ``event`` reports that a compilation begins, and the
-option of ``NO_REFERENCE_COUNTS`` compiles without reference counting. Numba guarantees none of
-them. A release without one is refused when the first kernel is imported, with one line.
+``cgutils`` builds the code of intrinsics, ``event`` reports that a compilation begins, the option
+of ``NO_REFERENCE_COUNTS`` compiles without reference counting, and ``KernelCache`` loads compiled
+kernels. Numba guarantees none of them. A release without one is refused when the first kernel is
+imported, with one line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -14,7 +16,9 @@ import numba
 try:
     from numba.core import cgutils as _cgutils
     from numba.core import event
+    from numba.core.caching import FunctionCache as _FunctionCache
     from numba.core.options import DefaultOptions as _Options
+    from numba.core.runtime.nrt import rtsys as _runtime
 except ImportError as e:
     raise ImportError(f"numba {numba.__version__} is not supported: {e}") from None
 
@@ -24,4 +28,29 @@ cgutils: Any = _cgutils  # its functions are not typed
 if not hasattr(_Options, "_nrt"):
     raise ImportError(f"numba {numba.__version__} is not supported: it has no option _nrt")
 
-__all__ = ["NO_REFERENCE_COUNTS", "cgutils", "event"]
+for _name in ("_guard_against_spurious_io_errors", "_load_overload", "load_overload"):
+    if not hasattr(_FunctionCache, _name):
+        raise ImportError(f"numba {numba.__version__} is not supported: its cache has no {_name}")
+
+
+class KernelCache(_FunctionCache):
+    """A kernel's cache that loads machine code without numba's registries.
+
+    Numba fills the registries of all types and functions (0.1 s) before it loads anything. Compiled
+    code needs only the run-time library, if the kernel allocates. A compilation fills them itself.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled kernel for a signature, None if it is not cached."""
+        _runtime.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+
+
+def use_kernel_cache(compiled: Callable[..., Any]) -> None:
+    """Replace the cache of a function compiled with ``cache=True``."""
+    dispatcher: Any = compiled
+    dispatcher._cache = KernelCache(dispatcher.py_func)  # type: ignore[no-untyped-call]
+
+
+__all__ = ["NO_REFERENCE_COUNTS", "cgutils", "event", "use_kernel_cache"]

@@ -27,6 +27,10 @@ def test_no_other_module_imports_numba_core() -> None:
             "cgutils",
         ),
         ("from numba.core import options; del options.DefaultOptions._nrt", "no option _nrt"),
+        (
+            "from numba.core import caching; del caching.Cache._load_overload",
+            "its cache has no _load_overload",
+        ),
     ],
 )
 def test_a_release_without_it_is_refused_in_one_line(change: str, says: str) -> None:
@@ -38,3 +42,16 @@ def test_a_release_without_it_is_refused_in_one_line(change: str, says: str) -> 
     assert last.startswith("ImportError: numba ")
     assert "is not supported: " in last
     assert says in last
+
+
+def test_a_cached_kernel_is_loaded_without_the_registries_of_numba() -> None:
+    code = """if True:
+        from store.commitlog.scanner import load_kernels
+        from store.kernels.scan import scan
+        load_kernels()
+        print(len(scan.overloads), len(scan.targetctx._registries))
+    """
+    for _ in range(2):  # the first process fills the cache if it is empty
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 0\n"
