@@ -27,6 +27,7 @@ COPY pyproject.toml README.md LICENSE /build/
 COPY store /build/store
 COPY checkpoints /build/checkpoints
 COPY streaming /build/streaming
+COPY pyspark_reput /build/pyspark_reput
 RUN /opt/reput/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheel /build
 
 FROM ${BASE_IMAGE}

@@ -6,6 +6,7 @@ SHELL := bash
 
 bin := .venv/bin
 stamp := .venv/.setup-done
+spark_4_2 := .venv-spark-4.2
 ARGS ?=
 REBUILD_ARGS ?=
 SOAK_SECONDS ?= 600
@@ -20,8 +21,8 @@ ifeq ($(origin PYTHON),command line)
 .PHONY: $(stamp)
 endif
 
-.PHONY: help setup demo test test-fast test-exhaustive check integration image-test torture soak
-.PHONY: bench format lock clean
+.PHONY: help setup demo test test-fast test-exhaustive test-spark-4.2 check integration image-test torture
+.PHONY: soak bench format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +32,10 @@ setup: $(stamp) ## make .venv from requirements.lock, see that Java is there, an
 
 $(stamp): requirements.lock pyproject.toml tools/setup.sh tools/apt.sh
 	@tools/setup.sh
+	@touch $@
+
+$(spark_4_2)/.setup-done: requirements-spark-4.2.lock pyproject.toml tools/setup.sh tools/apt.sh
+	@VENV=$(spark_4_2) LOCK=$< tools/setup.sh
 	@touch $@
 
 demo: $(stamp) ## a tour on a commit log that it writes itself
@@ -47,6 +52,11 @@ test-fast: $(stamp) ## the part of test that starts no JVM
 test-exhaustive: $(stamp) ## what test leaves out: every byte, call, seed and variant (--sample N: each N-th)
 	@$(kernels)
 	$(bin)/pytest -m "exhaustive and not integration" $(parallel) $(ARGS)
+
+test-spark-4.2: $(spark_4_2)/.setup-done ## what tells one Spark from another, on the oldest one supported
+	@$(spark_4_2)/bin/python -m streaming.compile_kernels
+	$(spark_4_2)/bin/pytest -m "not integration and not exhaustive" $(parallel) tests/pyspark_reput \
+		tests/streaming/spark tests/streaming/sources/test_messages.py $(ARGS)
 
 check: $(stamp) ## lint, types, import rules, limits, then test
 	$(bin)/ruff check
@@ -69,6 +79,7 @@ torture: $(stamp) ## crash proof in its long form: kills, power loss, failing ca
 
 soak: $(stamp) ## everything long: exhaustive tests, stress runs, torture; prints counts (takes hours)
 	@$(MAKE) --no-print-directory test-exhaustive
+	@$(MAKE) --no-print-directory test-spark-4.2 ARGS="tests -m 'spark and not integration'"
 	$(bin)/python -m tests.stress.reads $(SOAK_SECONDS)
 	$(bin)/python -m tests.stress.swaps $(SOAK_SECONDS)
 	$(bin)/python -m tests.torture --part cycles --part faults --part enumeration --part live \
@@ -84,7 +95,8 @@ format: $(stamp) ## rewrite the source as ruff formats it
 	$(bin)/ruff format
 
 # `fewest`: one version of each package for every Python, so that check means the same on all of them.
-# requirements-run.lock is the part of it that the image needs.
+# requirements-run.lock is the part of it that the image needs; requirements-spark-4.2.lock holds the
+# oldest Spark supported.
 lock: ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade for newer versions)
 	@command -v uv >/dev/null || { echo 'make lock needs uv: pip install uv, then again' >&2; exit 1; }
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
@@ -93,7 +105,10 @@ lock: ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade 
 	uv pip compile pyproject.toml --group build --constraint requirements.lock --universal \
 		--python-version 3.11 --generate-hashes --fork-strategy fewest --no-annotate \
 		--custom-compile-command 'make lock' --quiet --output-file requirements-run.lock
+	echo 'pyspark<4.3' | uv pip compile pyproject.toml - --group dev --universal \
+		--python-version 3.11 --generate-hashes --fork-strategy fewest --no-annotate \
+		--custom-compile-command 'make lock' --quiet --output-file requirements-spark-4.2.lock $(ARGS)
 
 clean: ## remove caches and build output (.venv stays; remove it by hand to start over)
 	rm -rf build dist *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find . -name .venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name '.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,10 +4,12 @@
 #
 #   PYTHON=/path/to/python   the interpreter to use instead of the first one that fits
 #   JAVA_HOME=/path/to/java  the Java to use instead of the one on PATH (Spark obeys it too)
+#   VENV=DIR, LOCK=FILE      another virtual environment and lock file
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly venv=.venv
+readonly venv=${VENV:-.venv}
+readonly lock=${LOCK:-requirements.lock}
 readonly java_min=17
 readonly java_packages=(openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless)
 
@@ -125,15 +127,15 @@ pip_install() {
 }
 
 # Prints the locked lines of one package.
-locked() { awk -v start="$1==" 'index($0, start) == 1 { p = 1 } p { print } p && !/\\$/ { exit }' requirements.lock; }
+locked() { awk -v start="$1==" 'index($0, start) == 1 { p = 1 } p { print } p && !/\\$/ { exit }' "$lock"; }
 
 # Builds run without isolation, so that nothing unlocked is fetched: pyspark is a source package and
 # needs setuptools in place first.
 install_packages() {
-    say "installing the packages of requirements.lock (pyspark alone is about 450 MB: this takes a while)"
+    say "installing the packages of $lock (pyspark alone is about 450 MB: this takes a while)"
     locked setuptools >"$venv/build-requirements.txt"
     pip_install --require-hashes -r "$venv/build-requirements.txt"
-    pip_install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
+    pip_install --require-hashes --no-build-isolation --use-pep517 -r "$lock"
     pip_install --no-deps --no-build-isolation --editable .
 }
 

@@ -22,20 +22,28 @@ from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    SupportsTriggerAvailableNow,
-)
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import UNLIMITED, LogPlanner, Plan
 from store.commitlog.scanner import Damage, LogRange, Scanner
 from store.config import StoreConfig
-from store.errors import DamageError, StoreError, UnsupportedFormatError
+from store.errors import DamageError, SparkError, StoreError, UnsupportedFormatError
 from streaming.sources.options import OFFSET_KEY
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:
+    raise SparkError(
+        f"Spark {pyspark.__version__} is not supported: before 4.2, a stream of a Python data "
+        "source cannot limit its batches; install pyspark 4.2 or 4.3"
+    ) from None
 
 Offset = dict[str, int]
 
