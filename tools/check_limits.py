@@ -12,7 +12,7 @@ FILE_LINES_MAX = 400
 FOLDER_MODULES_MAX = 14
 # Each command is a module.
 UNLIMITED_FOLDERS = {Path("streaming/cli")}
-PACKAGES = ("store", "checkpoints", "streaming")
+PACKAGES = ("store", "checkpoints", "streaming", "pyspark_reput")
 TESTS = Path("tests")
 
 

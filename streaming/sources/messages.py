@@ -1,8 +1,7 @@
 """The data source ``rocketmq-commitlog``: messages as rows, in batch and as a stream.
 
-::
+Spark finds it without registration (package ``pyspark_reput``)::
 
-    spark.dataSource.register(CommitLogDataSource)
     spark.read.format("rocketmq-commitlog").load(store_root)
     spark.readStream.format("rocketmq-commitlog").option("startingOffsets", "earliest")…
 
