@@ -64,7 +64,7 @@ class LogPlanner:
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
         """Plan from ``begin``: about ``max_bytes`` (at most one record more), never past ``until``.
 
-        Damage ends a plan: the plan includes the rest of its file, up to ``until``, and its reader
+        A blank at the end of the last file is planned only if it ends at ``until``. Damage ends a plan: the plan includes the rest of its file, up to ``until``, and its reader
         finds the record. An empty plan means that there is nothing new.
         """
         try:
@@ -154,6 +154,9 @@ class LogPlanner:
     ) -> tuple[list[LogRange], bool]:
         """Plan in the file with the live end, checking every record in full."""
         end = self._walk(file, at, stop, live=True)
+        next_base = file.base + self._log.file_size
+        if end.reason == rk.BLANK and until == next_base:  # a copy of the log may end here
+            return self._ranges(file, at, next_base, end), False
         ranges = self._ranges(file, at, file.base + end.at, end)
         if end.reason not in (rk.OK, rk.BLANK):
             valid_after = self._live_end.record_after(file, end)

@@ -297,3 +297,15 @@ def test_a_growing_log_is_dispatched_completely_and_once(tmp_path: Path) -> None
     assert built.end == seen[-1]
     assert len(seen) > 50
     assert_same_content(built_tree(output), model_tree(built))
+
+
+def test_a_log_whose_last_file_ends_with_a_blank_is_planned_up_to_its_end(tmp_path: Path) -> None:
+    log = Log.create(tmp_path)
+    sent = [Message(queue_offset=n, body=b"x" * 900) for n in range(5)]
+    log.write(0, build_log(sent, FILE_SIZE)[0])
+    end = log.planner.end()
+    assert end == FILE_SIZE
+    messages_end = log.planned()
+    assert FILE_SIZE - 1000 < messages_end < FILE_SIZE
+    assert log.planner.plan(0, until=end).end == end
+    assert log.planner.plan(messages_end, until=end).end == end
