@@ -64,8 +64,9 @@ class LogPlanner:
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
         """Plan from ``begin``: about ``max_bytes`` (at most one record more), never past ``until``.
 
-        A blank at the end of the last file is planned only if it ends at ``until``. Damage ends a plan: the plan includes the rest of its file, up to ``until``, and its reader
-        finds the record. An empty plan means that there is nothing new.
+        A blank at the end of the last file is planned only if it ends at ``until``. Damage ends a
+        plan: the plan includes the rest of its file, up to ``until``, and its reader finds the
+        record. An empty plan means that there is nothing new.
         """
         try:
             return self._plan(begin, min(begin + max_bytes, until), until)
