@@ -75,7 +75,12 @@ class FileOptions:
     ] = "true"
     max_body_bytes: MaxBodyBytes = None
     master: Annotated[
-        str | None, typer.Option(help="Spark master URL [default: local[*]]", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Read on this Spark master instead of in threads.",
+            show_default=False,
+        ),
     ] = None
 
 
@@ -140,19 +145,19 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
 
 
 def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> ExportResult:
-    """Run an export as a Spark job, or without Spark if there is no range to export."""
-    from streaming.export.run import SparkRunner, run_here
+    """Run an export in threads, or as a Spark job if a master is given."""
+    from streaming.export.run import SparkRunner, run_in_threads
 
-    if not job.ranges:
-        return job.run(run_here)
-    from streaming.spark.session import build_session
+    with progress_bar("exporting", is_shown=is_shown) as report:
+        if master is None or not job.ranges:
+            return job.run(run_in_threads, report)
+        from streaming.spark.session import build_session
 
-    spark = build_session("reput export", master)
-    try:
-        with progress_bar("exporting", is_shown=is_shown) as report:
+        spark = build_session("reput export", master)
+        try:
             return job.run(SparkRunner(spark.sparkContext), report)
-    finally:
-        spark.stop()
+        finally:
+            spark.stop()
 
 
 def _exit_empty(options: ExportOptions, *, as_json: bool) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The runners of an export's tasks: a Spark job, or this process.
+"""The runners of an export's tasks: threads of this process, or a Spark job.
 
 Executors need this package (installed, or sent with ``--py-files``), and must see STORE and the
 target directory at the same paths. Only the task and a short result pass through Spark.
@@ -6,9 +6,11 @@ target directory at the same paths. Only the task and a short result pass throug
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
@@ -39,13 +41,17 @@ class TaskRunner(Protocol):
         """Return the results in the order of the tasks. Raises the StoreError of a task."""
 
 
-def run_here(work: Tasks[_Task, _Result]) -> list[_Result]:
-    """Run the tasks one after another in this process."""
-    results = []
-    for task in work.tasks:
-        results.append(work.function(task))
-        work.advance(task)
-    return results
+def run_in_threads(work: Tasks[_Task, _Result]) -> list[_Result]:
+    """Run the tasks in one thread per core; after a failure, start no further task."""
+    threads = ThreadPoolExecutor(os.cpu_count(), "reput-export")
+    try:
+        results = []
+        for task, result in zip(work.tasks, threads.map(work.function, work.tasks), strict=True):
+            results.append(result)
+            work.advance(task)
+        return results
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 class SparkRunner:

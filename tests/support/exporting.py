@@ -9,7 +9,7 @@ import pytest
 
 from streaming.cli import run
 from streaming.export.export import ExportOptions, ExportResult, open_export
-from streaming.export.run import run_here
+from streaming.export.run import run_in_threads
 from tests.logs.build import Message, build_log, write_log
 from tests.support.verify_stores import CONFIG, messages, write_store
 
@@ -40,7 +40,7 @@ def sent_to(*topics: str, count: int = 3) -> list[Message]:
 def export(store: Path, to: Path, **options: Any) -> ExportResult:
     """Export without Spark."""
     with open_export(store, to, ExportOptions(**options)) as job:
-        return job.run(run_here)
+        return job.run(run_in_threads)
 
 
 def files_of(to: Path) -> list[Path]:

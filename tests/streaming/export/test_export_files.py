@@ -16,7 +16,7 @@ import zstandard
 from store.reads.message_json import message_json
 from store.reads.message_store import MessageStore
 from streaming.export.export import ExportOptions, open_export
-from streaming.export.run import run_here
+from streaming.export.run import run_in_threads
 from streaming.export.task import NO_VALUE, partition_directory
 from tests.logs.build import Message
 from tests.support.exporting import (
@@ -178,7 +178,7 @@ def test_the_report_counts_bytes_of_the_log(tmp_path: Path) -> None:
     store = make_store(tmp_path, messages(60))
     reports: list[tuple[int, int]] = []
     with open_export(store, tmp_path / "to", ExportOptions()) as job:
-        done = job.run(run_here, lambda *progress: reports.append(progress))
+        done = job.run(run_in_threads, lambda *progress: reports.append(progress))
     total = done.end_offset - done.begin_offset
     assert len(reports) > 1
     assert [counted for counted, _ in reports] == sorted(counted for counted, _ in reports)

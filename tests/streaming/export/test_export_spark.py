@@ -75,7 +75,9 @@ def test_the_command_exports_and_refuses_a_directory_that_is_not_empty(
     run_spark: Run, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = tmp_path / "exported"
-    code, out, errors = run_spark("export", store, "--to", to, "--format", "jsonl", "--json")
+    code, out, errors = run_spark(
+        "export", store, "--to", to, "--format", "jsonl", "--json", "--master", "local[2]"
+    )
     assert code == 0, errors
     files = [path for path in to.rglob("part-*") if path.is_file()]
     assert json.loads(out)["files"] == len(files) > 1
