@@ -1,0 +1,200 @@
+"""The matches of filters in stretches of the log, and the log as it grows.
+
+The columns of a scan exclude most records; only candidates are decoded, and checked in full.
+
+Damage raises DamageError after the matches before it. A file that expires is no damage: its
+messages are no longer in the log.
+
+While a log is followed, a broker may truncate it, when it starts after a crash, and then write
+other records at the same offsets. The last records read are therefore compared before each poll; if
+one has changed, reading resumes after the last one that has not, and records after it may be read
+twice.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.arrow.batches import BodyLimits, message_batches
+from store.commitlog.commit_log import CommitLog, decode_in_file, was_closed_cleanly
+from store.commitlog.compression import BODY_BYTES_MAX
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.planner import LogPlanner
+from store.commitlog.record import Message, limit_bodies
+from store.commitlog.scanner import Damage, Scanner, Stretch
+from store.config import StoreConfig
+from store.errors import StoreIOError
+from store.io.mapped_file import MappedFile
+from store.reads.message_filter import MessageFilter
+
+_RANGE_BYTES = 16 * 1024 * 1024
+_POLL_BYTES = 16 * 1024 * 1024
+_KNOWN_MAX = 256  # last records of polls that are remembered
+_HEAD_BYTES = 88  # of a record: its fields before the body, store time and queue offset included
+
+
+class LogMatches:
+    """The log of the store at ``store_root``, for any number of filters. Not thread-safe.
+
+    ``config`` and ``planner`` are those of the scans: with them, a scan hashes keys.
+    """
+
+    def __init__(
+        self, store_root: Path, config: StoreConfig, max_body_bytes: int = BODY_BYTES_MAX
+    ) -> None:
+        self.log = CommitLog(config.commit_log_paths(store_root), config)
+        self.config = replace(config, message_index_enable=True)
+        self.planner = LogPlanner(
+            self.log, lambda: was_closed_cleanly(store_root), range_bytes=_RANGE_BYTES
+        )
+        self._max_body_bytes = max_body_bytes
+
+    def readable(self, stretches: Iterable[Stretch]) -> Iterator[DispatchRequests]:
+        """Yield the requests before any damage. Raises DamageError, not for an expired part."""
+        for stretch in stretches:
+            if isinstance(stretch, DispatchRequests):
+                yield stretch
+            else:
+                self.check_expired(stretch)
+
+    def rows(self, requests: DispatchRequests, wanted: MessageFilter) -> NDArray[np.int64]:
+        """Return the rows of a stretch that only ``messages`` can still exclude, in log order."""
+        rows = wanted.candidates(requests)
+        if len(rows) and wanted.columns:
+            file = self._file_of(requests)
+            if file is None:
+                return rows[:0]
+            rows = rows[self._column_mask(requests, rows, file, wanted)]
+        return rows
+
+    def messages(
+        self, requests: DispatchRequests, rows: NDArray[np.int64], wanted: MessageFilter
+    ) -> Iterator[Message]:
+        """Yield the messages of rows that match, in the order of the rows."""
+        file = self._file_of(requests) if len(rows) else None
+        if file is None:
+            return
+        for offset in requests.commit_log_offset[rows].tolist():
+            message = decode_in_file(file, offset, self.config)
+            if wanted.confirms(message):
+                limit_bodies((message,), self._max_body_bytes)
+                yield message
+
+    def check_expired(self, damage: Damage) -> None:
+        """Raise DamageError unless the damage is a part of the log that has expired."""
+        self.log.refresh()
+        if not damage.is_lost or damage.end > self.log.min_offset():
+            raise damage.error()
+
+    def _column_mask(
+        self,
+        requests: DispatchRequests,
+        rows: NDArray[np.int64],
+        file: MappedFile,
+        wanted: MessageFilter,
+    ) -> NDArray[np.bool_]:
+        batches = message_batches(
+            requests,
+            file.view(),
+            file.base,
+            wanted.columns,
+            rows=rows,
+            config=self.config,
+            path=file.path,
+            limits=BodyLimits(self._max_body_bytes),
+        )
+        return np.concatenate([wanted.column_mask(batch) for batch in batches])
+
+    def _file_of(self, requests: DispatchRequests) -> MappedFile | None:
+        """Return the file of a stretch, None if it has expired since the scan."""
+        file = self.log.find(requests.begin)
+        try:
+            if file is not None:
+                file.map()
+                return file
+        except StoreIOError as e:
+            if e.errno != errno.ENOENT:
+                raise
+        path, why = str(self.log.path_of(requests.begin)), "the file has been deleted"
+        self.check_expired(Damage(requests.begin, requests.end, path, why, is_lost=True))
+        return None
+
+
+class _Known(NamedTuple):
+    offset: int
+    end: int
+    head: bytes
+
+
+class LogFollower:
+    """Reads a log from ``begin``, a record boundary, as it grows. Not thread-safe.
+
+    ``end`` is the offset up to which it has been read; ``truncations`` counts the times that the
+    log was cut below it.
+    """
+
+    def __init__(self, matches: LogMatches, begin: int) -> None:
+        self.end = begin
+        self.truncations = 0
+        self.matches = matches
+        self._log = matches.log
+        self._scanner = Scanner(matches.config)
+        self._known: deque[_Known] = deque(maxlen=_KNOWN_MAX)
+
+    def poll(self) -> list[DispatchRequests] | None:
+        """Return the stretches that were appended, about 16 MB at most; None if there are none.
+
+        Raises DamageError, StoreIOError; the next poll then reads from the same offset.
+        """
+        self._check_truncation()
+        self.end = max(self.end, self._log.min_offset())  # else it expired before it was read
+        plan = self.matches.planner.plan(self.end, max_bytes=_POLL_BYTES)
+        if not plan.ranges:
+            return None
+        requests: list[DispatchRequests] = []
+        for stretch in self._scanner.read_all(plan.ranges):
+            if isinstance(stretch, DispatchRequests):
+                requests.append(stretch)
+            elif requests:
+                break  # the next poll begins with the damage, and raises it
+            else:
+                self.matches.check_expired(stretch)
+            self.end = stretch.end
+        self._remember(requests)
+        return requests
+
+    def _remember(self, requests: list[DispatchRequests]) -> None:
+        for stretch in reversed(requests):
+            if len(stretch):
+                offset = int(stretch.commit_log_offset[-1])
+                head = self._head(offset)
+                if head:
+                    self._known.append(_Known(offset, offset + int(stretch.size[-1]), head))
+                return
+
+    def _check_truncation(self) -> None:
+        """Go back to the last record that is unchanged."""
+        is_cut = False
+        while self._known and self._head(self._known[-1].offset) not in (b"", self._known[-1].head):
+            self._known.pop()
+            is_cut = True
+        if is_cut:
+            self.truncations += 1
+            self.end = self._known[-1].end if self._known else self.matches.planner.end()
+
+    def _head(self, offset: int) -> bytes:
+        """Return the first bytes of a record, none if its file has expired."""
+        file = self._log.find(offset)
+        try:
+            at = offset - (file.base if file is not None else 0)
+            return b"" if file is None else file.map()[at : at + _HEAD_BYTES]
+        except StoreIOError:
+            return b""
