@@ -90,6 +90,7 @@ def _read(store: Path, output: Path) -> None:
     with MessageStore.open(store, output) as s:
         assert s.query_message(_TOPIC, "a").messages
         assert s.max_phy_offset() > 0
+        assert s.read_arrow(_TOPIC, 0, 0).read_all().num_rows
     for section in dump_file(store / COMMIT_LOG_DIR / file_name(0), start=1).sections:
         for _ in section:
             pass

@@ -153,7 +153,7 @@ class CommitLog:
         The record must be one that a unit, an index entry or progress refers to. Raises DamageError
         if it is invalid or has another size, LostDataError if no file holds it.
         """
-        message = decode_in_file(self._file_of(offset), offset, self.config)
+        message = decode_in_file(self.file_of(offset), offset, self.config)
         if size is not None and message.size != size:
             reason = f"the record has {message.size} bytes, its consume queue says {size}"
             raise DamageError(message.path, offset, reason)
@@ -195,7 +195,7 @@ class CommitLog:
             return None
         if self.find(offset) is None and not self.is_within(offset + 1):
             return None
-        file = self._file_of(offset)
+        file = self.file_of(offset)
         try:
             message = decode_in_file(file, offset, self.config)
         except DamageError:
@@ -204,7 +204,8 @@ class CommitLog:
             return None
         return message if self.is_within(offset + message.size) else None
 
-    def _file_of(self, offset: int) -> MappedFile:
+    def file_of(self, offset: int) -> MappedFile:
+        """Return the file of an offset. Raises LostDataError, DamageError for one of wrong size."""
         begin = offset - offset % self.file_size
         file = self._queue.checked(begin)
         if file is None:

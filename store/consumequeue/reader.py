@@ -40,7 +40,7 @@ class QueueReader:
     def __init__(self, root: Path, queue: tuple[str, int], log: CommitLog) -> None:
         self.directory = queue_directory(root / CONSUME_QUEUE_DIR, *queue)
         self.span = QueueSpan(0, 0)
-        self._topic, self._queue_id = queue
+        self.topic, self.queue_id = queue
         self._owner = Owner.of(*queue)
         self._log = log
         config = log.config
@@ -131,7 +131,7 @@ class QueueReader:
         if not self._owns(message):
             owner = f"queue {message.queue_id} of topic {message.topic!r}"
             raise self._damage(ref, f"the unit's record belongs to {owner}")
-        is_main = (message.topic, message.queue_id) == (self._topic, self._queue_id)
+        is_main = (message.topic, message.queue_id) == (self.topic, self.queue_id)
         # A broker drops a message whose queue offset is below the queue's end, but not an offset 0.
         if is_main and 0 < message.queue_offset < ref.queue_offset:
             reason = f"the unit's record has queue offset {message.queue_offset}"
@@ -147,9 +147,9 @@ class QueueReader:
 
     def _owns(self, message: Message) -> bool:
         """Return whether a message belongs to this queue, directly or by multi-dispatch (§5.4)."""
-        if message.topic == self._topic:
-            return message.queue_id == self._queue_id
-        return self._topic in java.split(message.properties.get(_MULTI_DISPATCH, ""), ",")
+        if message.topic == self.topic:
+            return message.queue_id == self.queue_id
+        return self.topic in java.split(message.properties.get(_MULTI_DISPATCH, ""), ",")
 
     def _damage(self, ref: RecordRef, reason: str) -> DamageError:
         return self._queue.damage(ref.queue_offset, reason)

@@ -15,7 +15,7 @@ from store import layout
 from store.kernels import record as rk
 from store.kernels.java import decode_one
 from store.kernels.jit import allocating_kernel, kernel
-from store.kernels.record import find_parts, read_i32, read_i64
+from store.kernels.record import Rules, check_record, find_parts, read_i32, read_i64
 
 _V4_BYTES, _V6_BYTES = layout.HOST_V4_SIZE - 4, layout.HOST_V6_SIZE - 4
 _MAPPED_ZEROS, _MAPPED_BYTE = 10, 0xFF  # IPv4 in IPv6: ten zeros, this byte twice, the address
@@ -64,6 +64,42 @@ def find_spans(
         out.properties_at[r] = parts.properties_at
         out.end[r] = parts.end
     return -1
+
+
+class Heads(NamedTuple):
+    """The fields of each record that the scan of a log would deliver."""
+
+    queue_id: NDArray[np.int32]
+    queue_offset: NDArray[np.int64]
+    store_timestamp: NDArray[np.int64]
+    topic_at: NDArray[np.int64]
+    topic_end: NDArray[np.int64]
+
+
+@kernel
+def read_heads(
+    buf: NDArray[np.uint8],
+    base: int,
+    records: tuple[NDArray[np.int64], NDArray[np.int64]],
+    rules: Rules,
+    out: Heads,
+) -> int:
+    """Check and read the records at these positions, of these sizes; return how many are valid.
+
+    The first invalid one ends the reading. ``buf`` is the log file that begins at ``base``.
+    """
+    positions, sizes = records
+    for r in range(len(positions)):
+        at = positions[r]
+        parts = check_record(buf, at, base, rules)
+        if parts.reason != rk.OK or parts.size != sizes[r]:
+            return r
+        out.queue_id[r] = read_i32(buf, at + layout.QUEUE_ID_AT)
+        out.queue_offset[r] = read_i64(buf, at + layout.QUEUE_OFFSET_AT)
+        out.store_timestamp[r] = read_i64(buf, parts.store_timestamp_at)
+        out.topic_at[r] = parts.topic_at
+        out.topic_end[r] = parts.topic_end
+    return len(positions)
 
 
 @kernel

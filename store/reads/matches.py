@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from store.arrow.batches import BodyLimits, message_batches
@@ -88,6 +89,20 @@ class LogMatches:
                 limit_bodies((message,), self._max_body_bytes)
                 yield message
 
+    def batches(
+        self, requests: DispatchRequests, wanted: MessageFilter, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield columns of the messages of a stretch that match, in log order."""
+        rows = self.rows(requests, wanted)
+        file = self._file_of(requests) if len(rows) else None
+        if file is None:
+            return
+        if not wanted.columns_suffice:
+            offsets = requests.commit_log_offset[rows].tolist()
+            is_wanted = (wanted.confirms(decode_in_file(file, o, self.config)) for o in offsets)
+            rows = rows[np.fromiter(is_wanted, np.bool_, len(rows))]
+        yield from self._decoded(requests, rows, file, columns)
+
     def check_expired(self, damage: Damage) -> None:
         """Raise DamageError unless the damage is a part of the log that has expired."""
         self.log.refresh()
@@ -101,17 +116,26 @@ class LogMatches:
         file: MappedFile,
         wanted: MessageFilter,
     ) -> NDArray[np.bool_]:
-        batches = message_batches(
+        batches = self._decoded(requests, rows, file, wanted.columns)
+        return np.concatenate([wanted.column_mask(batch) for batch in batches])
+
+    def _decoded(
+        self,
+        requests: DispatchRequests,
+        rows: NDArray[np.int64],
+        file: MappedFile,
+        columns: Sequence[str],
+    ) -> Iterator[pa.RecordBatch]:
+        return message_batches(
             requests,
             file.view(),
             file.base,
-            wanted.columns,
+            columns,
             rows=rows,
             config=self.config,
             path=file.path,
             limits=BodyLimits(self._max_body_bytes),
         )
-        return np.concatenate([wanted.column_mask(batch) for batch in batches])
 
     def _file_of(self, requests: DispatchRequests) -> MappedFile | None:
         """Return the file of a stretch, None if it has expired since the scan."""

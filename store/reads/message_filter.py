@@ -108,6 +108,11 @@ class MessageFilter:
             mask &= _true(pc.match_substring_regex(batch.column("body"), pattern))
         return mask
 
+    @property
+    def columns_suffice(self) -> bool:
+        """Whether ``candidates`` and ``column_mask`` decide, without ``confirms``."""
+        return self.tag_filter.tags is None and not self.keys
+
     def confirms(self, message: Message) -> bool:
         """Return whether a candidate has the tags and keys themselves, not just their hashes."""
         if not self.tag_filter.matches(message):

@@ -25,7 +25,8 @@ from store.index.file import IndexFiles
 from store.io.file_system import link_below, list_directories
 from store.io.user_path import given_path
 from store.layout import CONSUME_QUEUE_DIR
-from store.reads.consistent_reads import ConsistentReads, of_generation, of_log
+from store.reads.arrow_reads import ArrowReads
+from store.reads.consistent_reads import of_generation, of_log
 from store.reads.get_message import (
     GetMessageResult,
     GetMessageStatus,
@@ -49,7 +50,7 @@ from store.unsupported import refuse_unsupported_store
 _AT_QUEUE_END = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
 
-class MessageStore(ConsistentReads):
+class MessageStore(ArrowReads):
     """Reads on one store; a context manager. Threads may share it: its reads run one at a time.
 
     Queue offsets count a queue's units, physical offsets the log's bytes; times are milliseconds

@@ -15,11 +15,14 @@ expires during the search is no damage: its messages are no longer in the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Event
 
+import pyarrow as pa
+
+from store.arrow.schema import MESSAGE_FIELDS
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.record import Message
@@ -70,6 +73,23 @@ class LogSearch:
         self, *, newest_first: bool = False, report: Report | None = None
     ) -> Generator[Message]:
         """Yield the matches in the current log as they are found. Raises StoreError."""
+        with closing(self._stretches(newest_first=newest_first, report=report)) as stretches:
+            for requests in stretches:
+                yield from self._messages(requests, newest_first=newest_first)
+
+    def batches(self, columns: Sequence[str] = tuple(MESSAGE_FIELDS)) -> Generator[pa.RecordBatch]:
+        """Yield columns of the matches in the current log, in log order. Raises StoreError.
+
+        A batch has some thousand messages at most.
+        """
+        with closing(self._stretches()) as stretches:
+            for requests in stretches:
+                yield from self._matches.batches(requests, self._wanted, columns)
+
+    def _stretches(
+        self, *, newest_first: bool = False, report: Report | None = None
+    ) -> Generator[DispatchRequests]:
+        """Yield the stretches of the span, until ``stop`` is set; warn if the log ends before."""
         begin, end = self.span = self._span()
         self.end = begin
         scan = self._newest_first if newest_first else self._oldest_first
@@ -77,7 +97,7 @@ class LogSearch:
             report(0, end - begin)
         with closing(scan(begin, end)) as stretches:
             for requests in stretches:
-                yield from self._messages(requests, newest_first=newest_first)
+                yield requests
                 if self.stop.is_set():
                     return
                 if report is not None:

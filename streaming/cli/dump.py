@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from store.commitlog.message_json import message_body_json
 from store.commitlog.record import Message, limit_bodies
 from store.dump.file import Dump, FileKind, dump_file
 from store.dump.rows import DAMAGE, END, Row, Sections
-from store.reads.message_json import message_body_json
 from streaming.cli import EXIT_DAMAGE
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import print_json, say, time_text

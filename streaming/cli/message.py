@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from store import Message, MessageStore
+from store.commitlog.message_json import message_json
 from store.commitlog.record import decode_msg_id
 from store.errors import ConfigError, StoreIOError
 from store.io.user_path import given_path
-from store.reads.message_json import message_json
 from streaming.cli.lines import print_json
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import Json, MaxBodyBytes, RootOptions, Store, opened_store

@@ -10,9 +10,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from store import Boundary, Message, MessageStore
+from store.commitlog.message_json import message_json
 from store.errors import ConfigError, shown
 from store.reads.get_message import GetMessageResult, GetMessageStatus
-from store.reads.message_json import message_json
 from store.reads.query_message import KEY_TYPE, TAG_TYPE
 from streaming.cli.lines import print_json, print_line, say, time_text
 from streaming.cli.option_groups import add_command

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from store.commitlog.message_json import body_text, message_json
 from store.commitlog.record import Message
 from store.errors import BodyTooLargeError
 from store.printable import printable
-from store.reads.message_json import body_text, message_json
 from streaming.cli import EXIT_NO
 from streaming.cli.columns import CELL_MAX, Cell, Column, Fit, Moment
 from streaming.cli.lines import print_json, say, time_text

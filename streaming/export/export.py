@@ -22,6 +22,7 @@ from store.arrow.schema import MESSAGE_FIELDS
 from store.broker_files import read_topic_configs
 from store.commitlog.commit_log import CommitLog, was_closed_cleanly
 from store.commitlog.compression import BODY_BYTES_MAX
+from store.commitlog.message_json import BODY_FIELDS, JSON_FIELDS
 from store.commitlog.scanner import LogRange
 from store.commitlog.search import first_stored_at
 from store.config import StoreConfig
@@ -35,7 +36,6 @@ from store.errors import (
     shown,
 )
 from store.layout import CONSUME_QUEUE_DIR
-from store.reads.message_json import BODY_FIELDS, JSON_FIELDS
 from streaming.export.directory import ExportDirectory, check_directory
 from streaming.export.record import ExportRecord, ExportSettings
 from streaming.export.run import SparkRunner, TaskRunner, Tasks

@@ -16,12 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from store.commitlog.message_json import message_summary
 from store.commitlog.record import Message
 from store.config import StoreConfig, setting_name
 from store.consumequeue.names import is_system_topic
 from store.errors import ConfigError, StoreError
 from store.layout import ABORT_FILE, CONSUME_QUEUE_DIR, INDEX_DIR
-from store.reads.message_json import message_summary
 from store.reads.message_store import MessageStore
 from store.reads.topics import QueueState, describe_queues
 from store.reads.topics_json import config_json, file_json, lag_json, queue_json

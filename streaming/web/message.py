@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from store import layout
+from store.commitlog.message_json import body_json, message_fields
 from store.commitlog.record import Message, decode_msg_id
 from store.errors import BodyTooLargeError, ConfigError, StoreError
-from store.reads.message_json import body_json, message_fields
 from store.reads.message_place import QueuePlace
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from store.commitlog.message_json import message_summary
 from store.config import StoreConfig
 from store.errors import StoreError
-from store.reads.message_json import message_summary
 
 if TYPE_CHECKING:
     from store.commitlog.dispatch_request import DispatchRequests

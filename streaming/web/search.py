@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from store.commitlog.message_json import BODY_FIELDS, JSON_FIELDS, message_json, message_summary
 from store.commitlog.record import Message
 from store.errors import StoreError
-from store.reads.message_json import BODY_FIELDS, JSON_FIELDS, message_json, message_summary
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
 from streaming.web.pages import error_fields, json_response, load, render

@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from store.commitlog.message_json import message_summary
 from store.commitlog.record import Message
 from store.errors import StoreError
-from store.reads.message_json import message_summary
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
 from streaming.web.monitor import TailFeed

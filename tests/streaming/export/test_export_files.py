@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from store.reads.message_json import message_json
+from store.commitlog.message_json import message_json
 from store.reads.message_store import MessageStore
 from streaming.export.export import ExportOptions, open_export
 from streaming.export.run import run_in_threads

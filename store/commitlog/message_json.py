@@ -1,6 +1,6 @@
 """A message as a JSON object, as reads print it with ``--json``.
 
-``store.reads.message_lines`` formats the same objects in bulk for an export, with the fields
+``store.arrow.json_lines`` formats the same objects in bulk for an export, with the fields
 defined here.
 """
 

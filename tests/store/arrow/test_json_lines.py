@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from store.arrow.batches import message_batches
+from store.arrow.json_lines import columns_of, json_lines
+from store.commitlog.message_json import BODY_FIELDS, JSON_FIELDS, message_json
 from store.commitlog.record import decode_message
 from store.commitlog.scanner import Scanner
 from store.config import BrokerVersion, StoreConfig
-from store.reads.message_json import BODY_FIELDS, JSON_FIELDS, message_json
-from store.reads.message_lines import columns_of, json_lines
 from tests.logs.build import Message, build_log, flatten
 from tests.logs.random_logs import Mix, random_messages
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.reads.message_json import BODY_FIELDS, JSON_FIELDS, body_json
+from store.commitlog.message_json import BODY_FIELDS, JSON_FIELDS, body_json
 
 _TEXT = pa.large_string()
 _SPACE, _QUOTE, _BACKSLASH = b' "\\'
