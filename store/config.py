@@ -218,6 +218,13 @@ def load_config(
     return config_from(values, version=version, origin=str(path))
 
 
+def broker_name(store_root: Path) -> str:
+    """Return ``brokerName`` of a store's broker.conf, else the folder's name. Raises StoreError."""
+    conf = store_root / BROKER_CONF
+    name = read_properties(conf).get("brokerName", "").strip() if conf.is_file() else ""
+    return name or store_root.resolve().name
+
+
 def config_from(values: Mapping[str, str], *, version: BrokerVersion, origin: str) -> StoreConfig:
     """Build the settings from broker properties; ``origin`` names them in errors."""
     read = BrokerProperties(values, origin)

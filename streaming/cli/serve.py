@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from store.broker_properties import read_properties
-from store.config import BROKER_CONF
+from store.config import broker_name
 from store.errors import ConfigError, StoreIOError, shown
 from store.io.user_path import given_output, given_path
 from streaming.cli.lines import print_json, print_line
@@ -152,7 +151,7 @@ def _sources(stores: StoreOptions, view: ViewOptions) -> list[BrokerSource]:
             if output is not None:
                 raise ConfigError(f"{shown(text)} names an OUTPUT, and so does --output")
             output = stores.output
-        name = name or default_name(store_root)
+        name = name or broker_name(store_root)
         _check_name(name, text)
         if name in sources:
             raise ConfigError(f"two stores have the name {shown(name)}; give one as NAME=STORE")
@@ -174,13 +173,6 @@ def parse_store(text: str) -> tuple[str, Path, Path | None]:
     if not separator or Path(rest).exists():
         return name, given_path(rest), None
     return name, given_path(store), given_output(output)
-
-
-def default_name(store_root: Path) -> str:
-    """Return brokerName of a store's broker.conf, else the folder's name. Raises StoreError."""
-    conf = store_root / BROKER_CONF
-    name = read_properties(conf).get("brokerName", "").strip() if conf.is_file() else ""
-    return name or store_root.resolve().name
 
 
 def _check_name(name: str, text: str) -> None:

@@ -70,7 +70,7 @@ class DispatchRequestSource(DataSource):
         return DispatchRequestReader({k.lower(): v for k, v in self.options.items()})
 
 
-class DispatchRequestReader(LogStreamReader):
+class DispatchRequestReader(LogStreamReader[LogStream]):
     """Plans on the driver, scans on the executors."""
 
     def __init__(self, options: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ first message. Only a log read to its end without finding one proves that the to
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from store.broker_files import read_topic_configs
@@ -19,39 +20,42 @@ from streaming.sources.log_stream import LogStream
 _log = logging.getLogger(__name__)
 
 
-def check_topics(store_root: Path, topics: tuple[str, ...], stream: LogStream) -> None:
-    """Raise UnknownTopicError if the store holds none of the topics; warn if some are unlisted.
+def check_topics(topics: tuple[str, ...], stores: Mapping[Path, LogStream]) -> None:
+    """Raise UnknownTopicError if no store holds any of the topics; warn if some are unlisted.
 
     Damage makes the search inconclusive: no error is raised here, the read reports the damage.
     """
-    unlisted = _unlisted(store_root, topics)
+    unlisted = _unlisted(topics, stores)
     if not unlisted:
         return
     if len(unlisted) < len(topics):
-        warn_of_unlisted(store_root, topics)
-    elif stream.holds_topics(frozenset(topics)) is False:
-        names = ", ".join(map(repr, topics))
+        warn_of_unlisted(topics, stores)
+    elif all(stream.holds_topics(frozenset(topics)) is False for stream in stores.values()):
+        names, where = ", ".join(map(repr, topics)), ", ".join(map(str, stores))
         raise UnknownTopicError(
-            f"option 'subscribe': {store_root} does not hold topic {names}: neither its log nor "
+            f"option 'subscribe': {where} does not hold topic {names}: neither its log nor "
             "config/topics.json nor consumequeue/ names it"
         )
 
 
-def warn_of_unlisted(store_root: Path, topics: tuple[str, ...]) -> None:
-    """Warn about the topics that only the log might hold."""
-    for topic in _unlisted(store_root, topics):
+def warn_of_unlisted(topics: tuple[str, ...], stores: Collection[Path]) -> None:
+    """Warn about the topics that only the logs might hold."""
+    for topic in _unlisted(topics, stores):
         _log.warning(
             "option 'subscribe': neither config/topics.json nor consumequeue/ of %s names topic "
             "%r: the read returns no rows of it unless the log holds it",
-            store_root,
+            ", ".join(map(str, stores)),
             topic,
         )
 
 
-def _unlisted(store_root: Path, topics: tuple[str, ...]) -> list[str]:
+def _unlisted(topics: tuple[str, ...], stores: Collection[Path]) -> list[str]:
+    return [topic for topic in topics if not any(_lists(root, topic) for root in stores)]
+
+
+def _lists(store_root: Path, topic: str) -> bool:
     try:
         configured = read_topic_configs(store_root).content or {}
     except StoreIOError:
         configured = {}
-    queues = store_root / CONSUME_QUEUE_DIR
-    return [t for t in topics if t not in configured and not (queues / t).is_dir()]
+    return topic in configured or (store_root / CONSUME_QUEUE_DIR / topic).is_dir()

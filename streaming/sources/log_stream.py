@@ -14,13 +14,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -116,9 +117,7 @@ class LogStream:
 
     def default_limit(self) -> ReadLimit:
         """Return the limit of a batch that the options set."""
-        if self._max_bytes is None:
-            return ReadAllAvailable()
-        return ReadMaxBytes(self._max_bytes)
+        return default_limit(self._max_bytes)
 
     def report_latest(self) -> Offset:
         """Return the current end of the log, for the query's status."""
@@ -242,24 +241,51 @@ class LogStream:
         return end, None
 
 
+def default_limit(max_bytes: int | None) -> ReadLimit:
+    """Return the limit of a batch."""
+    return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
+
+
 def warn_skipped(gap: Damage) -> None:
     """Warn that a part of the log is skipped."""
     _log.warning("%s: offsets %d to %d are left out: %s", gap.path, gap.begin, gap.end, gap.reason)
 
 
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class PlannedStream(Protocol):
+    """What plans the micro-batches of one query, and defines the form of their offsets."""
+
+    def latest(self, start: Any, limit: ReadLimit) -> Any:
+        """Return the end of the next batch."""
+
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        """Return the ranges of a batch."""
+
+    def default_limit(self) -> ReadLimit:
+        """Return the limit of a batch that the options set."""
+
+    def report_latest(self) -> Any:
+        """Return the current end, for the query's status."""
+
+    def prepare_available_now(self) -> None:
+        """Fix the end of the query."""
+
+
+_Stream = TypeVar("_Stream", bound=PlannedStream)
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[_Stream]):
     """Spark's interface to a stream over the log; subclasses define its start and its rows."""
 
-    def open_stream(self) -> LogStream:
+    def open_stream(self) -> _Stream:
         """Open the stream of one query. Called once, in the process that plans it."""
         raise NotImplementedError
 
     @cached_property
-    def stream(self) -> LogStream:
+    def stream(self) -> _Stream:
         """The stream, opened on first use."""
         return self.open_stream()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+    def latestOffset(self, start: Any, limit: ReadLimit) -> Any:
         """Return the end of the next micro-batch."""
         return self.stream.latest(start, limit)
 
@@ -267,7 +293,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return ``maxBytesPerTrigger`` as a limit."""
         return self.stream.default_limit()
 
-    def reportLatestOffset(self) -> Offset:
+    def reportLatestOffset(self) -> Any:
         """Return the current end of the log."""
         return self.stream.report_latest()
 
@@ -275,6 +301,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix the end of the query."""
         self.stream.prepare_available_now()
 
-    def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         """Return the ranges of a micro-batch."""
         return self.stream.partitions(start, end)

@@ -6,19 +6,17 @@ Spark finds it without registration (package ``pyspark_reput``)::
     spark.readStream.format("rocketmq-commitlog").option("startingOffsets", "earliest")…
 
 A stream's offset is ``{"commit_log_offset": N}``, the physical offset up to which the log has been
-read; a micro-batch always ends at a record boundary. Only the columns of the schema given with
+read, with several stores one by broker (``streaming.sources.log_streams``). A micro-batch always
+ends at record boundaries. Only the columns of the schema given with
 ``.schema("…")`` are decoded.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
@@ -30,30 +28,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from store.arrow.batches import BodyLimits, message_batches
-from store.arrow.schema import MESSAGE_FIELDS, message_schema, rows_of_topics
-from store.commitlog.commit_log import was_closed_cleanly
-from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.scanner import Damage, Scanner
+from store.arrow.schema import MESSAGE_FIELDS, message_schema
 from store.commitlog.search import check_boundary, first_stored_after, first_stored_at
-from store.config import StoreConfig, load_config
 from store.errors import ConfigError, StoreError
-from store.io.mapped_file import map_file
-from store.unsupported import refuse_unsupported_store, require_log_files
+from store.unsupported import require_log_files
 from streaming.sources.known_topics import check_topics, warn_of_unlisted
-from streaming.sources.log_stream import (
-    RANGE_BYTES_MIN,
-    DataLoss,
-    LogPartition,
-    LogStream,
-    LogStreamReader,
-    Offset,
-    warn_skipped,
-)
+from streaming.sources.log_stream import RANGE_BYTES_MIN, LogStream, LogStreamReader
+from streaming.sources.log_streams import LogStreams, StreamOffset
+from streaming.sources.message_rows import BROKER, MessageRows, message_partitions
 from streaming.sources.options import (
     EARLIEST,
     LATEST,
     OFFSET_KEY,
+    Offsets,
     SourceOptions,
     given_options,
     is_table,
@@ -61,6 +48,7 @@ from streaming.sources.options import (
     table_options,
 )
 from streaming.sources.pushdown import RowFilter, is_pushdown_enabled
+from streaming.sources.stores import Store, find_stores
 
 FORMAT = "rocketmq-commitlog"
 
@@ -70,7 +58,7 @@ MESSAGE_SCHEMA = (
     "tags STRING, keys STRING, uniq_key STRING, body BINARY, properties MAP<STRING,STRING>, "
     "store_timestamp TIMESTAMP, born_timestamp TIMESTAMP, born_host STRING, store_host STRING, "
     "reconsume_times INT, flag INT, sys_flag INT, tags_code BIGINT, "
-    "prepared_transaction_offset BIGINT, body_crc INT"
+    "prepared_transaction_offset BIGINT, body_crc INT, broker STRING"
 )
 _TABLE = FORMAT  # key of the column metadata that holds a table's options
 _BATCH_PARTITION_BYTES = 64 * 1024 * 1024
@@ -94,7 +82,7 @@ class CommitLogDataSource(DataSource):
         """
         include_body = parse_options(dict(self.options)).include_body
         names = [name for name in MESSAGE_FIELDS if include_body or name != "body"]
-        schema = from_arrow_schema(message_schema(names))
+        schema = from_arrow_schema(_schema_of((*names, BROKER)))
         if is_table(self.options):
             schema.fields[0].metadata = {_TABLE: json.dumps(given_options(self.options))}
         return schema
@@ -103,13 +91,13 @@ class CommitLogDataSource(DataSource):
         """Return the batch reader."""
         options = parse_options(self._options(schema, streaming=False), streaming=False)
         reader = FilteringReader if is_pushdown_enabled() else CommitLogReader
-        return reader(_MessageRows(options, _requested_columns(schema)))
+        return reader(MessageRows(options, _requested_columns(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream reader, which raises wrong options: Spark hides errors raised here."""
         try:
             options = parse_options(self._options(schema, streaming=True), streaming=True)
-            return CommitLogStreamReader(_MessageRows(options, _requested_columns(schema)))
+            return CommitLogStreamReader(MessageRows(options, _requested_columns(schema)))
         except StoreError as e:
             return RefusedStreamReader(e)
 
@@ -120,123 +108,102 @@ class CommitLogDataSource(DataSource):
         return table | given_options(self.options)
 
 
+def _schema_of(names: Sequence[str]) -> pa.Schema:
+    """Return the schema of columns of a message, and of its broker. Raises ConfigError."""
+    broker = pa.field(BROKER, pa.string())
+    return pa.schema([broker if n == BROKER else message_schema([n]).field(0) for n in names])
+
+
 def _requested_columns(schema: StructType) -> tuple[str, ...]:
     """Return the columns of a schema. Raises ConfigError for a column that messages lack."""
     names = tuple(f.name for f in schema.fields)
-    expected = message_schema(names)
-    for f in schema.fields:
-        if to_arrow_type(f.dataType, timezone="UTC") != expected.field(f.name).type:
-            actual = MESSAGE_FIELDS[f.name]
+    for f, expected in zip(schema.fields, _schema_of(names), strict=True):
+        if to_arrow_type(f.dataType, timezone="UTC") != expected.type:
             raise ConfigError(
-                f"column {f.name!r} has the Arrow type {actual}, not {f.dataType.simpleString()}"
+                f"column {f.name!r} has the Arrow type {expected.type}, "
+                f"not {f.dataType.simpleString()}"
             )
     return names
 
 
-@dataclass(frozen=True)
-class _MessageRows:
-    """Reads one range as rows on an executor, for batch and stream readers alike."""
-
-    options: SourceOptions
-    columns: tuple[str, ...]
-    filter: RowFilter = field(default_factory=RowFilter)
-
-    def config(self) -> StoreConfig:
-        conf = self.options.broker_conf
-        store_root = Path(self.options.store_root)
-        return load_config(store_root, Path(conf) if conf else None, self.options.broker_version)
-
-    def stream(self, range_bytes: int) -> LogStream:
-        store_root, config = Path(self.options.store_root), self.config()
-        if not store_root.is_dir():
-            raise ConfigError(f"{store_root} is not a directory: give a broker's storePathRootDir")
-        refuse_unsupported_store(store_root, config)
-        return LogStream(
-            store_root,
-            config,
-            is_clean=lambda: was_closed_cleanly(store_root),
-            max_bytes=self.options.max_bytes_per_trigger,
-            range_bytes=range_bytes,
-            data_loss=DataLoss.FAIL if self.options.fail_on_data_loss else DataLoss.SKIP,
-        )
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range. For a plan without ranges, Spark passes a partition of its own."""
-        if not isinstance(partition, LogPartition):
-            return
-        part, config = partition.part, self.config()
-        skip = not self.options.fail_on_data_loss
-        limits = BodyLimits(self.options.max_body_bytes, leaves_out=skip)
-        view = None
-        for stretch in Scanner(config).read(part, skip_damage=skip):
-            if isinstance(stretch, Damage):
-                if not skip:
-                    raise stretch.error()
-                warn_skipped(stretch)
-                continue
-            rows = self._rows(stretch)
-            if not len(rows):
-                continue
-            if view is None:
-                view = map_file(Path(part.path))
-            yield from message_batches(
-                stretch, view, part.base, self.columns,
-                rows=rows, config=config, path=part.path, limits=limits,
-            )  # fmt: skip
-
-    def _rows(self, requests: DispatchRequests) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the rows that match the topics and the filters."""
-        chosen = self.filter.mask(requests)
-        if self.options.filters_topics:
-            chosen &= rows_of_topics(requests, self.options.wants)
-        return np.flatnonzero(chosen)
-
-
-def starting_offset(options: SourceOptions, stream: LogStream) -> int:
+def starting_offset(options: SourceOptions, stream: LogStream, broker: str) -> int:
     """Return where a read begins; ``startingTimestamp`` overrides ``startingOffsets``."""
     log, start = stream.log, options.starting_offsets
     if options.starting_timestamp is not None:
         return first_stored_at(log, options.starting_timestamp)
     if start == EARLIEST:
         return max(log.min_offset(), 0)
-    return log.max_offset() if start == LATEST else int(start)
+    if start == LATEST:
+        return log.max_offset()
+    return _of_broker("startingOffsets", start, options, broker)
 
 
-def ending_offset(options: SourceOptions, stream: LogStream) -> int:
+def ending_offset(options: SourceOptions, stream: LogStream, broker: str) -> int:
     """Return the exclusive end of a batch read; a time is inclusive, as in Kafka."""
     if options.ending_timestamp is not None:
         return first_stored_after(stream.log, options.ending_timestamp)
     end = options.ending_offsets
     if end == EARLIEST:
         raise ConfigError("option 'endingOffsets' = 'earliest' leaves nothing to read")
-    return stream.report_latest()[OFFSET_KEY] if end == LATEST else int(end)
+    if end == LATEST:
+        return stream.report_latest()[OFFSET_KEY]
+    return _of_broker("endingOffsets", end, options, broker)
+
+
+def _of_broker(name: str, offsets: Offsets, options: SourceOptions, broker: str) -> int:
+    """Return the offset of one broker. Raises ConfigError if the option has none."""
+    if isinstance(offsets, int) and options.is_single:
+        return offsets
+    if isinstance(offsets, Mapping) and broker in offsets:
+        return offsets[broker]
+    raise ConfigError(
+        f"option {name!r} has no offset of broker {broker!r}; with several stores, give one for "
+        f'each: {{"{broker}": {{"{OFFSET_KEY}": 0}}, …}}'
+    )
 
 
 class CommitLogReader(DataSourceReader):
-    """Reads a range of the log once."""
+    """Reads a range of each log once."""
 
-    def __init__(self, rows: _MessageRows) -> None:
+    def __init__(self, rows: MessageRows) -> None:
         self._rows = rows
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the ranges between the starting and the ending offset."""
+        """Plan the ranges between the starting and the ending offset of each store."""
         options = self._rows.options
-        stream = self._rows.stream(_BATCH_PARTITION_BYTES)
-        require_log_files(Path(options.store_root), stream.log.config)
+        stores = find_stores(options)
+        if not stores:
+            raise ConfigError(f"no store matches {', '.join(options.paths)}")
+        streams = {store: self._rows.stream(store, _BATCH_PARTITION_BYTES) for store in stores}
+        for store, stream in streams.items():
+            require_log_files(Path(store.root), stream.log.config)
         if options.subscribe is not None:
-            check_topics(Path(options.store_root), options.subscribe, stream)
-        begin, end = starting_offset(options, stream), ending_offset(options, stream)
+            check_topics(options.subscribe, {Path(s.root): t for s, t in streams.items()})
+        spans = {
+            s: self._span(s, t) for s, t in streams.items() if self._rows.filter.reads(s.broker)
+        }
+        if options.min_partitions is not None:
+            size = sum(end - begin for begin, end in spans.values()) // options.min_partitions
+            streams = {s: self._rows.stream(s, max(size, _TASK_BYTES_MIN)) for s in spans}
+        return [
+            part
+            for store, (begin, end) in spans.items()
+            if begin < end
+            for part in message_partitions(
+                streams[store].partitions_of(streams[store].plan_between(begin, end)), store
+            )
+        ]
+
+    def _span(self, store: Store, stream: LogStream) -> tuple[int, int]:
+        """Return the span of a log to read. Raises ConfigError."""
+        options = self._rows.options
+        begin = starting_offset(options, stream, store.broker)
+        end = ending_offset(options, stream, store.broker)
         check_boundary(stream.log, begin)
         check_boundary(stream.log, end)
         if begin > end:
             raise ConfigError(f"the read begins at offset {begin}, after its end at {end}")
-        begin, end = _skip_files(begin, end, self._rows.filter, stream.log.file_size)
-        if begin >= end:
-            return []
-        if options.min_partitions is not None:
-            size = (end - begin) // options.min_partitions
-            stream = self._rows.stream(max(size, _TASK_BYTES_MIN))
-        return [*stream.partitions_of(stream.plan_between(begin, end))]
+        return _skip_files(begin, end, self._rows.filter, stream.log.file_size)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
@@ -259,17 +226,17 @@ def _skip_files(begin: int, end: int, rows: RowFilter, file_size: int) -> tuple[
     return max(begin, first), min(end, last_end)
 
 
-class RefusedStreamReader(LogStreamReader):
+class RefusedStreamReader(LogStreamReader[LogStreams]):
     """The reader of a stream with invalid options: every call raises their error."""
 
     def __init__(self, error: StoreError) -> None:
         self._error = error
 
-    def open_stream(self) -> LogStream:
+    def open_stream(self) -> LogStreams:
         """Raise the error."""
         raise self._error
 
-    def initialOffset(self) -> Offset:
+    def initialOffset(self) -> StreamOffset:
         """Raise the error."""
         raise self._error
 
@@ -278,28 +245,32 @@ class RefusedStreamReader(LogStreamReader):
         raise self._error
 
 
-class CommitLogStreamReader(LogStreamReader):
-    """Tails the log as a stream."""
+class CommitLogStreamReader(LogStreamReader[LogStreams]):
+    """Tails the log of each store as a stream."""
 
-    def __init__(self, rows: _MessageRows) -> None:
+    def __init__(self, rows: MessageRows) -> None:
         self._rows = rows
-        self._initial: int | None = None
+        self._initial: StreamOffset | None = None
 
-    def open_stream(self) -> LogStream:
-        """Return the stream that the options describe."""
+    def open_stream(self) -> LogStreams:
+        """Return the streams that the options describe."""
         options = self._rows.options
         batch = options.max_bytes_per_trigger or _BATCH_PARTITION_BYTES
         parts = options.min_partitions or _STREAM_PARTITIONS
         if options.subscribe is not None:
-            warn_of_unlisted(Path(options.store_root), options.subscribe)
-        return self._rows.stream(max(batch // parts, RANGE_BYTES_MIN))
+            warn_of_unlisted(options.subscribe, [Path(s.root) for s in find_stores(options)])
+        return LogStreams(self._rows, max(batch // parts, RANGE_BYTES_MIN))
 
-    def initialOffset(self) -> Offset:
+    def initialOffset(self) -> StreamOffset:
         """Return where a new query begins. Spark calls this twice and gets the same offset."""
         if self._initial is None:
-            self._initial = starting_offset(self._rows.options, self.stream)
-            check_boundary(self.stream.log, self._initial)
-        return {OFFSET_KEY: self._initial}
+            self._initial = self.stream.initial(self._begin_of)
+        return self._initial
+
+    def _begin_of(self, stream: LogStream, broker: str) -> int:
+        begin = starting_offset(self._rows.options, stream, broker)
+        check_boundary(stream.log, begin)
+        return begin
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""

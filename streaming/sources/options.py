@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from glob import has_magic
+from typing import Any
 
 from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import BrokerVersion
@@ -28,9 +30,10 @@ OFFSET_KEY = "commit_log_offset"
 _STREAM_ONLY = {"maxbytespertrigger"}
 _BATCH_ONLY = {"endingoffsets", "endingtimestamp"}
 _KNOWN = {
-    "path", "brokerConf", "brokerVersion", "subscribe", "subscribePattern", "startingOffsets",
-    "startingTimestamp", "endingOffsets", "endingTimestamp", "maxBytesPerTrigger",
-    "minPartitions", "failOnDataLoss", "includeBody", "maxBodyBytes",
+    "path", "paths", "brokerNames", "brokerConf", "brokerVersion", "subscribe",
+    "subscribePattern", "startingOffsets", "startingTimestamp", "endingOffsets",
+    "endingTimestamp", "maxBytesPerTrigger", "minPartitions", "failOnDataLoss", "includeBody",
+    "maxBodyBytes",
 }  # fmt: skip
 _NAMES = {name.lower(): name for name in _KNOWN}
 _PROVIDER = "provider"
@@ -41,8 +44,8 @@ _TABLE_PROPERTIES = {
     "serialization.format", "transient_lastddltime",
 }  # fmt: skip
 _NO_PATH = (
-    'no store given: load("<the broker\'s storePathRootDir>"), or CREATE TABLE t USING … OPTIONS '
-    "(path '…') without a column list, or SELECT … FROM t WITH (path = '…')"
+    "no store given: load(\"<the broker's storePathRootDir>\"), or option 'paths', or CREATE TABLE "
+    "t USING … OPTIONS (path '…') without a column list, or SELECT … FROM t WITH (path = '…')"
 )
 _RELATIVE_TIME = re.compile("now|-([0-9]{1,9})([smhd])")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -50,7 +53,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 MIN_PARTITIONS_MAX = 100_000
 _INT64_MAX = (1 << 63) - 1
-_OFFSETS_LENGTH_MAX = 200
+_JSON_LENGTH_MAX = 1 << 20
 
 # Digits are bounded, so that no conversion is quadratic and no result exceeds Java's long.
 _TIME = re.compile(r"-?[0-9]{1,19}")
@@ -61,18 +64,27 @@ _SIZE = re.compile(r"([0-9]{1,19})\s*([kmgt]?)b?", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
+Offsets = int | str | Mapping[str, int]  # of one store, of all, or by broker
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Parsed options. Offsets are physical offsets, EARLIEST or LATEST; times are epoch ms."""
+    """Parsed options. Offsets are physical offsets, EARLIEST or LATEST; times are epoch ms.
 
-    store_root: str
+    ``paths`` are stores or globs. Several stores have an offset each, by broker; ``is_single`` is
+    true for a read of one ``path`` that is not a glob. ``broker_names`` are by store.
+    """
+
+    paths: tuple[str, ...]
+    is_single: bool
+    broker_names: Mapping[str, str]
     broker_conf: str | None
     broker_version: str | None
     subscribe: tuple[str, ...] | None
     subscribe_pattern: str | None
-    starting_offsets: int | str
+    starting_offsets: Offsets
     starting_timestamp: int | None
-    ending_offsets: int | str
+    ending_offsets: Offsets
     ending_timestamp: int | None
     max_bytes_per_trigger: int | None
     min_partitions: int | None
@@ -105,13 +117,14 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> S
             raise ConfigError(f"option {_NAMES[name]!r} is for batch reads only")
         if streaming is False and name in _STREAM_ONLY:
             raise ConfigError(f"option {_NAMES[name]!r} is for streams only")
-    if not values.get("path"):
-        raise ConfigError(_NO_PATH)
+    paths = _paths(values)
     if "subscribe" in values and "subscribepattern" in values:
         raise ConfigError("give 'subscribe' or 'subscribePattern', not both")
     start = LATEST if streaming else EARLIEST
     return SourceOptions(
-        store_root=_local_path(values["path"]),
+        paths=paths,
+        is_single=bool(values.get("path")) and not has_magic(paths[0]),
+        broker_names=_broker_names(values.get("brokernames")),
         broker_conf=values.get("brokerconf"),
         broker_version=_version(values.get("brokerversion")),
         subscribe=_topics(values.get("subscribe")),
@@ -161,6 +174,43 @@ def _unknown(name: str, value: str) -> str:
     hint = f"did you mean {_NAMES[close[0]]!r}? " if close else ""
     known = ", ".join(sorted(_KNOWN - {"path"}))
     return f"option {name!r} (value {shown(value)}) is not known; {hint}known are {known}"
+
+
+def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the paths or globs of a read. Raises ConfigError."""
+    path, several = values.get("path"), values.get("paths")
+    if path and several is not None:
+        raise ConfigError("give 'path' or 'paths', not both")
+    if several is None:
+        if not path:
+            raise ConfigError(_NO_PATH)
+        return (_local_path(path),)
+    found = _json(several)
+    if not isinstance(found, list) or not found or not all(_is_text(item) for item in found):
+        raise ConfigError(f"option 'paths' = {shown(several)} is not a JSON list of paths")
+    return tuple(dict.fromkeys(map(_local_path, found)))
+
+
+def _broker_names(text: str | None) -> Mapping[str, str]:
+    """Return the names of brokers by store."""
+    names = {} if text is None else _json(text)
+    if not isinstance(names, dict) or not all(map(_is_text, names.values())):
+        raise ConfigError(
+            f"option 'brokerNames' = {shown(text or '')} is not a JSON object of names by path"
+        )
+    return {_local_path(path): name for path, name in names.items()}
+
+
+def _json(text: str) -> Any:
+    """Return the value of a JSON text of bounded length, None if it is malformed."""
+    with suppress(ValueError, RecursionError):
+        if len(text) <= _JSON_LENGTH_MAX:
+            return json.loads(text)
+    return None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _local_path(text: str) -> str:
@@ -280,22 +330,32 @@ def _pattern(raw: str | None) -> str | None:
     return raw
 
 
-def _offsets(name: str, raw: str) -> int | str:
+def _offsets(name: str, raw: str) -> Offsets:
     text = raw.strip()
     if text in (EARLIEST, LATEST):
         return text
-    value = None
-    if len(text) <= _OFFSETS_LENGTH_MAX:  # json recurses into nested brackets
-        with suppress(ValueError):
-            value = json.loads(text)
-    if isinstance(value, dict) and set(value) == {OFFSET_KEY}:
-        offset = value[OFFSET_KEY]
-        if isinstance(offset, int) and not isinstance(offset, bool) and 0 <= offset <= _INT64_MAX:
-            return offset
+    value = _json(text)
+    offset = _offset(value)
+    if offset is not None:
+        return offset
+    if isinstance(value, dict) and value:
+        offsets = {broker: _offset(of_broker) for broker, of_broker in value.items()}
+        known = {broker: n for broker, n in offsets.items() if n is not None}
+        if len(known) == len(offsets):
+            return known
     raise ConfigError(
         f"option {name!r} = {shown(raw)} is not 'earliest', 'latest' or "
-        f'{{"{OFFSET_KEY}": N}} with N from 0 to {_INT64_MAX}'
+        f'{{"{OFFSET_KEY}": N}} with N from 0 to {_INT64_MAX}, nor such offsets by broker'
     )
+
+
+def _offset(value: Any) -> int | None:
+    """Return the N of ``{"commit_log_offset": N}``, None if it is anything else."""
+    if not isinstance(value, dict) or set(value) != {OFFSET_KEY}:
+        return None
+    offset = value[OFFSET_KEY]
+    is_offset = isinstance(offset, int) and not isinstance(offset, bool)
+    return offset if is_offset and 0 <= offset <= _INT64_MAX else None
 
 
 def _time(name: str, raw: str | None) -> int | None:

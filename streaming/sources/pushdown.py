@@ -38,20 +38,27 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 @dataclass
 class RowFilter:
-    """The condition on rows: their topic, and inclusive bounds of columns (times in ms)."""
+    """The condition on rows: broker, topic, and inclusive bounds of columns (times in ms)."""
 
+    brokers: frozenset[str] | None = None
     topics: frozenset[str] | None = None
     bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, filters: Iterable[Filter]) -> None:
         """Add the usable parts of some filters, all of which must hold."""
         for f in filters:
-            if isinstance(f, (EqualTo, In)) and f.attribute == ("topic",):
+            if isinstance(f, (EqualTo, In)) and f.attribute in (("topic",), ("broker",)):
+                name = f"{f.attribute[0]}s"
                 values = f.value if isinstance(f, In) else (f.value,)
                 wanted = frozenset(v for v in values if isinstance(v, str))
-                self.topics = wanted if self.topics is None else self.topics & wanted
+                earlier = getattr(self, name)
+                setattr(self, name, wanted if earlier is None else earlier & wanted)
             elif isinstance(f, _COMPARISONS) and f.attribute in _COLUMNS:
                 self._add_bound(f)
+
+    def reads(self, broker: str) -> bool:
+        """Return whether messages of a broker may match."""
+        return self.brokers is None or broker in self.brokers
 
     def bound(self, column: str) -> tuple[int, int]:
         """Return the inclusive bounds of a column."""

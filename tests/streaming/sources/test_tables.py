@@ -112,7 +112,7 @@ def test_a_batch_read_of_an_unknown_topic_is_an_error(
     (copy / "consumequeue" / "Idle").mkdir(parents=True)
     assert rows(spark, copy, subscribe="Idle") == 0
     assert rows(spark, copy, subscribe="Idle,Nope") == 0
-    warn_of_unlisted(copy, ("Idle", "Nope"))
+    warn_of_unlisted(("Idle", "Nope"), [copy])
     assert [r.getMessage().count("names topic 'Nope'") for r in caplog.records] == [1]
     corrupt(copy / "commitlog" / f"{0:020d}", 8)
     assert rows(spark, copy, subscribe="Nope", failOnDataLoss="false") == 0

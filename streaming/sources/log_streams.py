@@ -1,0 +1,159 @@
+"""The stream over one store or several: the micro-batches of all of them, side by side.
+
+The offset of one store is ``{"commit_log_offset": N}``, that of several is one such object for each
+broker. A checkpoint with the first form resumes with several stores: it belongs to the first one.
+
+A store that appears later joins in two steps, since Spark fixes the beginning of a batch before: in
+one batch its beginning becomes part of the offset, from the next one on it is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
+
+from store.errors import ConfigError, LostDataError, StoreError, StoreIOError
+from streaming.sources.log_stream import LogStream, default_limit
+from streaming.sources.message_rows import MessageRows, message_partitions
+from streaming.sources.options import OFFSET_KEY
+from streaming.sources.stores import Store, find_stores
+
+StreamOffset = dict[str, Any]  # of one store or of several, as Spark stores it
+
+_log = logging.getLogger(__name__)
+
+
+class LogStreams:
+    """The streams of one query over all stores that its options name, by broker."""
+
+    def __init__(self, rows: MessageRows, range_bytes: int) -> None:
+        self._rows, self._range_bytes = rows, range_bytes
+        self._options = rows.options
+        self._stores: dict[str, Store] = {}  # those that exist, and were opened
+        self._streams: dict[str, LogStream] = {}  # all that ever did
+        self._is_fixed = False  # no store may join: the query reads what is available now
+        self._turn = 0  # rotates, so that no store always gets what others left of a limit
+        self._read_to_end: dict[str, int] = {}  # the offset of a log's end, once it was read
+        self._warned: set[str] = set()
+
+    def refresh(self) -> dict[str, LogStream]:
+        """Find the stores; return their streams. Raises StoreError, unless losses are skipped."""
+        if self._options.is_single and self._streams:
+            return self._streams
+        found = {store.broker: store for store in find_stores(self._options)}
+        if self._is_fixed:
+            found = {name: store for name, store in found.items() if name in self._streams}
+        self._stores = {}
+        for name, store in found.items():
+            try:
+                if name not in self._streams or not Path(store.root).is_dir():
+                    self._streams[name] = self._rows.stream(store, self._range_bytes)
+                self._stores[name] = store
+            except (ConfigError, StoreIOError) as e:
+                self._fail_or_warn(name, e)
+        return {name: self._streams[name] for name in self._stores}
+
+    def initial(self, begin: Callable[[LogStream, str], int]) -> StreamOffset:
+        """Return the offset of a new query; ``begin`` returns that of one broker."""
+        streams = self.refresh()
+        return self._encode({name: begin(stream, name) for name, stream in streams.items()})
+
+    def latest(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
+        """Return the end of the next batch. A limit in bytes is shared among the stores."""
+        begin = self._decode(start)
+        streams = self.refresh()
+        end = dict(begin)
+        names = sorted(begin)
+        self._turn += 1
+        left = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        for n in range(len(names)):
+            name = names[(n + self._turn) % len(names)]
+            if name not in streams:
+                self._check_gone(name, begin[name])
+                continue
+            share: ReadLimit = limit
+            if left is not None:
+                share = ReadMaxBytes(max(left // (len(names) - n), 1))
+            end[name] = self._latest_of(name, begin[name], share)
+            if left is not None:
+                left = max(left - (end[name] - begin[name]), 0)
+        for name in streams.keys() - begin.keys():
+            end[name] = max(streams[name].log.min_offset(), 0)
+        return self._encode(end)
+
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[Any]:
+        """Return the ranges of a batch."""
+        begins, ends = self._decode(start), self._decode(end)
+        if not self._streams:
+            self.refresh()
+        found: list[Any] = []
+        for name, stop in ends.items():
+            begin = begins.get(name, stop)
+            if begin == stop:
+                continue
+            if name not in self._stores:
+                self._check_gone(name, begin, stop)
+                continue
+            parts = self._streams[name].partitions({OFFSET_KEY: begin}, {OFFSET_KEY: stop})
+            found += message_partitions(parts, self._stores[name])
+        return found
+
+    def default_limit(self) -> ReadLimit:
+        """Return the limit of a batch that the options set."""
+        return default_limit(self._options.max_bytes_per_trigger)
+
+    def report_latest(self) -> StreamOffset:
+        """Return the current ends of the logs, for the query's status."""
+        streams = self.refresh()
+        return self._encode({n: s.report_latest()[OFFSET_KEY] for n, s in streams.items()})
+
+    def prepare_available_now(self) -> None:
+        """Fix the end of the query."""
+        for stream in self.refresh().values():
+            stream.prepare_available_now()
+        self._is_fixed = True
+
+    def _latest_of(self, name: str, begin: int, limit: ReadLimit) -> int:
+        stream = self._streams[name]
+        try:
+            end = stream.latest({OFFSET_KEY: begin}, limit)[OFFSET_KEY]
+            if not self._options.is_single and end >= stream.report_latest()[OFFSET_KEY]:
+                self._read_to_end[name] = end
+        except StoreIOError as e:
+            self._fail_or_warn(name, e)
+            return begin
+        return end
+
+    def _check_gone(self, name: str, begin: int, end: int | None = None) -> None:
+        """Raise, or warn once, if a store that no longer exists was not read to its end."""
+        if end is None and self._read_to_end.get(name) == begin:
+            return
+        where, stop = ", ".join(self._options.paths), begin if end is None else end
+        reason = f"the store of broker {name!r} is no longer there, and was not read to its end"
+        hint = "failOnDataLoss=false continues without it"
+        self._fail_or_warn(name, LostDataError(where, begin, stop, reason=reason, hint=hint))
+
+    def _fail_or_warn(self, name: str, error: StoreError) -> None:
+        if self._options.fail_on_data_loss or self._options.is_single:
+            raise error
+        if name not in self._warned:
+            self._warned.add(name)
+            _log.warning("%s; the other stores are read", error)
+
+    def _decode(self, offset: StreamOffset) -> dict[str, int]:
+        """Return the offsets by broker."""
+        if set(offset) != {OFFSET_KEY} or isinstance(offset[OFFSET_KEY], Mapping):
+            return {name: of_broker[OFFSET_KEY] for name, of_broker in offset.items()}
+        first = next(iter(find_stores(self._options)), None)
+        if first is None:
+            raise ConfigError(f"no store at {', '.join(self._options.paths)}")
+        return {first.broker: offset[OFFSET_KEY]}
+
+    def _encode(self, offsets: Mapping[str, int]) -> StreamOffset:
+        if self._options.is_single and len(offsets) == 1:
+            return {OFFSET_KEY: next(iter(offsets.values()))}
+        return {name: {OFFSET_KEY: n} for name, n in sorted(offsets.items())}

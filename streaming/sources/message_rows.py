@@ -1,0 +1,116 @@
+"""Messages as rows: the ranges of one or several stores, read on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql.datasource import InputPartition
+
+from store.arrow.batches import BodyLimits, message_batches
+from store.arrow.schema import rows_of_topics
+from store.commitlog.commit_log import was_closed_cleanly
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.scanner import Damage, LogRange, Scanner
+from store.config import StoreConfig, load_config
+from store.errors import ConfigError
+from store.io.mapped_file import map_file
+from store.unsupported import refuse_unsupported_store
+from streaming.sources.log_stream import DataLoss, LogPartition, LogStream, warn_skipped
+from streaming.sources.options import SourceOptions
+from streaming.sources.pushdown import RowFilter
+from streaming.sources.stores import Store
+
+BROKER = "broker"  # the column of the broker's name, beside those of a message
+
+
+@dataclass(frozen=True)
+class MessagePartition(InputPartition):
+    """One range of the log of one store."""
+
+    part: LogRange
+    store: Store
+
+
+@dataclass(frozen=True)
+class MessageRows:
+    """What a read returns, for batch and stream readers alike."""
+
+    options: SourceOptions
+    columns: tuple[str, ...]
+    filter: RowFilter = field(default_factory=RowFilter)
+
+    def config(self, store: Store) -> StoreConfig:
+        """Return the settings of a store. Raises ConfigError, StoreIOError."""
+        conf = self.options.broker_conf
+        return load_config(
+            Path(store.root), Path(conf) if conf else None, self.options.broker_version
+        )
+
+    def stream(self, store: Store, range_bytes: int) -> LogStream:
+        """Open the log of a store. Raises ConfigError, UnsupportedFormatError, StoreIOError."""
+        root, config = Path(store.root), self.config(store)
+        if not root.is_dir():
+            raise ConfigError(f"{root} is not a directory: give a broker's storePathRootDir")
+        refuse_unsupported_store(root, config)
+        return LogStream(
+            root,
+            config,
+            is_clean=lambda: was_closed_cleanly(root),
+            max_bytes=self.options.max_bytes_per_trigger,
+            range_bytes=range_bytes,
+            data_loss=DataLoss.FAIL if self.options.fail_on_data_loss else DataLoss.SKIP,
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range. For a plan without ranges, Spark passes a partition of its own."""
+        if not isinstance(partition, MessagePartition):
+            return
+        part, config = partition.part, self.config(partition.store)
+        skip = not self.options.fail_on_data_loss
+        limits = BodyLimits(self.options.max_body_bytes, leaves_out=skip)
+        decoded = tuple(name for name in self.columns if name != BROKER)
+        view = None
+        for stretch in Scanner(config).read(part, skip_damage=skip):
+            if isinstance(stretch, Damage):
+                if not skip:
+                    raise stretch.error()
+                warn_skipped(stretch)
+                continue
+            rows = self._rows(stretch)
+            if not len(rows):
+                continue
+            if view is None:
+                view = map_file(Path(part.path))
+            for batch in message_batches(
+                stretch, view, part.base, decoded,
+                rows=rows, config=config, path=part.path, limits=limits,
+            ):  # fmt: skip
+                yield self._with_broker(batch, len(rows), partition.store)
+
+    def _with_broker(self, batch: pa.RecordBatch, count: int, store: Store) -> pa.RecordBatch:
+        """Add the broker's column where it is wanted."""
+        if BROKER not in self.columns:
+            return batch
+        at = self.columns.index(BROKER)
+        count = batch.num_rows if batch.num_columns else count
+        arrays = [*batch.columns]
+        arrays.insert(at, pa.repeat(store.broker, count))
+        return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
+
+    def _rows(self, requests: DispatchRequests) -> NDArray[np.int64]:
+        """Return the rows that match the topics and the filters."""
+        chosen = self.filter.mask(requests)
+        if self.options.filters_topics:
+            chosen &= rows_of_topics(requests, self.options.wants)
+        return np.flatnonzero(chosen)
+
+
+def message_partitions(parts: list[LogPartition], store: Store) -> list[Any]:
+    """Return the partitions of one store."""
+    return [MessagePartition(p.part, store) for p in parts]

@@ -1,0 +1,50 @@
+"""The stores that a read names: by path, by several paths, or by globs."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.config import BROKER_CONF, broker_name
+from store.errors import ConfigError, shown
+from store.layout import COMMIT_LOG_DIR
+from streaming.sources.options import SourceOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The store of one broker."""
+
+    root: str
+    broker: str
+
+
+def find_stores(options: SourceOptions) -> tuple[Store, ...]:
+    """Return the stores that exist now, in the order of the paths, those of a glob by name.
+
+    A broker's name is that of option ``brokerNames``, else ``brokerName`` of its broker.conf, else
+    the folder's name. Raises ConfigError if two stores have the same one, StoreIOError.
+    """
+    roots: dict[str, str] = {}  # by broker
+    for root in dict.fromkeys(root for path in options.paths for root in _matches(path)):
+        name = options.broker_names.get(root) or broker_name(Path(root))
+        if name in roots:
+            raise ConfigError(
+                f"{roots[name]} and {root} are both stores of broker {shown(name)}: name them with "
+                f'option \'brokerNames\', such as {{"{root}": "other"}}'
+            )
+        roots[name] = root
+    return tuple(Store(root, name) for name, root in roots.items())
+
+
+def _matches(path: str) -> Iterator[str]:
+    """Yield a path, or the stores that match it as a glob."""
+    if not glob.has_magic(path) or Path(path).exists():
+        yield path
+        return
+    for match in sorted(glob.glob(path)):
+        root = Path(match)
+        if (root / COMMIT_LOG_DIR).is_dir() or (root / BROKER_CONF).is_file():
+            yield match
