@@ -66,7 +66,7 @@ check: $(stamp) ## lint, types, import rules, limits, then test
 	$(bin)/python tools/check_limits.py
 	@$(MAKE) --no-print-directory test
 
-integration: $(stamp) ## against real brokers, started here as processes (needs Maven and a JDK)
+integration: $(stamp) $(spark_4_2)/.setup-done ## against real brokers, started here as processes (needs Maven and a JDK)
 	@tools/integration.sh
 	$(bin)/pytest -m integration tests/integration -v --durations=15 $(ARGS)
 
