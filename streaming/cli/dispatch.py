@@ -34,7 +34,7 @@ from streaming.cli.options import (
 )
 from streaming.cli.recover import recovered_json, recovered_line, recovery_progress
 from streaming.cli.show import drops_line
-from streaming.sources.options import TIME_FORMS, parse_time
+from streaming.sources.option_values import TIME_FORMS, parse_time
 
 if TYPE_CHECKING:
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals

@@ -22,7 +22,7 @@ from streaming.cli.options import (
     flag_option,
 )
 from streaming.cli.show import exit_not_found, progress_bar
-from streaming.sources.options import parse_time
+from streaming.sources.option_values import parse_time
 
 if TYPE_CHECKING:
     from streaming.export.export import ExportJob, ExportOptions, ExportResult

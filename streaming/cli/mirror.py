@@ -35,7 +35,7 @@ from streaming.cli.options import (
     size_option,
 )
 from streaming.cli.status import status_text
-from streaming.sources.options import TIME_FORMS, parse_time
+from streaming.sources.option_values import TIME_FORMS, parse_time
 
 if TYPE_CHECKING:
     from pathlib import Path

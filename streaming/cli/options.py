@@ -17,7 +17,7 @@ from store.errors import ConfigError, DamageError, shown
 from store.io.user_path import given_output, given_path
 from store.unsupported import require_log_files
 from streaming.cli.lines import say
-from streaming.sources.options import TIME_FORMS, parse_bytes
+from streaming.sources.option_values import TIME_FORMS, parse_bytes
 
 if TYPE_CHECKING:
     from streaming.queries.feed import Feed

@@ -27,7 +27,7 @@ from streaming.cli.options import (
     opened_store,
 )
 from streaming.cli.show import NOT_FOUND, exit_not_found, print_messages
-from streaming.sources.options import TIME_FORMS, parse_time
+from streaming.sources.option_values import TIME_FORMS, parse_time
 
 _TIME_MAX = 2**63 - 1
 _OFFSET = re.compile("-?[0-9]{1,19}")

@@ -25,7 +25,7 @@ from streaming.cli.options import (
     opened_store,
 )
 from streaming.cli.show import NOT_FOUND, exit_not_found, message_printer, progress_bar
-from streaming.sources.options import TIME_FORMS, parse_time
+from streaming.sources.option_values import TIME_FORMS, parse_time
 
 if TYPE_CHECKING:
     from store import Message

@@ -21,7 +21,7 @@ from store.io.user_path import given_path
 from streaming.queries.log_query import LogQuery, RunningLogQuery
 from streaming.queries.metrics import DispatchProgress
 from streaming.sinks.dispatch import ArrivalListener, DispatchSink
-from streaming.sources.options import check_size, spark_interval
+from streaming.sources.option_values import check_size, spark_interval
 from streaming.spark.errors import to_store_error
 
 _log = logging.getLogger(__name__)

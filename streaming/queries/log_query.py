@@ -20,7 +20,7 @@ from streaming.queries.metrics import DispatchProgress, ProgressListener
 from streaming.sinks.ordered_sink import BatchSink, StoppedError
 from streaming.sources.dispatch import FORMAT, DispatchRequestSource, parts_of, spooled_stretches
 from streaming.sources.log_stream import RANGE_BYTES_MAX, RANGE_BYTES_MIN
-from streaming.sources.options import spark_interval
+from streaming.sources.option_values import spark_interval
 from streaming.sources.spool import SPOOL_DIR, Spool
 from streaming.spark.errors import to_store_error
 from streaming.spark.private_api import java_query

@@ -50,7 +50,7 @@ from streaming.kafka.routes import Creation, Router
 from streaming.kafka.topic_rules import TopicRules, check_kafka_name
 from streaming.queries.log_query import LogQuery, RunningLogQuery
 from streaming.queries.metrics import DispatchProgress
-from streaming.sources.options import check_size, spark_interval
+from streaming.sources.option_values import check_size, spark_interval
 
 _log = logging.getLogger(__name__)
 

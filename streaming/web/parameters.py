@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 
 from store.commitlog.record import Message, decode_msg_id
 from store.errors import ConfigError, shown
-from streaming.sources.options import parse_time
+from streaming.sources.option_values import parse_time
 
 if TYPE_CHECKING:
     from store.reads.message_filter import MessageFilter

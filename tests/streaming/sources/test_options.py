@@ -5,14 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.errors import ConfigError
-from streaming.sources.options import (
-    MIN_PARTITIONS_MAX,
-    check_size,
-    parse_bytes,
-    parse_options,
-    parse_time_ms,
-    spark_interval,
-)
+from streaming.sources.option_values import check_size, parse_bytes, parse_time_ms, spark_interval
+from streaming.sources.options import MIN_PARTITIONS_MAX, parse_options
 
 INT64_MAX = (1 << 63) - 1
 NAMES = (
