@@ -30,6 +30,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import Message, limit_bodies
 from store.commitlog.scanner import Damage, Scanner, Stretch
+from store.commitlog.search import is_boundary
 from store.config import StoreConfig
 from store.errors import StoreIOError
 from store.io.mapped_file import MappedFile
@@ -147,7 +148,7 @@ class LogFollower:
         self.matches = matches
         self._log = matches.log
         self._scanner = Scanner(matches.config)
-        self._known: deque[_Known] = deque(maxlen=_KNOWN_MAX)
+        self._known = deque([_Known(-1, begin, b"")], _KNOWN_MAX)  # no record, but its end
 
     def poll(self) -> list[DispatchRequests] | None:
         """Return the stretches that were appended, about 16 MB at most; None if there are none.
@@ -188,7 +189,9 @@ class LogFollower:
             is_cut = True
         if is_cut:
             self.truncations += 1
-            self.end = self._known[-1].end if self._known else self.matches.planner.end()
+            self._log.refresh()
+            is_known = self._known and is_boundary(self._log, self._known[-1].end)
+            self.end = self._known[-1].end if is_known else self.matches.planner.end()
 
     def _head(self, offset: int) -> bytes:
         """Return the first bytes of a record, none if its file has expired."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 _RETRY_SECONDS = 2.0  # after damage
 _MINUTE = 60
-_POLL_MESSAGES_MAX = 200  # of one poll that are decoded for a tail; older ones count as skipped
+_STRETCH_MESSAGES_MAX = 200  # that are decoded for a tail; older ones count as skipped
 _PENDING_MAX = 1000  # messages that wait for a tail's client
 _PENDING_BYTES_MAX = 4 * 1024 * 1024
 _READY_SECONDS = 30.0
@@ -59,16 +59,16 @@ class TailFeed:
         self._error: str | None = None
 
     def offer(self, texts: Iterable[str], skipped: int) -> None:
-        """Add messages, or count them as skipped if there is no room."""
+        """Add messages; if there are too many, drop the oldest and count them as skipped."""
         with self._guard:
             was_empty = not (self._texts or self._skipped or self._error)
             self._skipped += skipped
             for text in texts:
-                if len(self._texts) < _PENDING_MAX and self._bytes < _PENDING_BYTES_MAX:
-                    self._texts.append(text)
-                    self._bytes += len(text)
-                else:
-                    self._skipped += 1
+                self._texts.append(text)
+                self._bytes += len(text)
+            while len(self._texts) > _PENDING_MAX or self._bytes > _PENDING_BYTES_MAX:
+                self._bytes -= len(self._texts.popleft())
+                self._skipped += 1
             is_new = was_empty and bool(self._texts or self._skipped)
         if is_new:
             self._wake()
@@ -250,7 +250,7 @@ def _offer(matches: LogMatches, requests: DispatchRequests, feeds: list[TailFeed
     for _, group in groupby(sorted(feeds, key=lambda f: f.key), key=lambda f: f.key):
         alike = list(group)
         rows = matches.rows(requests, alike[0].wanted)
-        skipped = max(len(rows) - _POLL_MESSAGES_MAX, 0)
+        skipped = max(len(rows) - _STRETCH_MESSAGES_MAX, 0)
         found = matches.messages(requests, rows[skipped:], alike[0].wanted)
         texts = [json.dumps(message_summary(m)) for m in found]
         if texts or skipped:
