@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store.arrow.schema import rows_of_topics
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.record import Message
 from store.errors import ConfigError, shown
 from store.index.file import index_key_hash
 from store.layout import SCHEDULE_TOPIC, SYS_ROLLBACK
-from store.reads.arrow_schema import rows_of_topics
 from store.reads.get_message import TagFilter, parse_tags
 from store.reads.query_message import keys_of
 

@@ -25,6 +25,7 @@ from threading import Event
 import numpy as np
 from numpy.typing import NDArray
 
+from store.arrow.batches import BodyLimits, message_batches
 from store.commitlog.commit_log import CommitLog, decode_in_file, was_closed_cleanly
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
@@ -41,7 +42,6 @@ from store.commitlog.search import (
 from store.config import StoreConfig
 from store.errors import StoreIOError
 from store.io.mapped_file import MappedFile
-from store.reads.arrow import BodyLimits, message_batches
 from store.reads.message_filter import MessageFilter
 
 CLOCK_STEP_MS = 10 * 60 * 1000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.record import Message
@@ -51,6 +52,16 @@ def read_dispatch_status(store_root: Path, output: Path, config: StoreConfig) ->
         raise ConfigError(f"{output} holds no dispatch: {path} does not exist")
     log = CommitLog(config.commit_log_paths(store_root), config)
     return status_at(log, progress.reput_from_offset, written)
+
+
+def status_json(status: DispatchStatus, now: int, *, is_stuck: bool) -> dict[str, Any]:
+    """Return the JSON fields of a status, beside its offset."""
+    return {
+        "progress_timestamp": status.progress_timestamp,
+        "waiting_timestamp": status.waiting_timestamp,
+        "stuck_ms": status.stuck_ms(now),
+        "is_stuck": is_stuck,
+    }
 
 
 def status_at(log: CommitLog, offset: int, progress_timestamp: int) -> DispatchStatus:

@@ -26,16 +26,15 @@ from streaming.cli.long_running import (
 )
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    TIME_FORMS,
     BrokerOptions,
     SessionOptions,
     describe_settings,
     flag_option,
-    parse_time,
     size_option,
 )
 from streaming.cli.recover import recovered_json, recovered_line, recovery_progress
 from streaming.cli.show import drops_line
+from streaming.sources.options import TIME_FORMS, parse_time
 
 if TYPE_CHECKING:
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals

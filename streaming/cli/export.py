@@ -20,9 +20,9 @@ from streaming.cli.options import (
     StoredTo,
     body_limit,
     flag_option,
-    parse_time,
 )
 from streaming.cli.show import exit_not_found, progress_bar
+from streaming.sources.options import parse_time
 
 if TYPE_CHECKING:
     from streaming.export.export import ExportJob, ExportOptions, ExportResult
