@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -72,8 +73,8 @@ class _Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # uvicorn declares no None, but there is no cycle before the first request.
-        if self.cycle and not self.cycle.response_complete:
+        cycle: Any = self.cycle  # None before the first request, other than uvicorn declares
+        if cycle is not None and not cycle.response_complete:
             self._cancel_request_timer()
         elif self._request_timer is None:
             self._await_request()
