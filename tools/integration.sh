@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sees to what the tests against real servers need beside .venv: Maven, which fetches the servers, a
-# Java compiler, and a container engine. Run by `make integration`, safe to run again.
+# Java compiler, a browser and a container engine. Run by `make integration`, safe to run again.
 #
 #   --image   also what makes a base image where none can be pulled
 #   --java    only Maven and a Java compiler

@@ -20,8 +20,8 @@ def assert_harmless(tab: Tab) -> None:
     """Assert that the store's texts made no element, no attribute and no request."""
     page = tab.page
     scripts = [s.get_attribute("src") or "inline" for s in page.locator("script").all()]
-    assert [] == [s for s in scripts if not s.startswith(OURS)]
-    assert 0 == page.locator("img, svg, iframe, object, style, [onerror], [onload]").count()
+    assert [s for s in scripts if not s.startswith(OURS)] == []
+    assert page.locator("img, svg, iframe, object, style, [onerror], [onload]").count() == 0
     assert "\u202e" not in page.inner_text("body")
     assert tab.has_no_sideways_scroll()
 
@@ -43,7 +43,7 @@ def assert_harmless(tab: Tab) -> None:
         f"?filter={quote(SCRIPT)}",
     ],
 )
-def test_hostile_texts_are_shown_as_text(  # noqa: PLR0913 - fixtures and a case
+def test_hostile_texts_are_shown_as_text(
     hostile_console: ConsoleServer,
     new_tab: NewTab,
     tmp_path: Path,

@@ -62,7 +62,7 @@ def test_page_opens_without_error_and_is_usable(
     expect(page.locator("#state")).to_be_visible()
 
     screenshot(tab, f"{name}-{view}", tmp_path)
-    assert [] == faults_of(tab)
+    assert faults_of(tab) == []
     assert tab.has_no_sideways_scroll()
 
 
@@ -91,9 +91,9 @@ def test_topics_are_filtered_and_sorted_by_the_url(
     page.keyboard.press("Enter")
     page.wait_for_url("**/brokers/shop?filter=Payment")
 
-    assert ["PaymentTopic"] == texts(tab, "#topics tbody th a")
+    assert texts(tab, "#topics tbody th a") == ["PaymentTopic"]
     page.goto(shop_console.page_url(SHOP, "?sort=messages"))
-    assert ORDERS == texts(tab, "#topics tbody th a")[0]
+    assert texts(tab, "#topics tbody th a")[0] == ORDERS
 
 
 def test_groups_show_the_lag_of_each_queue(shop_console: ConsoleServer, new_tab: NewTab) -> None:
@@ -118,7 +118,7 @@ def test_message_leads_to_its_neighbours_and_its_body(
     expect(page.locator("pre.hex")).to_contain_text("7b 22 6f 72")
     with page.expect_download() as download:
         page.get_by_role("link", name=re.compile("Download")).click()
-    assert b'{"order": 0' == Path(download.value.path()).read_bytes()[:11]
+    assert Path(download.value.path()).read_bytes()[:11] == b'{"order": 0'
     page.get_by_role("link", name="Next").click()
     expect(page.locator(".head p").first).to_contain_text("offset 1 ")
     page.get_by_role("link", name="Previous").click()
@@ -138,7 +138,7 @@ def test_pages_work_without_javascript(shop_console: ConsoleServer, new_tab: New
     page.get_by_role("button", name="Search").click()
 
     assert {"order-700"} == set(texts(tab, "#rows .key"))
-    assert "UTC" == texts(tab, "#zone")[0]
+    assert texts(tab, "#zone")[0] == "UTC"
 
 
 def test_times_are_local_and_name_utc(shop_console: ConsoleServer, new_tab: NewTab) -> None:

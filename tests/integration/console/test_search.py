@@ -44,7 +44,7 @@ def test_search_by_key_tag_and_words_shows_matches_and_keeps_them_in_the_url(
 
     page.wait_for_url("**/messages?topic=OrderTopic&key=order-700&tag=*&words=*")
     assert finished(page).startswith("1 found")
-    assert ["order-700"] == texts(tab, "#rows .key")
+    assert texts(tab, "#rows .key") == ["order-700"]
     page.reload()
     assert finished(page).startswith("1 found")
     page.locator("#rows a").click()
@@ -90,16 +90,16 @@ def test_search_without_result_says_so(
     ("field", "value"),
     [("body", "("), ("from_time", "yesterday"), ("max", "many"), ("queue_id", "-1")],
 )
-@pytest.mark.parametrize("java_script_enabled", [True, False])
-def test_error_stands_beside_the_field_that_it_names(  # noqa: PLR0913 - fixtures and a case
+@pytest.mark.parametrize("with_javascript", [True, False])
+def test_error_stands_beside_the_field_that_it_names(
     shop_console: ConsoleServer,
     new_tab: NewTab,
-    tmp_path: Path,
     field: str,
     value: str,
-    java_script_enabled: bool,
+    *,
+    with_javascript: bool,
 ) -> None:
-    tab = new_tab(shop_console, java_script_enabled=java_script_enabled)
+    tab = new_tab(shop_console, java_script_enabled=with_javascript)
     tab.is_refusal_expected = True
     page = tab.page
     page.goto(shop_console.page_url(SHOP, "/messages"))
@@ -111,7 +111,6 @@ def test_error_stands_beside_the_field_that_it_names(  # noqa: PLR0913 - fixture
     expect(error).to_contain_text(value)
     expect(page.locator(f"#{field}")).to_have_attribute("aria-invalid", "true")
     expect(page.locator(f"#{field}")).to_have_value(value)
-    screenshot(tab, "messages-error", tmp_path)
 
 
 def test_search_goes_on_after_the_wanted_number(
