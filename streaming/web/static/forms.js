@@ -34,7 +34,7 @@ export function showError(form, { error, parameter }) {
     failed.hidden = false;
     return;
   }
-  place.textContent = error;
+  place.textContent = error.replace(`${parameter}: `, "");
   place.hidden = false;
   const more = place.closest("details");
   if (more) more.open = true;

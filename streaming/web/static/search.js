@@ -90,7 +90,7 @@ function done(result) {
   end(said.textContent + (ends[result.reason] ?? ""));
   if (result.next === null || result.next === undefined) return;
   const params = new URLSearchParams(location.search);
-  params.set("from", result.next);
+  params.set("next", result.next);
   on.href = `?${params}`;
   on.hidden = false;
 }
@@ -123,7 +123,7 @@ function showDownloads(params) {
   for (const link of document.querySelectorAll("[data-download]")) {
     const all = new URLSearchParams(params);
     all.delete("max");
-    all.delete("from");
+    all.delete("next");
     all.set("format", link.dataset.download);
     link.href = apiUrl(all);
   }
