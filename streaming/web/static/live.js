@@ -6,7 +6,9 @@ import { localize, number, size } from "./rows.js";
 
 const POLL_MS = 2000;
 const POLLS_A_REFRESH = 2;
-const POINTS = 180;
+const POINTS = 150;
+const SECONDS_MIN = 60; // that a graph shows from the beginning
+const WHOLE = Array.from({ length: 16 }, (_, n) => [1, 2, 5].map((m) => m * 10 ** n)).flat();
 const STATUS_URL = `/api${document.body.dataset.brokerUrl}/status`;
 
 const graphs = document.getElementById("graphs") && window.uPlot ? makeGraphs() : null;
@@ -79,8 +81,8 @@ function replace(region, fresh) {
 
 function makeGraphs() {
   document.getElementById("graphs").hidden = false;
-  const rate = makeGraph("rate", (value) => number(Math.round(value)));
-  const second = makeGraph("second", size);
+  const rate = makeGraph("rate", number, 10);
+  const second = makeGraph("second", size, 1000);
   return {
     add(status, before) {
       const isOurs = status.reput_from_offset !== null;
@@ -96,7 +98,8 @@ function makeGraphs() {
   };
 }
 
-function makeGraph(name, format) {
+/** A graph of values by time; `least` is the smallest range of its values. */
+function makeGraph(name, format, least) {
   const plot = document.getElementById(`${name}-plot`);
   const data = [[], []];
   const colour = (token) => () => getComputedStyle(plot).getPropertyValue(token);
@@ -107,10 +110,13 @@ function makeGraph(name, format) {
       height: plot.clientHeight,
       legend: { show: false },
       cursor: { y: false, drag: { setScale: false } },
-      scales: { x: { range: (_, __, max) => [max - (POINTS * POLL_MS) / 1000, max] }, y: { range: (_, __, max) => [0, Math.max(max * 1.1, 1)] } },
+      scales: {
+        x: { range: (_, min, max) => [min, Math.max(max, min + SECONDS_MIN)] },
+        y: { range: (_, __, max) => [0, Math.max(max * 1.1, least)] },
+      },
       axes: [
-        { ...axis, space: 90, size: 26, values: (_, splits) => splits.map((s) => new Date(s * 1000).toTimeString().slice(0, 8)) },
-        { ...axis, space: 32, size: 64, values: (_, splits) => splits.map((s) => (s === null ? "" : format(s))) },
+        { ...axis, space: 70, size: 26, values: (_, splits) => splits.map((s) => new Date(s * 1000).toTimeString().slice(0, 8)) },
+        { ...axis, space: 32, size: 66, incrs: WHOLE, values: (_, splits) => splits.map(format) },
       ],
       series: [{}, { stroke: colour("--accent"), fill: colour("--accent-soft"), width: 1.5, points: { show: false } }],
     },
