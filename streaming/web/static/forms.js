@@ -53,10 +53,10 @@ export function clearErrors(form) {
   }
 }
 
-/** Let a condition be given several times: a filled last input gets an empty one after it. */
+/** Let a condition be given several times: a filled last input gets an empty one once it is used. */
 export function growFields(form) {
   for (const field of form.querySelectorAll("[data-several]")) {
-    grow(field);
+    field.addEventListener("focusin", () => grow(field));
     field.addEventListener("input", () => grow(field));
   }
 }
@@ -67,6 +67,7 @@ function grow(field) {
   if (last.value === "") return;
   const next = last.cloneNode();
   next.value = "";
+  next.placeholder = "or another";
   next.removeAttribute("id");
   next.setAttribute("aria-label", `${field.querySelector("label").textContent} ${inputs.length + 1}`);
   last.after(next);

@@ -1,4 +1,4 @@
-// While a page of a broker is open: its state, its figures, and graphs on the overview.
+// While a page is open: the state of its broker, its figures, and graphs on the overview.
 // The numbers of a page come from the server alone: the regions marked data-live are replaced by
 // those of the same page, fetched again.
 
@@ -9,7 +9,7 @@ const POLLS_A_REFRESH = 2;
 const POINTS = 150;
 const SECONDS_MIN = 60; // that a graph shows from the beginning
 const WHOLE = Array.from({ length: 16 }, (_, n) => [1, 2, 5].map((m) => m * 10 ** n)).flat();
-const STATUS_URL = `/api${document.body.dataset.brokerUrl}/status`;
+const BROKER_URL = document.body.dataset.brokerUrl; // none on the list of brokers
 
 const graphs = document.getElementById("graphs") && window.uPlot ? makeGraphs() : null;
 let polls = 0;
@@ -21,18 +21,23 @@ setInterval(poll, POLL_MS);
 async function poll() {
   if (document.hidden) return;
   try {
-    const response = await fetch(STATUS_URL);
-    const status = await response.json();
-    if (!response.ok) throw new Error(status.error);
-    showState(...stateOf(status));
-    graphs?.add(status, last);
-    last = status;
+    if (BROKER_URL) await showStatus();
     polls += 1;
     if (polls % POLLS_A_REFRESH === 0) await refresh();
   } catch (error) {
+    if (!BROKER_URL) return;
     const isNetwork = error instanceof TypeError;
     showState("bad", isNetwork ? "no answer" : "not available", isNetwork ? "" : error.message);
   }
+}
+
+async function showStatus() {
+  const response = await fetch(`/api${BROKER_URL}/status`);
+  const status = await response.json();
+  if (!response.ok) throw new Error(status.error);
+  showState(...stateOf(status));
+  graphs?.add(status, last);
+  last = status;
 }
 
 function stateOf(status) {

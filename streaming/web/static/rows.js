@@ -30,7 +30,8 @@ export function size(bytes) {
   return `${value.toFixed(power && value < 100 ? 1 : 0)} ${UNITS[power]}`;
 }
 
-export function seconds(ms) {
+export function duration(ms) {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
   return ms < 10000 ? `${(ms / 1000).toFixed(1)} s` : `${number(Math.round(ms / 1000))} s`;
 }
 

@@ -1,7 +1,7 @@
 // Messages: results appear as the server finds them; the conditions are in the URL.
 
 import { apiUrl, clearErrors, conditions, growFields, refusal, showError, suggestTopics } from "./forms.js";
-import { messageRow, number, seconds, size } from "./rows.js";
+import { duration, messageRow, number, size } from "./rows.js";
 
 const PAGE_MAX = "100";
 const form = document.getElementById("search");
@@ -81,7 +81,7 @@ function flush() {
 function show({ searched_bytes, total_bytes, elapsed_ms }) {
   progress.max = total_bytes || 1;
   progress.value = total_bytes ? searched_bytes : 1;
-  said.textContent = `${number(count)} found, ${size(searched_bytes)} of ${size(total_bytes)} searched in ${seconds(elapsed_ms)}`;
+  said.textContent = `${number(count)} found, ${size(searched_bytes)} of ${size(total_bytes)} searched in ${duration(elapsed_ms)}`;
 }
 
 function done(result) {
