@@ -6,6 +6,7 @@ import { localize, number, size } from "./rows.js";
 
 const POLL_MS = 2000;
 const POLLS_A_REFRESH = 2;
+const TREND_POLLS = 10;
 const POINTS = 150;
 const SECONDS_MIN = 60; // that a graph shows from the beginning
 const WHOLE = Array.from({ length: 16 }, (_, n) => [1, 2, 5].map((m) => m * 10 ** n)).flat();
@@ -16,10 +17,13 @@ let polls = 0;
 let last = null;
 
 poll();
-setInterval(poll, POLL_MS);
 
 async function poll() {
-  if (document.hidden) return;
+  if (!document.hidden) await look();
+  setTimeout(poll, POLL_MS);
+}
+
+async function look() {
   try {
     if (BROKER_URL) await showStatus();
     polls += 1;
@@ -98,9 +102,14 @@ function makeGraphs() {
       const messages = perSecond("messages_in");
       const bytes = isOurs ? status.behind_bytes : perSecond("bytes_in");
       rate.add(at, messages, messages === null ? "–" : `${number(Math.round(messages))} per second`);
-      second.add(at, bytes, bytes === null ? "–" : size(bytes) + (isOurs ? "" : " per second"));
+      const unit = isOurs ? growth(status, second.before(TREND_POLLS)) : " per second";
+      second.add(at, bytes, bytes === null ? "–" : size(bytes) + unit);
     },
   };
+}
+
+function growth(status, before) {
+  return before !== undefined && status.behind_bytes > before && status.behind_ms > 5000 ? ", growing" : "";
 }
 
 /** A graph of values by time; `least` is the smallest range of its values. */
@@ -131,6 +140,7 @@ function makeGraph(name, format, least) {
   new ResizeObserver(() => graph.setSize({ width: plot.clientWidth, height: plot.clientHeight })).observe(plot);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => graph.redraw());
   return {
+    before: (polls) => data[1].at(-polls),
     add(at, value, text) {
       data[0].push(at);
       data[1].push(value);
