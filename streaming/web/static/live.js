@@ -112,6 +112,11 @@ function growth(status, before) {
   return before !== undefined && status.behind_bytes > before && status.behind_ms > 5000 ? ", growing" : "";
 }
 
+function span(min, max) {
+  const begin = min ?? Date.now() / 1000;
+  return [begin, Math.max(max ?? 0, begin + SECONDS_MIN)];
+}
+
 /** A graph of values by time; `least` is the smallest range of its values. */
 function makeGraph(name, format, least) {
   const plot = document.getElementById(`${name}-plot`);
@@ -125,7 +130,7 @@ function makeGraph(name, format, least) {
       legend: { show: false },
       cursor: { y: false, drag: { setScale: false } },
       scales: {
-        x: { range: (_, min, max) => [min, Math.max(max, min + SECONDS_MIN)] },
+        x: { range: (_, min, max) => span(min, max) },
         y: { range: (_, __, max) => [0, Math.max(max * 1.1, least)] },
       },
       axes: [
