@@ -112,6 +112,10 @@ function growth(status, before) {
   return before !== undefined && status.behind_bytes > before && status.behind_ms > 5000 ? ", growing" : "";
 }
 
+function clock(seconds) {
+  return new Date(seconds * 1000).toTimeString().slice(0, 8);
+}
+
 function span(min, max) {
   const begin = min ?? Date.now() / 1000;
   return [begin, Math.max(max ?? 0, begin + SECONDS_MIN)];
@@ -134,7 +138,7 @@ function makeGraph(name, format, least) {
         y: { range: (_, __, max) => [0, Math.max(max * 1.1, least)] },
       },
       axes: [
-        { ...axis, space: 70, size: 26, values: (_, splits) => splits.map((s) => new Date(s * 1000).toTimeString().slice(0, 8)) },
+        { ...axis, space: 70, size: 26, values: (_, splits) => splits.map(data[0].length > 1 ? clock : () => "") },
         { ...axis, space: 32, size: 66, incrs: WHOLE, values: (_, splits) => splits.map(format) },
       ],
       series: [{}, { stroke: colour("--accent"), fill: colour("--accent-soft"), width: 1.5, points: { show: false } }],

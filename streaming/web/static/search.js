@@ -97,6 +97,7 @@ function done(result) {
 
 function fail({ error }) {
   end("The search failed");
+  none.hidden = true;
   showError(form, { error });
 }
 

@@ -61,8 +61,26 @@ def _serve(directory: Path, *arguments: object) -> Iterator[ConsoleServer]:
 
 
 @pytest.fixture
-def new_tab(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Open tabs; at the end of the test each one is checked, then closed."""
+def new_console(tmp_path: Path) -> Iterator[Callable[..., ConsoleServer]]:
+    """Start consoles with these arguments; they are stopped after the test's tabs are closed."""
+    consoles: list[ConsoleServer] = []
+
+    def started(*arguments: object) -> ConsoleServer:
+        consoles.append(ConsoleServer(tmp_path, *arguments))
+        consoles[-1].start()
+        return consoles[-1]
+
+    yield started
+    for console in consoles:
+        console.stop()
+
+
+@pytest.fixture
+def new_tab(
+    browser: Browser, new_console: Callable[..., ConsoleServer]
+) -> Iterator[Callable[..., Tab]]:
+    """Open tabs; at the end of the test each one is closed, then checked."""
+    assert new_console is not None  # stops its consoles later
     tabs: list[Tab] = []
 
     def opened(console: ConsoleServer, **options: Any) -> Tab:

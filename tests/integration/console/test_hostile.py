@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.integration.console.browsing import PHONE, ConsoleServer, Tab, screenshot, texts
-from tests.integration.console.stores import BIDI, IMAGE, QUOTES, SCRIPT, Shown, order
+from tests.integration.console.stores import BIDI, IMAGE, QUOTES, SCRIPT, Shown
 
 NewTab = Callable[..., Tab]
 SHOP = "shop"
@@ -120,17 +120,3 @@ def test_unknown_page_and_broker_are_errors_without_content_of_the_url(
         tab.open(hostile_console.url + path)
         expect(tab.page.locator("h1")).to_have_text("Not found")
         assert_harmless(tab)
-
-
-def test_hostile_message_in_a_live_tail_is_shown_as_text(
-    hostile_console: ConsoleServer, hostile: Shown, new_tab: NewTab
-) -> None:
-    tab = new_tab(hostile_console)
-    page = tab.open(hostile_console.page_url(SHOP, "/tail?n=0&topic=OrderTopic"))
-    expect(page.locator("#connection")).to_have_text("live")
-
-    with hostile.writer() as writer:
-        writer.append(order(1, text=SCRIPT + IMAGE))
-
-    expect(page.locator("#rows .head-of-body")).to_contain_text(SCRIPT)
-    assert_harmless(tab)

@@ -1,7 +1,7 @@
 """A store that grows: the tail shows what a writer appends, the overview moves."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,9 @@ def growing(tmp_path: Path) -> Shown:
 
 
 @pytest.fixture
-def console(growing: Shown, tmp_path: Path) -> Iterator[ConsoleServer]:
+def console(growing: Shown, new_console: Callable[..., ConsoleServer]) -> ConsoleServer:
     """Serve it."""
-    server = ConsoleServer(tmp_path, growing.root, "--output", growing.output)
-    server.start()
-    yield server
-    server.stop()
+    return new_console(growing.root, "--output", growing.output)
 
 
 def wait_until_live(page: Page) -> None:
@@ -156,22 +153,6 @@ def test_overview_moves_while_messages_arrive(
         expect(backlog).to_have_text("0 bytes", timeout=15_000)
 
     expect(row).not_to_have_text(before, timeout=15_000)
-
-
-def test_stuck_dispatch_stands_first(growing: Shown, new_tab: NewTab, tmp_path: Path) -> None:
-    with growing.writer() as writer:
-        writer.append(order(9000))
-    options = ("--output", growing.output, "--stuck-after", "1")
-    console = ConsoleServer(tmp_path, growing.root, *options)
-    console.start()
-    tab = new_tab(console)
-
-    page = tab.open(console.page_url(SHOP))
-
-    expect(page.locator(".alert strong").first).to_contain_text("stuck", timeout=15_000)
-    expect(page.locator("#state")).to_have_text("stuck")
-    screenshot(tab, "overview-stuck", tmp_path)
-    console.stop()
 
 
 def test_page_reports_that_the_console_ended(console: ConsoleServer, new_tab: NewTab) -> None:
