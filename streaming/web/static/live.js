@@ -139,7 +139,7 @@ function makeGraph(name, format, least) {
       },
       axes: [
         { ...axis, space: 70, size: 26, values: (_, splits) => splits.map(data[0].length > 1 ? clock : () => "") },
-        { ...axis, space: 32, size: 66, incrs: WHOLE, values: (_, splits) => splits.map(format) },
+        { ...axis, space: 24, size: 66, incrs: WHOLE, values: (_, splits) => splits.map(format) },
       ],
       series: [{}, { stroke: colour("--accent"), fill: colour("--accent-soft"), width: 1.5, points: { show: false } }],
     },

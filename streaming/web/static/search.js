@@ -86,8 +86,12 @@ function show({ searched_bytes, total_bytes, elapsed_ms }) {
 
 function done(result) {
   show(result);
-  const ends = { complete: "", max: "; more may follow", limit: "; the server's limit was reached", stopped: "; stopped" };
-  end(said.textContent + (ends[result.reason] ?? ""));
+  const ends = {
+    complete: said.textContent,
+    max: `${number(count)} found in ${duration(result.elapsed_ms)}; more may match`,
+    limit: `${said.textContent}; the server's limit was reached`,
+  };
+  end(ends[result.reason] ?? said.textContent);
   if (result.next === null || result.next === undefined) return;
   const params = new URLSearchParams(location.search);
   params.set("next", result.next);
@@ -96,7 +100,7 @@ function done(result) {
 }
 
 function fail({ error }) {
-  end("The search failed");
+  end(count ? `${said.textContent}; then the search failed` : "The search failed");
   none.hidden = true;
   showError(form, { error });
 }

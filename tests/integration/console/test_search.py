@@ -29,7 +29,7 @@ def search(page: Page, **conditions: str) -> None:
 
 def finished(page: Page) -> str:
     """Wait until the search has ended; return what the page says about it."""
-    expect(page.locator("#said")).to_contain_text("searched")
+    expect(page.locator("#said")).to_contain_text("found")
     expect(page.locator("#stop")).to_be_hidden()
     return page.locator("#said").inner_text()
 
