@@ -138,7 +138,7 @@ function makeGraph(name, format, least) {
         y: { range: (_, __, max) => [0, Math.max(max * 1.1, least)] },
       },
       axes: [
-        { ...axis, space: 70, size: 26, values: (_, splits) => splits.map(data[0].length > 1 ? clock : () => "") },
+        { ...axis, space: 70, size: 30, gap: 9, values: (_, splits) => splits.map(data[0].length > 1 ? clock : () => "") },
         { ...axis, space: 24, size: 66, incrs: WHOLE, values: (_, splits) => splits.map(format) },
       ],
       series: [{}, { stroke: colour("--accent"), fill: colour("--accent-soft"), width: 1.5, points: { show: false } }],
