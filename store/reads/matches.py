@@ -139,12 +139,13 @@ class LogFollower:
     """Reads a log from ``begin``, a record boundary, as it grows. Not thread-safe.
 
     ``end`` is the offset up to which it has been read; ``truncations`` counts the times that the
-    log was cut below it.
+    log was cut below it, ``expired_bytes`` what expired before it was read.
     """
 
     def __init__(self, matches: LogMatches, begin: int) -> None:
         self.end = begin
         self.truncations = 0
+        self.expired_bytes = 0
         self.matches = matches
         self._log = matches.log
         self._scanner = Scanner(matches.config)
@@ -156,7 +157,10 @@ class LogFollower:
         Raises DamageError, StoreIOError; the next poll then reads from the same offset.
         """
         self._check_truncation()
-        self.end = max(self.end, self._log.min_offset())  # else it expired before it was read
+        expired = self._log.min_offset() - self.end
+        if expired > 0:
+            self.expired_bytes += expired
+            self.end += expired
         plan = self.matches.planner.plan(self.end, max_bytes=_POLL_BYTES)
         if not plan.ranges:
             return None

@@ -120,9 +120,8 @@ class _Tail:
                 yield HEARTBEAT
                 continue
             self._changed.clear()
-            texts, skipped, error = self._feed.take()
-            parts = [event("skipped", {"count": skipped})] if skipped else []
-            parts += [event("message", self._named(text)) for text in texts]
+            taken, error = self._feed.take()
+            parts = [self._event(item) for item in taken]
             if error is not None:
                 parts.append(event("failed", {"error": error}))
             if parts:
@@ -147,6 +146,12 @@ class _Tail:
             finally:
                 job.finish()
         return found[::-1]
+
+    def _event(self, item: str | int) -> str:
+        """Return the event of a message, or of a number of messages that were skipped."""
+        if isinstance(item, int):
+            return event("skipped", {"count": item})
+        return event("message", self._named(item))
 
     def _named(self, text: str) -> str:
         """Return the JSON text of a message with the broker's name."""
