@@ -13,6 +13,7 @@ const WHOLE = Array.from({ length: 16 }, (_, n) => [1, 2, 5].map((m) => m * 10 *
 const BROKER_URL = document.body.dataset.brokerUrl; // none on the list of brokers
 
 const graphs = document.getElementById("graphs") && window.uPlot ? makeGraphs() : null;
+const TITLE = document.title;
 let polls = 0;
 let last = null;
 
@@ -59,6 +60,7 @@ function showState(kind, text, title = "") {
   state.textContent = text;
   state.title = title;
   state.hidden = false;
+  document.title = kind === "bad" ? `${text}: ${TITLE}` : TITLE;
 }
 
 async function refresh() {
