@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sees to what the tests against real servers need beside .venv: Maven, which fetches the servers, a
-# Java compiler, and a container engine. Run by `make integration`, safe to run again.
+# Java compiler, a browser and a container engine. Run by `make integration`, safe to run again.
 #
 #   --image   also what makes a base image where none can be pulled
 #   --java    only Maven and a Java compiler
@@ -53,10 +53,21 @@ need_engine() {
     fi
 }
 
+# A browser for the tests of the console: one that is installed, else Debian's chromium.
+need_browser() {
+    local program
+    for program in chromium chromium-browser google-chrome; do
+        if command -v "$program" >/dev/null; then return; fi
+    done
+    if apt_usable && apt_install chromium; then return; fi
+    say "NO CHROMIUM IS INSTALLED: the tests of the console in a browser are left out"
+}
+
 compose_runs() { docker compose version >/dev/null 2>&1 || runs docker-compose --version; }
 
 if [ "${1:-}" = --java ]; then exit; fi
 need_engine
+if [ "${1:-}" != --image ]; then need_browser; fi
 if [ "${1:-}" = --image ] && [ "$(id -u)" = 0 ] && apt_usable && ! runs mmdebstrap --version; then
     apt_install_all mmdebstrap
 fi
