@@ -38,6 +38,7 @@ from streaming.cli.options import (
 )
 from streaming.cli.recover import recovered_json, recovered_line, recovery_progress
 from streaming.cli.show import drops_line
+from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
@@ -134,6 +135,7 @@ def dispatch(
     reporter = Reporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
     durations = BatchDurations()
     stuck_after = check_seconds("--stuck-after", session.stuck_after)
+    settings = session.spark_settings()
     options = DispatchOptions(
         broker_conf=log.broker_conf,
         broker_version=log.broker_version,
@@ -156,7 +158,7 @@ def dispatch(
             prepared = prepare_dispatch(store, output, replace(options, on_recovery=report))
         if endpoint is not None:
             show_dispatch(endpoint, prepared, durations, reporter.arrivals, stuck_after)
-        run_dispatch(prepared, reporter, master=session.master)
+        run_dispatch(prepared, reporter, settings=settings)
 
 
 @contextmanager
@@ -192,7 +194,7 @@ def run_dispatch(
     prepared: PreparedDispatch,
     reporter: Reporter,
     *,
-    master: str | None = None,
+    settings: SparkSettings | None = None,
     meanwhile: Callable[[RunningDispatch, threading.Event], None] | None = None,
 ) -> None:
     """Run a dispatch until it ends or is stopped, or ``meanwhile`` returns. Raises its failure.
@@ -202,7 +204,7 @@ def run_dispatch(
     with stop_signals() as stop:
         reporter.begin(prepared)
         try:
-            spark = start_spark("reput dispatch", master, stop)
+            spark = start_spark("reput dispatch", settings or SparkSettings(), stop)
         except BaseException:
             prepared.close()
             raise

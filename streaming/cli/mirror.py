@@ -36,6 +36,7 @@ from streaming.cli.options import (
     size_option,
 )
 from streaming.cli.status import status_fields, status_text
+from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,6 +231,7 @@ def mirror(
     as_json, durations = session.as_json, BatchDurations()
     stuck_after = check_seconds("--stuck-after", session.stuck_after)
     reporter = MirrorReporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
+    settings = session.spark_settings()
     options = MirrorOptions(
         bootstrap=target.kafka_bootstrap,
         rules=target.rules(),
@@ -264,7 +266,7 @@ def mirror(
         prepared = prepare_mirror(store, options)
         if endpoint is not None:
             show_mirror(endpoint, prepared, durations, stuck_after)
-        run_mirror(prepared, options, reporter, session.master)
+        run_mirror(prepared, options, reporter, settings)
 
 
 def show_status(store: Path, options: MirrorOptions, stuck_after: float, *, as_json: bool) -> None:
@@ -300,13 +302,13 @@ def run_mirror(
     prepared: PreparedMirror,
     options: MirrorOptions,
     reporter: MirrorReporter,
-    master: str | None,
+    settings: SparkSettings,
 ) -> None:
     """Run a mirror until it ends or is stopped. Raises its failure."""
     with stop_signals() as stop:
         reporter.begin(prepared, options)
         try:
-            spark = start_spark("reput mirror", master, stop)
+            spark = start_spark("reput mirror", settings, stop)
         except BaseException:
             prepared.close()
             raise
