@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from urllib.parse import urlsplit
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -106,7 +107,7 @@ class MetricsEndpoint:
 
     def _checked(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
         def checked(request: Request) -> Response:
-            if self.is_loopback and (request.url.hostname or "").lower() not in self._hosts:
+            if self.is_loopback and _host_of(request) not in self._hosts:
                 return PlainTextResponse("misdirected request: unknown Host\n", 421)
             response = answer(request)
             response.headers["Cache-Control"] = "no-store"
@@ -117,6 +118,14 @@ class MetricsEndpoint:
 
     def _run(self) -> None:
         self._server.run(sockets=[self._socket])
+
+
+def _host_of(request: Request) -> str:
+    """Return the Host header without its port, "" if it is malformed."""
+    try:
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _listen(host: str, port: int) -> socket.socket:
