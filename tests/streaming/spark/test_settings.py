@@ -70,7 +70,7 @@ def test_a_setting_reaches_the_session_of_a_dispatch(tmp_path: Path) -> None:
         "dispatch", tmp_path / "store", "--output", tmp_path / "out", "--available-now", *options
     )
     assert done.returncode == 0, done.stderr
-    texts = [path.read_text("utf-8") for path in events.rglob("*") if path.is_file()]
+    texts = [path.read_text("utf-8") for path in events.rglob("events_*")]
     properties = next(
         event["Spark Properties"]
         for event in map(json.loads, "".join(texts).splitlines())
