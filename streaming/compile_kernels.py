@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from checkpoints.root import DispatchRoot
 from store import MessageStore
+from store.arrow.batches import message_batches
+from store.arrow.schema import MESSAGE_FIELDS
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import NewMessage, make_properties
@@ -26,8 +28,6 @@ from store.config import BROKER_CONF, StoreConfig, load_config
 from store.dump.file import dump_file
 from store.io.mapped_file import file_name, map_file
 from store.layout import COMMIT_LOG_DIR
-from store.reads.arrow import message_batches
-from store.reads.arrow_schema import MESSAGE_FIELDS
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch import DispatchSink
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store.arrow.schema import rows_of_topics
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.record import Message
 from store.errors import ConfigError, shown
 from store.index.file import index_key_hash
 from store.layout import SCHEDULE_TOPIC, SYS_ROLLBACK
-from store.reads.arrow_schema import rows_of_topics
 from store.reads.get_message import TagFilter, parse_tags
 from store.reads.query_message import keys_of
 
@@ -32,7 +32,8 @@ class MessageFilter:
     Times are store times in ms, both inclusive. ``from_offset`` (inclusive) and ``to_offset``
     (exclusive) are physical offsets of records. ``keys`` are keys or unique keys, of which one
     suffices. ``tags`` is ``*`` or ``TagA || TagB``. ``body`` is a regular expression in RE2 syntax,
-    found anywhere in the decompressed body; it matches bytes, its text as UTF-8.
+    found anywhere in the decompressed body; it matches bytes, its text as UTF-8. ``words`` are
+    texts that the body contains, all of them, in upper or lower case.
 
     Raises ConfigError for a malformed tag or regular expression.
     """
@@ -47,27 +48,33 @@ class MessageFilter:
     tags: str = "*"
     properties: Mapping[str, str] = field(default_factory=dict)
     body: str | None = None
+    words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.tag_filter is not None
-        for text in (*self.properties, *self.properties.values(), self.body or ""):
+        for text in (*self.properties, *self.properties.values(), self.body or "", *self.words):
             if not _is_unicode(text):
                 raise ConfigError(f"{shown(text)} is not text: it cannot be encoded in UTF-8")
-        if self.body is not None:
+        for pattern in self._patterns:
             try:
-                pc.match_substring_regex(pa.array([b""]), self.body)
+                pc.match_substring_regex(pa.array([b""]), pattern)
             except pa.ArrowInvalid as e:
-                raise ConfigError(f"regular expression {shown(self.body)}: {e}") from e
+                raise ConfigError(f"regular expression {shown(pattern)}: {e}") from e
 
     @cached_property
     def tag_filter(self) -> TagFilter:
         """The parsed tags."""
         return parse_tags(self.tags)
 
+    @cached_property
+    def _patterns(self) -> tuple[str, ...]:
+        """The regular expressions that a body must match."""
+        return (() if self.body is None else (self.body,)) + tuple(map(_word_pattern, self.words))
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The message columns that ``column_mask`` needs; none if it need not be called."""
-        return ("properties",) * bool(self.properties) + ("body",) * (self.body is not None)
+        return ("properties",) * bool(self.properties) + ("body",) * bool(self._patterns)
 
     def candidates(self, requests: DispatchRequests) -> NDArray[np.int64]:
         """Return the rows that the columns of a scan do not exclude; the scan must index keys."""
@@ -97,8 +104,8 @@ class MessageFilter:
         for name, value in self.properties.items():
             found = pc.map_lookup(batch.column("properties"), pa.scalar(name), "first")
             mask &= _true(pc.equal(found, value))
-        if self.body is not None:
-            mask &= _true(pc.match_substring_regex(batch.column("body"), self.body))
+        for pattern in self._patterns:
+            mask &= _true(pc.match_substring_regex(batch.column("body"), pattern))
         return mask
 
     def confirms(self, message: Message) -> bool:
@@ -122,6 +129,19 @@ class MessageFilter:
         found = np.flatnonzero(np.isin(requests.key_hash, np.array(list(hashes), np.int32)))
         mask[np.searchsorted(requests.key_end, found, "right")] = True
         return mask
+
+
+def _word_pattern(word: str) -> str:
+    """Return a regular expression over bytes for a text in any case.
+
+    RE2's own (?i) would fold bytes of UTF-8 sequences as if they were Latin-1 letters.
+    """
+    cases = (dict.fromkeys((c, c.lower(), c.upper())) for c in word)
+    return "".join(f"(?:{'|'.join(map(_byte_pattern, found))})" for found in cases)
+
+
+def _byte_pattern(text: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in text.encode())
 
 
 def _is_unicode(text: str) -> bool:

@@ -29,7 +29,7 @@ class _Field(NamedTuple):
 
 
 def columns_of(fields: Sequence[str]) -> list[str]:
-    """Return the columns (of ``store.reads.arrow``) that lines with these fields need."""
+    """Return the columns (of ``store.arrow.batches``) that lines with these fields need."""
     return list(dict.fromkeys(_FIELDS[name].column for name in fields))
 
 

@@ -1,8 +1,8 @@
 """Search in the commit log: messages by any combination of conditions, in either order.
 
 A search reads the log alone, so it needs no queues and no index, and finds every message stored:
-also half and rollback messages, and messages that a broker dropped from their queue. The columns of
-a scan exclude most records; only candidates are decoded, and checked in full.
+also half and rollback messages, and messages that a broker dropped from their queue.
+``store.reads.matches`` finds them in the stretches of a scan.
 
 A condition on time narrows the span by a binary search over the files. Store times follow the order
 of the log except where the clock stepped back. The span is wider by ``CLOCK_STEP_MS`` on both
@@ -14,24 +14,16 @@ expires during the search is no damage: its messages are no longer in the log.
 
 from __future__ import annotations
 
-import errno
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
-import numpy as np
-from numpy.typing import NDArray
-
-from store.commitlog.commit_log import CommitLog, decode_in_file, was_closed_cleanly
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.planner import LogPlanner
-from store.commitlog.record import Message, limit_bodies
+from store.commitlog.record import Message
 from store.commitlog.replay import scan_in_order, scan_newest_first
-from store.commitlog.scanner import Damage, Scanner, Stretch
 from store.commitlog.search import (
     first_stored_after,
     first_stored_at,
@@ -39,14 +31,12 @@ from store.commitlog.search import (
     is_boundary,
 )
 from store.config import StoreConfig
-from store.errors import StoreIOError
-from store.io.mapped_file import MappedFile
-from store.reads.arrow import BodyLimits, message_batches
+from store.reads.follow import LogFollower
+from store.reads.matches import LogMatches
 from store.reads.message_filter import MessageFilter
 
 CLOCK_STEP_MS = 10 * 60 * 1000
 _TIME_MIN = -(1 << 63)
-_RANGE_BYTES = 16 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 Report = Callable[[int, int], None]  # takes the bytes searched, and those to search in all
@@ -67,15 +57,13 @@ class LogSearch:
         max_body_bytes: int = BODY_BYTES_MAX,
         stop: Event | None = None,
     ) -> None:
-        self.log = CommitLog(config.commit_log_paths(store_root), config)
+        self._matches = LogMatches(store_root, config, max_body_bytes)
+        self.log = self._matches.log
         self.end = 0
-        self._config = replace(config, message_index_enable=True)  # else a scan hashes no keys
+        self._config = self._matches.config
+        self._planner = self._matches.planner
         self._wanted = wanted
-        self._max_body_bytes = max_body_bytes
         self.stop = stop if stop is not None else Event()
-        self._planner = LogPlanner(
-            self.log, lambda: was_closed_cleanly(store_root), range_bytes=_RANGE_BYTES
-        )
 
     def messages(
         self, *, newest_first: bool = False, report: Report | None = None
@@ -88,7 +76,7 @@ class LogSearch:
             report(0, end - begin)
         with closing(scan(begin, end)) as stretches:
             for requests in stretches:
-                yield from self._matches(requests, newest_first=newest_first)
+                yield from self._messages(requests, newest_first=newest_first)
                 if self.stop.is_set():
                     return
                 if report is not None:
@@ -103,16 +91,25 @@ class LogSearch:
 
     def follow(self, begin: int, poll_seconds: float) -> Iterator[Message]:
         """Yield the matches from a record boundary on, then new ones, until ``stop`` is set."""
-        scanner, self.end = Scanner(self._config), begin
+        follower = LogFollower(self._matches, begin)
         while not self.stop.is_set():
-            plan = self._planner.plan(self.end, max_bytes=_RANGE_BYTES)
-            if not plan.ranges:
+            new = follower.poll()
+            if new is None:
                 self.stop.wait(poll_seconds)
                 continue
-            stretches = scanner.read_all(plan.ranges)
-            for requests in self._readable(stretches):
-                yield from self._matches(requests)
-            self.end = stretches[-1].end
+            for requests in new:
+                yield from self._messages(requests)
+            self.end = follower.end
+
+    def _messages(
+        self, requests: DispatchRequests, *, newest_first: bool = False
+    ) -> Iterator[Message]:
+        rows = self._matches.rows(requests, self._wanted)
+        rows = rows[::-1] if newest_first else rows
+        for message in self._matches.messages(requests, rows, self._wanted):
+            if self.stop.is_set():
+                return
+            yield message
 
     def _span(self) -> tuple[int, int]:
         """Return the span to scan: it begins at a record, and contains all matches."""
@@ -150,7 +147,7 @@ class LogSearch:
         while begin < end:
             with closing(scan_in_order(self._planner, self._config, (begin, end))) as scan:
                 for _, stretches in scan:
-                    yield from self._readable(stretches)
+                    yield from self._matches.readable(stretches)
                     self.end = stretches[-1].end
             if self.end == begin:
                 return
@@ -160,65 +157,4 @@ class LogSearch:
         with closing(scan_newest_first(self._planner, self._config, (begin, end))) as scan:
             for stretches in scan:
                 self.end = max(self.end, stretches[-1].end)
-                yield from reversed(list(self._readable(stretches)))
-
-    def _readable(self, stretches: Iterable[Stretch]) -> Iterator[DispatchRequests]:
-        """Yield the requests before any damage. Raises DamageError, not for an expired part."""
-        for stretch in stretches:
-            if isinstance(stretch, DispatchRequests):
-                yield stretch
-            else:
-                self._check_expired(stretch)
-
-    def _check_expired(self, damage: Damage) -> None:
-        """Raise DamageError unless the damage is a part of the log that has expired."""
-        self.log.refresh()
-        if not damage.is_lost or damage.end > self.log.min_offset():
-            raise damage.error()
-
-    def _matches(
-        self, requests: DispatchRequests, *, newest_first: bool = False
-    ) -> Iterator[Message]:
-        rows = self._wanted.candidates(requests)
-        file = self._file_of(requests) if len(rows) else None
-        if file is None:
-            return
-        if self._wanted.columns:
-            rows = rows[self._column_mask(requests, rows, file)]
-        offsets = requests.commit_log_offset[rows].tolist()
-        for offset in reversed(offsets) if newest_first else offsets:
-            if self.stop.is_set():
-                return
-            message = decode_in_file(file, offset, self._config)
-            if self._wanted.confirms(message):
-                limit_bodies((message,), self._max_body_bytes)
-                yield message
-
-    def _column_mask(
-        self, requests: DispatchRequests, rows: NDArray[np.int64], file: MappedFile
-    ) -> NDArray[np.bool_]:
-        batches = message_batches(
-            requests,
-            file.view(),
-            file.base,
-            self._wanted.columns,
-            rows=rows,
-            config=self._config,
-            path=file.path,
-            limits=BodyLimits(self._max_body_bytes),
-        )
-        return np.concatenate([self._wanted.column_mask(batch) for batch in batches])
-
-    def _file_of(self, requests: DispatchRequests) -> MappedFile | None:
-        """Return the file of a stretch, None if it has expired since the scan."""
-        file = self.log.find(requests.begin)
-        try:
-            if file is not None:
-                file.map()
-                return file
-        except StoreIOError as e:
-            if e.errno != errno.ENOENT:
-                raise
-        path, why = str(self.log.path_of(requests.begin)), "the file has been deleted"
-        self._check_expired(Damage(requests.begin, requests.end, path, why, is_lost=True))
-        return None
+                yield from reversed(list(self._matches.readable(stretches)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.record import Message
@@ -55,6 +56,16 @@ def progress_timestamp(output: Path) -> int:
         return 0
     except OSError as e:
         raise StoreIOError("read", path, e) from e
+
+
+def status_json(status: DispatchStatus, now: int, *, is_stuck: bool) -> dict[str, Any]:
+    """Return the JSON fields of a status, beside its offset."""
+    return {
+        "progress_timestamp": status.progress_timestamp,
+        "waiting_timestamp": status.waiting_timestamp,
+        "stuck_ms": status.stuck_ms(now),
+        "is_stuck": is_stuck,
+    }
 
 
 def status_at(log: CommitLog, offset: int, progress_timestamp: int) -> DispatchStatus:

@@ -39,8 +39,9 @@ from store.errors import (
     UnknownTopicError,
     UnsupportedFormatError,
 )
+from store.printable import printable
 from streaming.cli.commands import CommandGroup
-from streaming.cli.lines import print_line, printable, say
+from streaming.cli.lines import print_line, say
 
 EXIT_NO = 1
 EXIT_DAMAGE = 3

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.table import Column
 from rich.text import Text
 
-from streaming.cli.lines import printable, seconds_text
+from store.printable import printable
+from streaming.cli.lines import seconds_text
 
 _BAR_WIDTH = 16
 _WHAT_MAX = 30

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _BUILD = "Build and check"
 _READ = "Read messages"
+_LOOK = "Look"
 _MOVE = "Copy messages"
 _TRY = "Try it"
 
@@ -45,6 +46,7 @@ COMMANDS = tuple(
         ("tail", "search", "Show the newest messages of topics, and follow new ones.", _READ),
         ("message", "message", "Show one message by its commit log offset or id.", _READ),
         ("dump", "dump", "Show one store file record by record.", _READ),
+        ("serve", "serve", "Show stores in a web console, and serve their API.", _LOOK),
         ("export", "export", "Write messages to Parquet or JSON files.", _MOVE),
         ("mirror", "mirror", "Send messages to Kafka, each exactly once.", _MOVE),
         ("demo", "demo", "Run a tour on a commit log that the demo writes.", _TRY),

@@ -21,9 +21,10 @@ from store.config import BROKER_CONF, load_config
 from store.errors import ConfigError, StoreError
 from store.io.user_path import given_path
 from store.layout import COMMIT_LOG_DIR, SCHEDULE_TOPIC
+from store.printable import printable
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.dispatch import Reporter, run_dispatch
-from streaming.cli.lines import printable, time_text
+from streaming.cli.lines import time_text
 from streaming.cli.show import print_messages
 from streaming.cli.tables import print_table
 

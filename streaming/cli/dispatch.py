@@ -27,17 +27,16 @@ from streaming.cli.long_running import (
 from streaming.cli.metrics import MetricsOptions, metrics_endpoint, show_dispatch
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    TIME_FORMS,
     BrokerOptions,
     StuckAfter,
     check_seconds,
     describe_settings,
     flag_option,
-    parse_time,
     size_option,
 )
 from streaming.cli.recover import recovered_json, recovered_line, recovery_progress
 from streaming.cli.show import drops_line
+from streaming.sources.options import TIME_FORMS, parse_time
 from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:

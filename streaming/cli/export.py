@@ -21,9 +21,9 @@ from streaming.cli.options import (
     StoredTo,
     body_limit,
     flag_option,
-    parse_time,
 )
 from streaming.cli.show import exit_not_found, progress_bar
+from streaming.sources.options import parse_time
 from streaming.spark.settings import SparkSettings, parse_conf
 
 if TYPE_CHECKING:

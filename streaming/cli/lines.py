@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from store.printable import printable
+
 _MINUTE = 60  # seconds
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _KILO = 1000
@@ -39,13 +41,6 @@ def _is_utf_8() -> bool:
         return codecs.lookup(sys.stdout.encoding).name == "utf-8"
     except (LookupError, TypeError):
         return False
-
-
-def printable(text: str) -> str:
-    """Return text as one line, with control characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def local_time(timestamp_ms: int) -> datetime | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from store.errors import ConfigError, shown
+from store.root.status import status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.lines import print_json, print_line, size_text, time_text
@@ -24,7 +25,6 @@ from streaming.cli.long_running import (
 from streaming.cli.metrics import MetricsOptions, metrics_endpoint, show_mirror
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    TIME_FORMS,
     BrokerOptions,
     MaxBodyBytes,
     Store,
@@ -32,10 +32,10 @@ from streaming.cli.options import (
     body_limit,
     check_seconds,
     flag_option,
-    parse_time,
     size_option,
 )
-from streaming.cli.status import status_fields, status_text
+from streaming.cli.status import status_text
+from streaming.sources.options import TIME_FORMS, parse_time
 from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def show_status(store: Path, options: MirrorOptions, stuck_after: float, *, as_j
             {
                 "name": mirror.name,
                 "commit_log_offset": mirror.progress.reput_from_offset,
-                **status_fields(mirror.progress, now, is_stuck=is_stuck),
+                **status_json(mirror.progress, now, is_stuck=is_stuck),
                 "lag_bytes": mirror.lag_bytes,
                 "lag_ms": mirror.lag_ms(now),
                 "messages": mirror.messages,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,16 +17,13 @@ from store.errors import ConfigError, DamageError, shown
 from store.io.user_path import given_output, given_path
 from store.unsupported import require_log_files
 from streaming.cli.lines import say
-from streaming.sources.options import parse_bytes, parse_time_ms, time_fault
+from streaming.sources.options import TIME_FORMS, parse_bytes
 from streaming.spark.settings import SparkSettings, parse_conf
 
 if TYPE_CHECKING:
     from streaming.queries.feed import Feed
 
-TIME_FORMS = "epoch ms, ISO 8601, -2h (s, m, h, d), or now"
 SECONDS_MAX = 366 * 24 * 3600  # largest value of an option in seconds
-_RELATIVE_TIME = re.compile("now|-([0-9]{1,9})([smhd])")
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Store = Annotated[
     Path,
@@ -152,23 +147,6 @@ class ScanOptions:
         if self.conf:
             raise ConfigError("--conf is for Spark, which only --master starts here")
         return None
-
-
-def parse_time(option: str, text: str | None) -> int | None:
-    """Parse an option's time (``TIME_FORMS``) into epoch ms; None if not given.
-
-    ISO 8601 without a zone is local time. Raises ConfigError naming option and value.
-    """
-    if text is None:
-        return None
-    relative = _RELATIVE_TIME.fullmatch(text.strip())
-    if relative is not None:
-        count, unit = relative.groups(default="0")
-        return int(time.time() * 1000) - int(count) * _UNIT_MS.get(unit, 0)
-    value = parse_time_ms(text)
-    if value is None:
-        raise ConfigError(f"{option} {shown(text)} {time_fault(text)}, nor relative (-2h, now)")
-    return value
 
 
 def size_option(option: str, text: str | None) -> int | None:

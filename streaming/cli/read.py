@@ -17,7 +17,6 @@ from store.reads.query_message import KEY_TYPE, TAG_TYPE
 from streaming.cli.lines import print_json, print_line, say, time_text
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    TIME_FORMS,
     Json,
     MaxBodyBytes,
     RootOptions,
@@ -26,9 +25,9 @@ from streaming.cli.options import (
     StoredTo,
     check_seconds,
     opened_store,
-    parse_time,
 )
 from streaming.cli.show import NOT_FOUND, exit_not_found, print_messages
+from streaming.sources.options import TIME_FORMS, parse_time
 
 _TIME_MAX = 2**63 - 1
 _OFFSET = re.compile("-?[0-9]{1,19}")

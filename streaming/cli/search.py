@@ -15,7 +15,6 @@ from store.errors import ConfigError, shown
 from streaming.cli.lines import say, size_text
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    TIME_FORMS,
     BrokerOptions,
     Json,
     MaxBodyBytes,
@@ -24,9 +23,9 @@ from streaming.cli.options import (
     StoredFrom,
     StoredTo,
     opened_store,
-    parse_time,
 )
 from streaming.cli.show import NOT_FOUND, exit_not_found, message_printer, progress_bar
+from streaming.sources.options import TIME_FORMS, parse_time
 
 if TYPE_CHECKING:
     from store import Message

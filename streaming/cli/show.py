@@ -11,10 +11,11 @@ import typer
 
 from store.commitlog.record import Message
 from store.errors import BodyTooLargeError
+from store.printable import printable
 from store.reads.message_json import body_text, message_json
 from streaming.cli import EXIT_NO
 from streaming.cli.columns import CELL_MAX, Cell, Column, Fit, Moment
-from streaming.cli.lines import print_json, printable, say, time_text
+from streaming.cli.lines import print_json, say, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console

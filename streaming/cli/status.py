@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from store.io.user_path import given_output
-from store.root.status import DispatchStatus, read_dispatch_status
+from store.root.status import DispatchStatus, read_dispatch_status, status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import duration_text, print_json, print_line
 from streaming.cli.options import (
@@ -51,21 +51,11 @@ def status(
     is_stuck = dispatch.stuck_ms(now) > stuck_after * 1000
     if as_json:
         fields = {"reput_from_offset": dispatch.reput_from_offset}
-        print_json(fields | status_fields(dispatch, now, is_stuck=is_stuck))
+        print_json(fields | status_json(dispatch, now, is_stuck=is_stuck))
     else:
         print_line(status_text("dispatched", dispatch, now, is_stuck=is_stuck))
     if is_stuck:
         raise typer.Exit(EXIT_NO)
-
-
-def status_fields(status: DispatchStatus, now: int, *, is_stuck: bool) -> dict[str, Any]:
-    """Return the JSON fields of a status, beside its offset."""
-    return {
-        "progress_timestamp": status.progress_timestamp,
-        "waiting_timestamp": status.waiting_timestamp,
-        "stuck_ms": status.stuck_ms(now),
-        "is_stuck": is_stuck,
-    }
 
 
 def status_text(done: str, status: DispatchStatus, now: int, *, is_stuck: bool) -> str:

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from store.printable import printable
 from streaming.cli.columns import CELL_MAX, GAP, Cell, Column, Fit, Moment, fit, total_width
-from streaming.cli.lines import local_time, printable, time_text
+from streaming.cli.lines import local_time, time_text
 
 _ANY_WIDTH = 10_000  # not a terminal: lines are not truncated
 _CARD_BELOW = 110  # columns a terminal needs to show a message as a row

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from store.broker_files import ConfigFile
 from store.errors import StoreError
 from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
+from store.reads.topics_json import overview_rows
 from streaming.cli import exit_code
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import duration_text, print_json, print_line, say
@@ -63,7 +63,7 @@ def topics(
         overview = describe_topics(s)
         damages = [*_damages(overview), *overview.links]
         if as_json:
-            for row in _json_rows(overview):
+            for row in overview_rows(overview):
                 print_json(row)
         else:
             _print_topics(overview)
@@ -149,61 +149,6 @@ def _lag_note(lag: Lag) -> str:
     if lag.offset > lag.queue.max_offset:
         return "beyond the queue's end"
     return f"{lag.expired} of these have expired" if lag.expired else ""
-
-
-def _json_rows(overview: Overview) -> Iterator[dict[str, Any]]:
-    """Yield one object per topic, queue, group and queue, delay level, and file; times are ms."""
-    for topic in overview.topics:
-        yield {
-            "row": "topic",
-            "topic": topic.topic,
-            "queue_ids": [queue.queue_id for queue in topic.queues],
-            "config": None if topic.config is None else asdict(topic.config),
-        }
-        for queue in topic.queues:
-            yield {"row": "queue", **_queue_json(queue)}
-    for group, lag in overview.groups:
-        yield {"row": "group", "group": group, **_lag_json(lag)}
-    for level, lag in overview.delay_levels:
-        yield {"row": "delay_level", "level": level, **_lag_json(lag)}
-    for file in overview.files:
-        yield {
-            "row": "config_file",
-            "path": str(file.path),
-            "read_from": None if file.read_from is None else str(file.read_from),
-            "problem": file.problem or None,
-        }
-
-
-def _queue_json(queue: QueueState) -> dict[str, Any]:
-    if queue.damage is not None:
-        ref = {"topic": queue.topic, "queue_id": queue.queue_id}
-        return {**ref, "damage": str(queue.damage)}
-    return {
-        "topic": queue.topic,
-        "queue_id": queue.queue_id,
-        "min_offset": queue.min_offset,
-        "max_offset": queue.max_offset,
-        "earliest_timestamp": queue.earliest_timestamp,
-        "latest_timestamp": queue.latest_timestamp,
-        "repeated": queue.repeated,
-        "gaps": queue.gaps,
-    }
-
-
-def _lag_json(lag: Lag) -> dict[str, Any]:
-    damage = lag.damage or lag.queue.damage
-    return {
-        "topic": lag.queue.topic,
-        "queue_id": lag.queue.queue_id,
-        "offset": lag.offset,
-        "max_offset": lag.queue.max_offset,
-        "lag": lag.messages,
-        "lag_ms": lag.milliseconds,
-        "next_timestamp": lag.next_timestamp,
-        "expired": lag.expired,
-        **({} if damage is None else {"damage": str(damage)}),
-    }
 
 
 def _problems(files: tuple[ConfigFile[Any], ...]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from checkpoints.recovery.fingerprint import find_log_change
 from checkpoints.settings import open_store_config
+from store.arrow.schema import MESSAGE_FIELDS
 from store.broker_files import read_topic_configs
 from store.commitlog.commit_log import CommitLog, was_closed_cleanly
 from store.commitlog.compression import BODY_BYTES_MAX
@@ -34,7 +35,6 @@ from store.errors import (
     shown,
 )
 from store.layout import CONSUME_QUEUE_DIR
-from store.reads.arrow_schema import MESSAGE_FIELDS
 from store.reads.message_json import BODY_FIELDS, JSON_FIELDS
 from streaming.export.directory import ExportDirectory, check_directory
 from streaming.export.record import ExportRecord, ExportSettings

@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from checkpoints.recovery.fingerprint import fingerprint_at
+from store.arrow.batches import BodyLimits, message_batches
+from store.arrow.schema import rows_of_topics
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage, LogRange, Scanner
@@ -29,8 +31,6 @@ from store.consumequeue.names import is_system_topic
 from store.errors import StoreError
 from store.io.disk import Disk
 from store.io.mapped_file import map_file
-from store.reads.arrow import BodyLimits, message_batches
-from store.reads.arrow_schema import rows_of_topics
 from store.reads.message_lines import columns_of, json_lines
 from store.root.progress import Fingerprint
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store.arrow.batches import BodyLimits, message_batches
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.errors import ConfigError
 from store.layout import SYS_COMMIT
-from store.reads.arrow import BodyLimits, message_batches
 
 # The headers added to the message's properties, in this order.
 HEADERS = (

@@ -31,6 +31,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
+from store.arrow.batches import BodyLimits, message_batches
+from store.arrow.schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage, Scanner
@@ -38,8 +40,6 @@ from store.commitlog.search import check_boundary, first_stored_after, first_sto
 from store.config import StoreConfig, load_config
 from store.errors import ConfigError, StoreError
 from store.io.mapped_file import map_file
-from store.reads.arrow import BodyLimits, message_batches
-from store.reads.arrow_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from store.unsupported import refuse_unsupported_store, require_log_files
 from streaming.sources.known_topics import check_topics, warn_of_unlisted
 from streaming.sources.log_stream import (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import BrokerVersion
 from store.errors import ConfigError, shown
 
+TIME_FORMS = "epoch ms, ISO 8601, -2h (s, m, h, d), or now"
 EARLIEST = "earliest"
 LATEST = "latest"
 OFFSET_KEY = "commit_log_offset"
@@ -42,6 +44,8 @@ _NO_PATH = (
     'no store given: load("<the broker\'s storePathRootDir>"), or CREATE TABLE t USING … OPTIONS '
     "(path '…') without a column list, or SELECT … FROM t WITH (path = '…')"
 )
+_RELATIVE_TIME = re.compile("now|-([0-9]{1,9})([smhd])")
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 MIN_PARTITIONS_MAX = 100_000
@@ -169,6 +173,23 @@ def _local_path(text: str) -> str:
             f"path {shown(text)}: a store can only be read from a mounted file system"
         )
     return re.sub("^/+", "/", text.removeprefix("file:"))
+
+
+def parse_time(option: str, text: str | None) -> int | None:
+    """Parse the time of an option or parameter (``TIME_FORMS``) into epoch ms; None if not given.
+
+    ISO 8601 without a zone is local time. Raises ConfigError naming option and value.
+    """
+    if text is None:
+        return None
+    relative = _RELATIVE_TIME.fullmatch(text.strip())
+    if relative is not None:
+        count, unit = relative.groups(default="0")
+        return int(time.time() * 1000) - int(count) * _UNIT_MS.get(unit, 0)
+    value = parse_time_ms(text)
+    if value is None:
+        raise ConfigError(f"{option} {shown(text)} {time_fault(text)}, nor relative (-2h, now)")
+    return value
 
 
 def parse_time_ms(text: str) -> int | None:

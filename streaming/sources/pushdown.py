@@ -24,8 +24,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from store.arrow.schema import rows_of_topics
 from store.commitlog.dispatch_request import DispatchRequests
-from store.reads.arrow_schema import rows_of_topics
 
 _NAMES = ("commit_log_offset", "size", "queue_id", "queue_offset", "store_timestamp")
 _COLUMNS = {(name,) for name in _NAMES}

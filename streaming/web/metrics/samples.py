@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from store.printable import printable
 from streaming.web.metrics.families import OMITTED_SERIES, Family, Node
 
 SERIES_MAX = 50_000  # of one metric in a scrape, as metricsOtelCardinalityLimit of a broker
@@ -106,11 +107,5 @@ def exposition(measures: Sequence[Measure]) -> bytes:
 
 
 def _label_values(family: Family, node: Node, labels: tuple[str, ...]) -> list[str]:
-    return [_printable(value) for value in (*node.label_values(family), *labels)]
-
-
-def _printable(value: str) -> str:
-    """Escape what is not printable: lone surrogates cannot be encoded, and NUL ends a parser."""
-    if value.isprintable():
-        return value
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
+    # Lone surrogates cannot be encoded, and NUL ends Prometheus's parser.
+    return [printable(value) for value in (*node.label_values(family), *labels)]

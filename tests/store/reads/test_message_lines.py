@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from store.arrow.batches import message_batches
 from store.commitlog.record import decode_message
 from store.commitlog.scanner import Scanner
 from store.config import BrokerVersion, StoreConfig
-from store.reads.arrow import message_batches
 from store.reads.message_json import BODY_FIELDS, JSON_FIELDS, message_json
 from store.reads.message_lines import columns_of, json_lines
 from tests.logs.build import Message, build_log, flatten

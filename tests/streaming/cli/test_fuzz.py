@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
 from streaming.cli import run
-from streaming.cli.options import parse_time, size_option
+from streaming.cli.options import size_option
 from streaming.export.export import ExportOptions, open_export
-from streaming.sources.options import parse_options
+from streaming.sources.options import parse_options, parse_time
 from tests.logs.build import Message, build_log, write_log
 from tests.support.dispatching import dispatch_all
 

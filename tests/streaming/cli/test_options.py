@@ -5,7 +5,7 @@ import time
 import pytest
 
 from store.errors import ConfigError
-from streaming.cli.options import parse_time
+from streaming.sources.options import parse_time
 
 NOW = 1_700_000_000_000  # 2023-11-14T22:13:20Z
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from store.arrow.batches import BodyLimits
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import LogRange, Scanner
 from store.config import StoreConfig
 from store.errors import BodyTooLargeError, ConfigError
 from store.io.mapped_file import map_file
-from store.reads.arrow import BodyLimits
 from streaming.kafka.records import BY_KEY, LogFile, Record, RecordReader, Route
 from tests.logs.build import COMMIT, PREPARED, ROLLBACK, Message, build_log, write_log
 from tests.logs.build import encode as encode_record

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from store.arrow.batches import BodyLimits, message_batches
 from store.errors import BodyTooLargeError
 from store.layout import SYS_COMPRESSED
-from store.reads.arrow import BodyLimits, message_batches
 from tests.logs.scanned_bodies import COLUMNS, CONFIG, scan
 from tests.support.bombs import BOMBS
 
@@ -62,7 +62,7 @@ def test_memory_for_bombs_is_bounded(kind: str) -> None:
     """Neither one body of gigabytes nor many of 60 MB in one range of the log are held at once."""
     program = f"""
 import resource, zlib
-from store.reads.arrow import BodyLimits, message_batches
+from store.arrow.batches import BodyLimits, message_batches
 from tests.support.bombs import BOMBS
 from tests.logs.scanned_bodies import COLUMNS, CONFIG, scan
 bodies = {{"nothing": [(b"", 0)], "many": [(zlib.compress(bytes(60 << 20)), 1)] * 12}}

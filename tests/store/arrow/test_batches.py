@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from store import java
+from store.arrow import buffers
+from store.arrow.batches import message_batches
+from store.arrow.schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Scanner
 from store.config import BrokerVersion, StoreConfig
 from store.errors import ConfigError, DamageError, StoreError
 from store.io.mapped_file import map_file
 from store.kernels import message as mk
-from store.reads import arrow_buffers
-from store.reads.arrow import message_batches
-from store.reads.arrow_schema import MESSAGE_FIELDS, message_schema, rows_of_topics
 from tests.conftest import Golden
 from tests.logs.build import Message, build_log, flatten
 from tests.logs.random_logs import Mix, random_messages
@@ -337,7 +337,7 @@ def test_record_that_changed_since_the_scan_is_damage() -> None:
 
 
 def test_more_bytes_than_a_batch_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_buffers, "_DATA_SIZE_MAX", 9)
+    monkeypatch.setattr(buffers, "_DATA_SIZE_MAX", 9)
     stretch = stretch_of(Message(body=b"12345"), Message(body=b"12345"))
     with pytest.raises(StoreError, match="10 bytes, more than the 9 of a batch"):
         message_batch(*stretch, ["body"], config=config_of("5.3.3"))

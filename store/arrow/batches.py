@@ -20,6 +20,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store import layout
+from store.arrow.buffers import (
+    arrow_offsets,
+    fixed_width,
+    gather,
+    replace_malformed,
+    variable_width,
+)
+from store.arrow.schema import MESSAGE_FIELDS, message_schema
 from store.commitlog.compression import BODY_BYTES_MAX, readable_body
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
@@ -27,14 +35,6 @@ from store.errors import BodyTooLargeError, DamageError
 from store.io.mapped_file import file_name
 from store.kernels import message as mk
 from store.kernels.message import Entries, Spans
-from store.reads.arrow_buffers import (
-    arrow_offsets,
-    fixed_width,
-    gather,
-    replace_malformed,
-    variable_width,
-)
-from store.reads.arrow_schema import MESSAGE_FIELDS, message_schema
 
 _MS_MAX = (2**63 - 1) // 1000  # a timestamp column holds microseconds
 _log = logging.getLogger(__name__)

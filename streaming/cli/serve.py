@@ -1,0 +1,248 @@
+"""``reput serve``: the web console; no JVM."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from store.broker_properties import read_properties
+from store.config import BROKER_CONF
+from store.errors import ConfigError, StoreIOError, shown
+from store.io.user_path import given_output, given_path
+from streaming.cli.lines import print_json, print_line
+from streaming.cli.option_groups import add_command
+from streaming.cli.options import (
+    BrokerOptions,
+    Json,
+    MaxBodyBytes,
+    Output,
+    StuckAfter,
+    body_limit,
+    check_seconds,
+)
+
+if TYPE_CHECKING:
+    from streaming.web.settings import BrokerSource
+
+_TOKEN_MIN, _TOKEN_BYTES_MAX = 16, 4096
+_NAME_MAX = 100
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """The brokers to show."""
+
+    stores: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]STORE[:OUTPUT]…",
+            help="The broker's storePathRootDir; several brokers are shown side by side. NAME "
+            "defaults to brokerName of its broker.conf, else to the folder's name.",
+            show_default=False,
+        ),
+    ]
+    output: Output = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccessOptions:
+    """Where to listen, and who may connect."""
+
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="The port; 0 is any free one.", min=0, max=65535)] = 8080
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            parser=given_path,
+            help="A file whose one line is the password of HTTP Basic (any user name).",
+            show_default=False,
+        ),
+    ] = None
+    allow_remote: Annotated[
+        bool,
+        typer.Option(
+            "--allow-remote", help="Listen beyond loopback without a token: anyone may read."
+        ),
+    ] = False
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name by which clients may address the console, such as that of a proxy "
+            "(repeatable).",
+            show_default=False,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions(BrokerOptions):
+    """How the stores are read."""
+
+    max_body_bytes: MaxBodyBytes = None
+    stuck_after: StuckAfter = 60.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "serve", serve)
+
+
+def serve(
+    stores: StoreOptions, access: AccessOptions, view: ViewOptions, as_json: Json = False
+) -> None:
+    """Show stores in a web console, and serve their API.
+
+    Read-only, beside a running broker or dispatch or on a copied store. Prints its URL and runs
+    until it is stopped (Ctrl-C or SIGTERM).
+    """
+    from streaming.cli.long_running import stop_signals
+    from streaming.web.app import create_app
+    from streaming.web.brokers import Broker
+    from streaming.web.server import listen
+    from streaming.web.server import serve as serve_app
+    from streaming.web.settings import ConsoleSettings
+
+    sources = _sources(stores, view)
+    token = None if access.token_file is None else read_token(access.token_file)
+    _check_remote(access)
+    settings = ConsoleSettings(
+        allowed_hosts=_LOOPBACK_NAMES | {_host(h) for h in (access.host, *_names(access))},
+        token=token,
+        max_body_bytes=body_limit(view.max_body_bytes),
+        stuck_after=check_seconds("--stuck-after", view.stuck_after),
+    )
+    with stop_signals() as stop:
+        brokers = [Broker(source, settings) for source in sources]
+        app = create_app(brokers, settings)
+        with listen(access.host, access.port) as listening:
+            _announce(access, listening.getsockname()[1], as_json=as_json)
+            serve_app(app, listening, stop.wait)
+
+
+def _announce(access: AccessOptions, port: int, *, as_json: bool) -> None:
+    host = f"[{access.host}]" if ":" in access.host else access.host
+    url = f"http://{host}:{port}/"
+    needs_token = access.token_file is not None
+    if as_json:
+        print_json({"event": "serve", "url": url, "needs_token": needs_token})
+    else:
+        token = " (the password is the line of --token-file, with any user name)"
+        print_line(f"serving {url}{token if needs_token else ''}")
+
+
+def _sources(stores: StoreOptions, view: ViewOptions) -> list[BrokerSource]:
+    """Return the brokers to show. Raises ConfigError for a malformed or repeated one."""
+    from streaming.web.settings import BrokerSource
+
+    if stores.output is not None and len(stores.stores) > 1:
+        raise ConfigError("--output applies to one STORE; give several as STORE:OUTPUT")
+    sources: dict[str, BrokerSource] = {}
+    for text in stores.stores:
+        name, store_root, output = parse_store(text)
+        if stores.output is not None:
+            if output is not None:
+                raise ConfigError(f"{shown(text)} names an OUTPUT, and so does --output")
+            output = stores.output
+        name = name or default_name(store_root)
+        _check_name(name, text)
+        if name in sources:
+            raise ConfigError(f"two stores have the name {shown(name)}; give one as NAME=STORE")
+        sources[name] = BrokerSource(
+            name, store_root, output, view.broker_conf, view.broker_version
+        )
+    return list(sources.values())
+
+
+def parse_store(text: str) -> tuple[str, Path, Path | None]:
+    """Parse ``[NAME=]STORE[:OUTPUT]``; "" without a name. An existing path is taken as it is.
+
+    Raises ConfigError for an empty path.
+    """
+    name, separator, rest = text.partition("=")
+    if not separator or "/" in name or Path(text).exists():
+        name, rest = "", text
+    store, separator, output = rest.rpartition(":")
+    if not separator or Path(rest).exists():
+        return name, given_path(rest), None
+    return name, given_path(store), given_output(output)
+
+
+def default_name(store_root: Path) -> str:
+    """Return brokerName of a store's broker.conf, else the folder's name. Raises StoreError."""
+    conf = store_root / BROKER_CONF
+    name = read_properties(conf).get("brokerName", "").strip() if conf.is_file() else ""
+    return name or store_root.resolve().name
+
+
+def _check_name(name: str, text: str) -> None:
+    """Raise ConfigError for a name that cannot be part of a URL."""
+    is_plain = name.isprintable() and "/" not in name and name not in (".", "..")
+    if not name or not is_plain or len(name) > _NAME_MAX:
+        raise ConfigError(
+            f"{shown(name)} cannot be the name of a broker in a URL; give {shown(text)} as "
+            "NAME=STORE"
+        )
+
+
+def read_token(path: Path) -> str:
+    """Read the token. Raises ConfigError if it is short, or if others may read it; StoreIOError."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(_TOKEN_BYTES_MAX + 1)
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"--token-file {path} is not a regular file")
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise ConfigError(f"--token-file {path} is open to all users (chmod o= {path})")
+    try:
+        lines = data.decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        lines = []
+    if len(lines) != 1 or len(data) > _TOKEN_BYTES_MAX or not lines[0].isprintable():
+        raise ConfigError(f"--token-file {path} does not hold one line of text")
+    token = lines[0].strip()
+    if len(token) < _TOKEN_MIN:
+        raise ConfigError(f"--token-file {path}: the token has less than {_TOKEN_MIN} characters")
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _check_remote(access: AccessOptions) -> None:
+    if is_loopback(access.host) or access.token_file is not None or access.allow_remote:
+        return
+    raise ConfigError(
+        f"--host {access.host} is reached from other machines: give --token-file FILE (a password "
+        "for HTTP Basic), or --allow-remote to let anyone read"
+    )
+
+
+def _names(access: AccessOptions) -> list[str]:
+    return access.allowed_host or []
+
+
+def _host(name: str) -> str:
+    """Return a name as a Host header has it, without brackets or port. Raises ConfigError."""
+    from streaming.web.security import host_name
+
+    found = host_name(f"[{name}]" if name.count(":") > 1 and "[" not in name else name)
+    if not found:
+        raise ConfigError(f"{shown(name)} is not a host name (--host, --allowed-host)")
+    return found

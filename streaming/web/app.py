@@ -1,0 +1,90 @@
+"""The web console: its routes. Every page is rendered from the object that its JSON twin returns.
+
+The console only reads: no route changes anything, and no method but GET and HEAD is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from streaming.web import api, message, pages, search, tail
+from streaming.web.brokers import Broker
+from streaming.web.pages import View
+from streaming.web.security import Security
+from streaming.web.settings import ConsoleSettings
+
+STATIC = Path(__file__).parent / "static"
+_BROKER = "/brokers/{broker}"
+
+_HOME = View("/", "brokers.html", api.brokers)
+# The HTML pages; the JSON twin of each is below /api.
+VIEWS = (
+    View(_BROKER, "overview.html", api.overview),
+    View(f"{_BROKER}/groups", "groups.html", api.groups),
+    View(f"{_BROKER}/topics/{{topic:path}}", "topic.html", api.topic),
+    View(f"{_BROKER}/messages/{{offset}}", "message.html", message.message),
+    View(f"{_BROKER}/health", "health.html", api.health),
+)
+
+
+def create_app(brokers: Sequence[Broker], settings: ConsoleSettings) -> Starlette:
+    """Return the console of these brokers; its lifespan starts and closes them."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        for broker in brokers:
+            broker.start()
+        try:
+            yield
+        finally:
+            app.state.searches.close()
+            for broker in brokers:
+                broker.close()
+
+    app = Starlette(
+        routes=_routes(),
+        middleware=[Middleware(Security, settings=settings)],
+        exception_handlers=pages.ERROR_HANDLERS,
+        lifespan=lifespan,
+    )
+    app.state.brokers = {broker.name: broker for broker in brokers}
+    app.state.settings = settings
+    app.state.readers = pages.new_readers()
+    app.state.searches = search.SearchSlots(settings)
+    app.state.tails = tail.TailSlots(settings.tails_max)
+    return app
+
+
+def _routes() -> list[BaseRoute]:
+    return [
+        Route("/healthz", api.healthz),
+        Route("/", home),
+        *(Route(view.path, pages.page(view)) for view in VIEWS),
+        Route(f"{_BROKER}/messages", search.page),
+        Route(f"{_BROKER}/messages/{{offset}}/body", message.body),
+        Route(f"{_BROKER}/tail", tail.page),
+        Route("/api/brokers", pages.twin(_HOME)),
+        *(Route(f"/api{view.path}", pages.twin(view)) for view in VIEWS),
+        Route(f"/api{_BROKER}/status", pages.twin(View("", "", api.status))),
+        Route(f"/api{_BROKER}/messages", search.messages),
+        Route(f"/api{_BROKER}/tail", tail.follow),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+
+
+async def home(request: Request) -> Response:
+    """Show the brokers; redirect to the only one."""
+    names = list(request.app.state.brokers)
+    if len(names) > 1:
+        return await pages.page(_HOME)(request)
+    return RedirectResponse(f"/brokers/{pages.url(names[0])}", HTTPStatus.FOUND)

@@ -1,0 +1,153 @@
+"""One broker of the console: its reads, its status, its cached overview and its log monitor.
+
+Only the log is required. OUTPUT may be missing, be rebuilt, or be damaged: then its queues and
+index answer with an error, and the log is still read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from checkpoints.progress import read_progress
+from store.errors import ConfigError, StoreError
+from store.reads.message_store import MessageStore
+from store.root.progress import PROGRESS
+from store.root.status import read_dispatch_status, status_json
+from streaming.web.monitor import LogMonitor
+from streaming.web.overview import OverviewCache
+from streaming.web.settings import BrokerSource, ConsoleSettings
+
+
+class Broker:
+    """A broker's store for the console. Threads may share it."""
+
+    def __init__(self, source: BrokerSource, settings: ConsoleSettings) -> None:
+        """Read the store's settings. Raises ConfigError, UnsupportedFormatError, StoreIOError."""
+        self.name = source.name
+        self.source = source
+        self.store_root = source.store_root
+        self.output = source.output or source.store_root
+        self.settings = settings
+        self._guard = threading.Lock()
+        self._queues: MessageStore | None = None
+        self.config = self._open_any().config
+        # Reads of the log alone. Its root is a directory that never holds queues or progress.
+        self.log = MessageStore(
+            self.store_root, self.config.commit_log_paths(self.store_root)[0], self.config
+        )
+        self.log.max_body_bytes = settings.max_body_bytes
+        self.overview = OverviewCache(self.queues)
+        self.monitor = LogMonitor(self.store_root, self.config)
+
+    def start(self) -> None:
+        """Start to follow the log."""
+        self.monitor.start()
+
+    def close(self) -> None:
+        """Stop the threads, and release the files."""
+        self.monitor.close()
+        self.log.close()
+        if self._queues is not None:
+            self._queues.close()
+
+    @contextmanager
+    def queues(self) -> Iterator[MessageStore]:
+        """Yield the reads on queues and index. Raises StoreError if they cannot be read (yet)."""
+        with self._guard:
+            if self._queues is None:
+                self._queues = self._open(self.source)
+            opened = self._queues
+        try:
+            yield opened
+        except ConfigError:  # OUTPUT was replaced, perhaps: the next read opens it again
+            with self._guard:
+                if self._queues is opened:
+                    self._queues = None
+            raise
+
+    def status(self) -> dict[str, Any]:
+        """Return the status of log, dispatch and monitor; damage is part of it."""
+        now = int(time.time() * 1000)
+        problem = ""
+        try:
+            first, end = max(self.log.min_phy_offset(), 0), self.log.max_phy_offset()
+        except StoreError as e:
+            first = end = 0
+            problem = str(e)
+        fields: dict[str, Any] = {
+            "broker": self.name,
+            "store": str(self.store_root),
+            "output": None if self.source.output is None else str(self.output),
+            "log_min_offset": first,
+            "log_max_offset": end,
+            "log_bytes": end - first,
+            "problem": problem or None,
+            "recovered": None,
+            "damage": self.overview.damages(),
+            "now_ms": now,
+        }
+        return fields | self._dispatch_status(end, now) | self.monitor.status()
+
+    def is_stuck(self) -> bool:
+        """Return whether the dispatch is stuck; False without one. Raises StoreError."""
+        if not (self.output / PROGRESS).exists():
+            return False
+        dispatch = read_dispatch_status(self.store_root, self.output, self.config)
+        now = int(time.time() * 1000)
+        return dispatch.stuck_ms(now) > self.settings.stuck_after * 1000
+
+    def _dispatch_status(self, log_end: int, now: int) -> dict[str, Any]:
+        """Return the status of the dispatch into OUTPUT; nulls if there is none."""
+        names = ("reput_from_offset", "progress_timestamp", "waiting_timestamp", "stuck_ms")
+        nothing = dict.fromkeys((*names, "behind_bytes", "behind_ms", "dropped"))
+        nothing |= {"is_stuck": False, "lost": []}
+        try:
+            progress = read_progress(self.output)
+            if progress is None:
+                return nothing
+            dispatch = read_dispatch_status(self.store_root, self.output, self.config)
+        except StoreError as e:
+            return nothing | {"problem": str(e)}
+        is_stuck = dispatch.stuck_ms(now) > self.settings.stuck_after * 1000
+        waiting = dispatch.waiting_timestamp
+        return {
+            "reput_from_offset": dispatch.reput_from_offset,
+            **status_json(dispatch, now, is_stuck=is_stuck),
+            "behind_bytes": max(log_end - dispatch.reput_from_offset, 0),
+            "behind_ms": 0 if waiting is None else max(now - waiting, 0),
+            "lost": [
+                {"begin": r.begin, "end": r.end, "path": r.path, "reason": r.reason}
+                for r in progress.lost
+            ],
+            "dropped": {
+                name: sum(counts[name] for counts in progress.drops.values())
+                for name in ("repeated", "gaps")
+            },
+        }
+
+    def _open_any(self) -> MessageStore:
+        """Open OUTPUT, or the store alone if OUTPUT cannot be read yet."""
+        source = self.source
+        if source.output is not None:
+            try:
+                return self._open(source)
+            except ConfigError:
+                if (self.output / PROGRESS).exists():
+                    raise
+            except StoreError:
+                pass  # every page that needs OUTPUT reports it
+        alone = BrokerSource(
+            source.name, source.store_root, None, source.broker_conf, source.broker_version
+        )
+        return self._open(alone)
+
+    def _open(self, source: BrokerSource) -> MessageStore:
+        opened = MessageStore.open(
+            source.store_root, source.output, source.broker_conf, source.broker_version
+        )
+        opened.max_body_bytes = self.settings.max_body_bytes
+        return opened

@@ -1,0 +1,232 @@
+"""HTML and JSON answers: each page is rendered from the object that its JSON twin returns."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from anyio import CapacityLimiter, to_thread
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from store.errors import DamageError, StoreError, StoreIOError
+from store.printable import printable
+from streaming.web.parameters import ParameterError
+
+TEMPLATES = Path(__file__).parent / "templates"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_READS_MAX = 16  # threads that answer pages; a read may wait for a swap
+_SIZES = ("bytes", "kB", "MB", "GB", "TB", "PB")
+_KILO, _THREE_DIGITS = 1000, 100
+_log = logging.getLogger(__name__)
+
+Load = Callable[[Request], Mapping[str, Any]]  # runs in a thread
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class View(NamedTuple):
+    """A page: its path, its template, and what loads its object."""
+
+    path: str
+    template: str
+    load: Load
+
+
+def page(view: View) -> Endpoint:
+    """Return the endpoint of a view as HTML."""
+
+    async def endpoint(request: Request) -> Response:
+        return render(request, view.template, await load(request, view.load))
+
+    return endpoint
+
+
+def twin(view: View) -> Endpoint:
+    """Return the endpoint of a view as JSON."""
+
+    async def endpoint(request: Request) -> Response:
+        return json_response(await load(request, view.load))
+
+    return endpoint
+
+
+async def load(request: Request, function: Load) -> Mapping[str, Any]:
+    """Return a page's object, loaded in a thread. Raises what the loading raises."""
+    limiter = request.app.state.readers
+    return await to_thread.run_sync(function, request, limiter=limiter)
+
+
+def new_readers() -> CapacityLimiter:
+    """Return the limit of threads that load pages."""
+    return CapacityLimiter(_READS_MAX)
+
+
+def render(
+    request: Request, template: str, data: Mapping[str, Any], status: int = HTTPStatus.OK
+) -> Response:
+    """Render a page from its object."""
+    names = list(request.app.state.brokers)
+    broker = data.get("broker")
+    text = ENVIRONMENT.get_template(template).render(
+        data=data,
+        broker=broker,
+        brokers=names,
+        path=request.scope["path"],
+        query=query_of(request.query_params),
+        api_url=_api_url(request) if status == HTTPStatus.OK else None,
+        now_ms=now_ms(),
+        version=version("rocketmq-reput"),
+    )
+    # A file name that is not UTF-8 contains lone surrogates, which no encoding has.
+    content = text.encode("utf-8", "replace")
+    return Response(content, status, media_type="text/html")
+
+
+def json_response(data: Mapping[str, Any], status: int = HTTPStatus.OK) -> Response:
+    """Return an object as JSON, in ASCII: lone surrogates have no other form."""
+    return Response(json.dumps(data), status, media_type="application/json")
+
+
+def query_of(params: QueryParams) -> dict[str, str | list[str]]:
+    """Return the raw query parameters; one that is repeated is a list."""
+    values = {name: params.getlist(name) for name in params}
+    return {name: found if len(found) > 1 else found[0] for name, found in values.items()}
+
+
+def now_ms() -> int:
+    """Return the current time in epoch ms."""
+    return int(time.time() * 1000)
+
+
+def _api_url(request: Request) -> str:
+    path = "/brokers" if request.scope["path"] == "/" else quote(request.scope["path"])
+    return f"/api{path}" + (f"?{request.url.query}" if request.url.query else "")
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def error_fields(error: Exception) -> dict[str, Any]:
+    """Return the object of an error: its text, its HTTP status, and the parameter or None."""
+    parameter = error.parameter if isinstance(error, ParameterError) else None
+    return {"error": _error_text(error), "status": _status(error), "parameter": parameter}
+
+
+def _error_text(error: Exception) -> str:
+    if isinstance(error, HTTPException):
+        return error.detail
+    if isinstance(error, StoreError):
+        return str(error)
+    return "internal error; the log of reput serve has its details"
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, HTTPException):
+        return error.status_code
+    if isinstance(error, ParameterError):
+        return HTTPStatus.BAD_REQUEST
+    if isinstance(error, DamageError):
+        return HTTPStatus.CONFLICT
+    if isinstance(error, StoreIOError) and error.errno == errno.ENAMETOOLONG:
+        return HTTPStatus.NOT_FOUND
+    return (
+        HTTPStatus.SERVICE_UNAVAILABLE
+        if isinstance(error, StoreError)
+        else HTTPStatus.INTERNAL_SERVER_ERROR
+    )
+
+
+async def _error(request: Request, error: Exception) -> Response:
+    fields = error_fields(error)
+    if fields["status"] == HTTPStatus.INTERNAL_SERVER_ERROR:
+        _log.error("%s: %s", request.scope["path"], error, exc_info=error)
+    headers = error.headers if isinstance(error, HTTPException) else None
+    if request.scope["path"].startswith("/api/"):
+        response = json_response(fields, fields["status"])
+    else:
+        names = request.app.state.brokers
+        broker = request.path_params.get("broker")
+        data = {**fields, "broker": broker if broker in names else None}
+        response = render(request, "error.html", data, fields["status"])
+    response.headers.update(headers or {})
+    return response
+
+
+ERROR_HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    HTTPException: _error,
+    StoreError: _error,
+    Exception: _error,
+}
+
+
+# --- filters of the templates --------------------------------------------------------------------
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a time as ISO 8601 in UTC; as a number if outside the calendar."""
+    try:
+        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes in about three digits; units are powers of 1000."""
+    power = 0
+    while size >= _KILO and power < len(_SIZES) - 1:
+        size, power = size / _KILO, power + 1
+    digits = 0 if power == 0 or size >= _THREE_DIGITS else 1
+    return f"{size:,.{digits}f} {_SIZES[power]}"
+
+
+def duration_text(milliseconds: float) -> str:
+    """Return a duration in its two largest units."""
+    if milliseconds < _KILO:
+        return f"{milliseconds:.0f} ms"
+    seconds = int(milliseconds // _KILO)
+    for unit, name, below, below_name in (
+        (86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"),
+    ):  # fmt: skip
+        if seconds >= unit:
+            return f"{seconds // unit} {name} {seconds % unit // below} {below_name}"
+    return f"{milliseconds / _KILO:.1f} s"
+
+
+def url(text: str) -> str:
+    """Return text as one segment of a path: percent-encoded, "/" too."""
+    return quote(text, safe="", errors="surrogateescape")
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=select_autoescape(default=True),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "time": time_text,
+        "size": size_text,
+        "duration": duration_text,
+        "number": lambda value: f"{value:,}",
+        "url": url,
+        "printable": lambda text: printable(str(text)),
+        "printable_lines": lambda text: printable(str(text), kept="\n\t"),
+    }
+    return environment
+
+
+ENVIRONMENT = _environment()

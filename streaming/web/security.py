@@ -1,0 +1,118 @@
+"""Who may ask what: the Host check, HTTP Basic, methods, and the headers of every answer.
+
+A page of another site can make a browser send requests here. The Host check stops DNS rebinding,
+``Sec-Fetch-Site`` requests of other sites to the API; nothing is changed by a request, and no
+answer can be read or framed by another site.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from streaming.web.pages import json_response
+from streaming.web.settings import ConsoleSettings
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_STATIC_CACHE = "private, max-age=300"
+_METHODS = ("GET", "HEAD")
+_QUERY_BYTES_MAX = 8 * 1024
+_QUERY_VALUES_MAX = 200
+_SITES = ("same-origin", "none")  # a page of the console, or the user; older browsers send nothing
+
+
+class Security:
+    """Refuses what is not allowed, and adds the headers to every answer."""
+
+    def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        is_static = scope["path"].startswith("/static/")
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers["Cache-Control"] = _STATIC_CACHE if is_static else "no-store"
+            await send(message)
+
+        answer = self._refusal(scope) or self._app
+        await answer(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return why a request is refused, None if it is not."""
+        headers, path = Headers(scope=scope), scope["path"]
+        if host_name(headers.get("host", "")) not in self._settings.allowed_hosts:
+            text = "this name is not one of the console's; reput serve --allowed-host adds it"
+            return _refuse(path, HTTPStatus.MISDIRECTED_REQUEST, text)
+        if scope["method"] not in _METHODS:
+            response = _refuse(path, HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
+            response.headers["Allow"] = ", ".join(_METHODS)
+            return response
+        query: bytes = scope["query_string"]
+        if len(query) > _QUERY_BYTES_MAX or query.count(b"&") >= _QUERY_VALUES_MAX:
+            text = f"the query has more than {_QUERY_BYTES_MAX} bytes or {_QUERY_VALUES_MAX} values"
+            return _refuse(path, HTTPStatus.REQUEST_URI_TOO_LONG, text)
+        if path.startswith("/api/") and headers.get("sec-fetch-site", "none") not in _SITES:
+            return _refuse(path, HTTPStatus.FORBIDDEN, "the API does not answer other sites")
+        if path != "/healthz" and not self._has_token(headers):
+            response = _refuse(path, HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
+            response.headers["WWW-Authenticate"] = 'Basic realm="reput", charset="UTF-8"'
+            return response
+        return None
+
+    def _has_token(self, headers: Headers) -> bool:
+        """Return whether the password of HTTP Basic is the token, with any user name."""
+        token = self._settings.token
+        if token is None:
+            return True
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "basic":
+            return False
+        try:
+            _, _, password = base64.b64decode(credentials, validate=True).partition(b":")
+        except (binascii.Error, ValueError):
+            return False
+        return secrets.compare_digest(password, token.encode())
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header in lower case, "" if it is malformed."""
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port  # raises ValueError if it is not a port
+    except ValueError:
+        return ""
+    is_plain = parts.netloc == host and parts.username is None and host.isprintable()
+    return (parts.hostname or "") if is_plain else ""
+
+
+def _refuse(path: str, status: HTTPStatus, text: str) -> Response:
+    if path.startswith("/api/"):
+        return json_response({"error": text, "status": status, "parameter": None}, status)
+    return PlainTextResponse(f"{text}\n", status)
