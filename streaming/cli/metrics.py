@@ -53,7 +53,7 @@ def metrics_endpoint(
 ) -> Iterator[MetricsEndpoint | None]:
     """Yield the endpoint, None without ``--metrics-port``; close it at the end.
 
-    Raises ConfigError, StoreIOError if the port is in use.
+    Raises ConfigError, also if the port is in use.
     """
     if options.metrics_port is None:
         if options.metrics_host is not None:

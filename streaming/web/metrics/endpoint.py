@@ -7,21 +7,19 @@ through a name that resolves to this machine. The paths and answers are those of
 from __future__ import annotations
 
 import ipaddress
-import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from urllib.parse import urlsplit
 
-import uvicorn
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from store.errors import ConfigError, StoreIOError
 from streaming.web.metrics.samples import Measure, exposition
+from streaming.web.security import host_name
+from streaming.web.server import listen, serve
 
 _CLOSE_SECONDS = 5.0
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -31,28 +29,15 @@ Fault = Callable[[], str]
 class MetricsEndpoint:
     """Serves what its sources measure, in a thread of its own, until it is closed.
 
-    Binds at once, and answers /healthz from then on. Raises ConfigError for a host that has no
-    address, StoreIOError if the address is in use or may not be used.
+    Binds at once, and answers /healthz from then on. Raises ConfigError if it cannot listen there.
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self._socket = _listen(host, port)
+        self._socket = listen(host, port, "--metrics-")
         self._host, self._port = self._socket.getsockname()[:2]
         self._hosts = _LOOPBACK_HOSTS | {host.lower(), self._host}
         self._source: tuple[Measure, Fault] | None = None
-        config = uvicorn.Config(
-            self.app(),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            ws="none",
-            http="h11",
-            timeout_keep_alive=60,
-            timeout_graceful_shutdown=1,
-            limit_concurrency=64,
-        )
-        self._server = uvicorn.Server(config)
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reput-metrics", daemon=True)
         self._thread.start()
 
@@ -84,7 +69,7 @@ class MetricsEndpoint:
 
     def close(self) -> None:
         """End the thread and release the port."""
-        self._server.should_exit = True
+        self._stop.set()
         self._thread.join(_CLOSE_SECONDS)
         self._socket.close()
 
@@ -107,7 +92,7 @@ class MetricsEndpoint:
 
     def _checked(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
         def checked(request: Request) -> Response:
-            if self.is_loopback and _host_of(request) not in self._hosts:
+            if self.is_loopback and host_name(request.headers.get("host", "")) not in self._hosts:
                 return PlainTextResponse("misdirected request: unknown Host\n", 421)
             response = answer(request)
             response.headers["Cache-Control"] = "no-store"
@@ -117,30 +102,4 @@ class MetricsEndpoint:
         return checked
 
     def _run(self) -> None:
-        self._server.run(sockets=[self._socket])
-
-
-def _host_of(request: Request) -> str:
-    """Return the Host header without its port, "" if it is malformed."""
-    try:
-        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an address."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as e:
-        raise ConfigError(f"--metrics-host {host!r} has no address: {e}") from e
-    family, _, _, _, address = found[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()
-    except OSError as e:
-        listener.close()
-        raise StoreIOError("listen at", f"{host}:{port}", e) from e
-    return listener
+        serve(self.app(), self._socket, self._stop.wait)

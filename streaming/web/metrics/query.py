@@ -12,7 +12,13 @@ from streaming.sinks.ordered_sink import SinkCounts
 from streaming.web.metrics import families
 from streaming.web.metrics.families import Node
 from streaming.web.metrics.samples import BUCKETS_MS, Samples
-from streaming.web.metrics.storage import LogReader, LogState, measure_drops, measure_storage
+from streaming.web.metrics.storage import (
+    LogReader,
+    LogState,
+    measure_backlog,
+    measure_drops,
+    measure_log,
+)
 
 DISPATCH, MIRROR = "dispatch", "mirror"
 
@@ -78,7 +84,11 @@ class DispatchSource:
         node, counts = self.node, self.counts()
         log = _read(samples, node, self.log)
         if log is not None:
-            measure_storage(samples, node, log)
+            behind_bytes, behind_ms, stuck_ms = log.behind_bytes, log.behind_ms, log.stuck_ms
+            measure_backlog(
+                samples, node, behind_bytes=behind_bytes, behind_ms=behind_ms, stuck_ms=stuck_ms
+            )
+            measure_log(samples, node, log.used_bytes, log.reserve_ms)
         samples.add(families.DISPATCH_MESSAGES, node, counts.sink.messages)
         samples.add(families.DISPATCH_BYTES, node, counts.sink.bytes)
         _measure_batches(samples, node, DISPATCH, counts.sink, self.durations)

@@ -50,6 +50,12 @@ class LogState:
         return 0 if waiting is None else max(self.now_ms - waiting, 0)
 
     @property
+    def reserve_ms(self) -> int | None:
+        """The age of the oldest message, None without one."""
+        earliest = self.earliest_timestamp
+        return None if earliest is None else max(self.now_ms - earliest, 0)
+
+    @property
     def stuck_ms(self) -> int:
         """For how long a message has been waiting without any progress."""
         return self.status.stuck_ms(self.now_ms)
@@ -86,7 +92,7 @@ class LogReader:
                 status=status_at(self._log, begin, position.timestamp),
                 behind_bytes=max(self._log.max_offset() - begin, 0),
                 earliest_timestamp=self._earliest_timestamp(),
-                used_bytes=_used_bytes(self._store_root),
+                used_bytes=used_bytes(self._store_root),
             )
 
     def _earliest_timestamp(self) -> int | None:
@@ -99,14 +105,20 @@ class LogReader:
             return None
 
 
-def measure_storage(samples: Samples, node: Node, log: LogState) -> None:
-    """Add what RocketMQ measures of its storage."""
-    samples.add(families.DISPATCH_BEHIND_BYTES, node, log.behind_bytes)
-    samples.add(families.DISPATCH_BEHIND_MS, node, log.behind_ms)
-    samples.add(families.DISPATCH_STUCK_MS, node, log.stuck_ms)
-    samples.add(families.STORAGE_SIZE, node, log.used_bytes)
-    if log.earliest_timestamp is not None:
-        samples.add(families.RESERVE_TIME, node, log.now_ms - log.earliest_timestamp)
+def measure_backlog(
+    samples: Samples, node: Node, *, behind_bytes: int, behind_ms: int, stuck_ms: int
+) -> None:
+    """Add the backlog of a dispatch."""
+    samples.add(families.DISPATCH_BEHIND_BYTES, node, behind_bytes)
+    samples.add(families.DISPATCH_BEHIND_MS, node, behind_ms)
+    samples.add(families.DISPATCH_STUCK_MS, node, stuck_ms)
+
+
+def measure_log(samples: Samples, node: Node, used_bytes: int, reserve_ms: int | None) -> None:
+    """Add the used bytes of the log's file system, and the age of the oldest message, if any."""
+    samples.add(families.STORAGE_SIZE, node, used_bytes)
+    if reserve_ms is not None:
+        samples.add(families.RESERVE_TIME, node, reserve_ms)
 
 
 def measure_drops(samples: Samples, node: Node, *, repeated: int, gaps: int) -> None:
@@ -155,7 +167,7 @@ def measure_incoming(samples: Samples, node: Node, topic: str, messages: int) ->
     samples.add(families.MESSAGES_IN, node, messages, topic, _flag(is_system_topic(topic)))
 
 
-def _used_bytes(path: Path) -> int:
+def used_bytes(path: Path) -> int:
     """Return the used bytes of a file system. Java parity: File.getTotalSpace - getFreeSpace."""
     try:
         usage = os.statvfs(path)

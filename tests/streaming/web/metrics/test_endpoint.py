@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from store.errors import ConfigError, StoreIOError
+from store.errors import ConfigError
 from streaming.web.metrics import families
 from streaming.web.metrics.endpoint import MetricsEndpoint
 from streaming.web.metrics.families import Node
@@ -70,12 +70,12 @@ def test_other_paths_do_not_exist(endpoint: MetricsEndpoint) -> None:
 
 def test_a_port_in_use_is_named(endpoint: MetricsEndpoint) -> None:
     port = int(endpoint.url.rsplit(":")[-1].split("/")[0])
-    with pytest.raises(StoreIOError, match=f"cannot listen at 127.0.0.1:{port}: "):
+    with pytest.raises(ConfigError, match=f"--metrics-host 127.0.0.1 --metrics-port {port}: "):
         MetricsEndpoint("127.0.0.1", port)
 
 
 def test_a_host_without_an_address_is_named() -> None:
-    with pytest.raises(ConfigError, match="--metrics-host 'no such host'"):
+    with pytest.raises(ConfigError, match="--metrics-host no such host"):
         MetricsEndpoint("no such host", 0)
 
 
