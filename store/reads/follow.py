@@ -36,7 +36,7 @@ class LogFollower:
     def __init__(self, matches: LogMatches, begin: int) -> None:
         self.end = begin
         self.truncations = 0
-        self._matches = matches
+        self.matches = matches
         self._log = matches.log
         self._scanner = Scanner(matches.config)
         self._known: deque[_Known] = deque(maxlen=_KNOWN_MAX)
@@ -48,7 +48,7 @@ class LogFollower:
         """
         self._check_truncation()
         self.end = max(self.end, self._log.min_offset())  # else it expired before it was read
-        plan = self._matches.planner.plan(self.end, max_bytes=_POLL_BYTES)
+        plan = self.matches.planner.plan(self.end, max_bytes=_POLL_BYTES)
         if not plan.ranges:
             return None
         requests: list[DispatchRequests] = []
@@ -58,7 +58,7 @@ class LogFollower:
             elif requests:
                 break  # the next poll begins with the damage, and raises it
             else:
-                self._matches.check_expired(stretch)
+                self.matches.check_expired(stretch)
             self.end = stretch.end
         self._remember(requests)
         return requests
@@ -80,7 +80,7 @@ class LogFollower:
             is_cut = True
         if is_cut:
             self.truncations += 1
-            self.end = self._known[-1].end if self._known else self._matches.planner.end()
+            self.end = self._known[-1].end if self._known else self.matches.planner.end()
 
     def _head(self, offset: int) -> bytes:
         """Return the first bytes of a record, none if its file has expired."""

@@ -6,6 +6,7 @@ defined here.
 
 from __future__ import annotations
 
+from codecs import utf_8_decode
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from types import MappingProxyType
@@ -39,12 +40,36 @@ JSON_FIELDS: Mapping[str, Callable[[Message], Any]] = MappingProxyType(
     }
 )
 BODY_FIELDS = ("body_encoding", "body")
+HEAD_CHARACTERS = 200
 
 
 def message_json(message: Message) -> dict[str, Any]:
     """Return a message as JSON values, with its body in hex if it is not text."""
     fields = {name: value(message) for name, value in JSON_FIELDS.items()}
     return {**fields, **message_body_json(message)}
+
+
+def message_summary(message: Message) -> dict[str, Any]:
+    """Return a message as JSON values without properties and body, but with ``body_head``.
+
+    ``body_head`` is the first 200 characters of a text, else the first bytes in hex as ``0x…``.
+    """
+    fields = {n: value(message) for n, value in JSON_FIELDS.items() if n != "properties"}
+    return {**fields, "body_head": body_head(message)}
+
+
+def body_head(message: Message, characters: int = HEAD_CHARACTERS) -> str:
+    """Return the begin of a body as text or hex; only that part is decompressed."""
+    size = 4 * (characters + 1)
+    try:
+        head = message.body_head(size)
+    except BodyTooLargeError as e:
+        return f"({e})"
+    if len(head) == size:  # it may end within a character
+        text, end = utf_8_decode(head, "ignore", False)
+        head = head[:end] if text else head
+    found = body_text(head)
+    return "0x" + head[: characters // 2].hex() if found is None else found[:characters]
 
 
 def message_body_json(message: Message) -> dict[str, str | None]:

@@ -45,7 +45,8 @@ Report = Callable[[int, int], None]  # takes the bytes searched, and those to se
 class LogSearch:
     """The search for one filter in the log of the store at ``store_root``. Not thread-safe.
 
-    ``end`` is the end of the log as searched so far. Setting ``stop`` ends a search early.
+    ``span`` is the part of the log to search, ``end`` the end of the log as searched so far.
+    Setting ``stop`` ends a search early.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class LogSearch:
     ) -> None:
         self._matches = LogMatches(store_root, config, max_body_bytes)
         self.log = self._matches.log
+        self.span = (0, 0)
         self.end = 0
         self._config = self._matches.config
         self._planner = self._matches.planner
@@ -67,9 +69,9 @@ class LogSearch:
 
     def messages(
         self, *, newest_first: bool = False, report: Report | None = None
-    ) -> Iterator[Message]:
+    ) -> Generator[Message]:
         """Yield the matches in the current log as they are found. Raises StoreError."""
-        begin, end = self._span()
+        begin, end = self.span = self._span()
         self.end = begin
         scan = self._newest_first if newest_first else self._oldest_first
         if report is not None:

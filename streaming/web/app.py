@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from streaming.web import api, message, pages, search, tail
 from streaming.web.brokers import Broker
 from streaming.web.pages import View
+from streaming.web.search_job import SearchSlots
 from streaming.web.security import Security
 from streaming.web.settings import ConsoleSettings
 
@@ -60,7 +61,7 @@ def create_app(brokers: Sequence[Broker], settings: ConsoleSettings) -> Starlett
     app.state.brokers = {broker.name: broker for broker in brokers}
     app.state.settings = settings
     app.state.readers = pages.new_readers()
-    app.state.searches = search.SearchSlots(settings)
+    app.state.searches = SearchSlots(settings)
     app.state.tails = tail.TailSlots(settings.tails_max)
     return app
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from checkpoints.progress import read_progress
 from store.errors import ConfigError, StoreError
 from store.reads.message_store import MessageStore
 from store.root.progress import PROGRESS
@@ -41,7 +40,7 @@ class Broker:
         )
         self.log.max_body_bytes = settings.max_body_bytes
         self.overview = OverviewCache(self.queues)
-        self.monitor = LogMonitor(self.store_root, self.config)
+        self.monitor = LogMonitor(self.store_root, self.config, settings.max_body_bytes)
 
     def start(self) -> None:
         """Start to follow the log."""
@@ -87,7 +86,7 @@ class Broker:
             "log_bytes": end - first,
             "problem": problem or None,
             "recovered": None,
-            "damage": self.overview.damages(),
+            "damage": [*self.overview.damages(), *filter(None, [self.monitor.error()])],
             "now_ms": now,
         }
         return fields | self._dispatch_status(end, now) | self.monitor.status()
@@ -102,6 +101,8 @@ class Broker:
 
     def _dispatch_status(self, log_end: int, now: int) -> dict[str, Any]:
         """Return the status of the dispatch into OUTPUT; nulls if there is none."""
+        from checkpoints.progress import read_progress  # noqa: PLC0415 - loads numba
+
         names = ("reput_from_offset", "progress_timestamp", "waiting_timestamp", "stuck_ms")
         nothing = dict.fromkeys((*names, "behind_bytes", "behind_ms", "dropped"))
         nothing |= {"is_stuck": False, "lost": []}

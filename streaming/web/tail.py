@@ -1,27 +1,153 @@
-"""Live tails: new messages of a broker as server-sent events."""
+"""Live tails: the newest messages of a broker, then new ones, as server-sent events."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from store.commitlog.record import Message
+from store.errors import StoreError
+from store.reads.message_json import message_summary
 from streaming.web.api import broker_of
-from streaming.web.pages import render
+from streaming.web.brokers import Broker
+from streaming.web.monitor import TailFeed
+from streaming.web.pages import error_fields, load, render
+from streaming.web.parameters import ParameterError, SearchQuery, number, parse_tail
+from streaming.web.search import Stream, event
+from streaming.web.search_job import Limits, SearchJob
+
+if TYPE_CHECKING:
+    from store.reads.message_filter import MessageFilter
+
+HEARTBEAT = ": heartbeat\n\n"
+_HEARTBEAT_SECONDS = 10.0
+_NEWEST, _NEWEST_MAX = 10, 1000
+_NEWEST_SECONDS = 3.0  # a tail whose conditions few messages meet begins after this search
+_PAUSE_SECONDS = 0.05  # between two answers, so that many messages are sent at once
 
 
 class TailSlots:
     """The tails that are open at a time."""
 
     def __init__(self, tails_max: int) -> None:
-        self._tails_max = tails_max
+        self._free = tails_max
+        self._max = tails_max
+
+    def take(self) -> None:
+        """Take the slot of a tail. Raises HTTPException (429)."""
+        if not self._free:
+            raise HTTPException(429, f"{self._max} tails are open, which is the limit; close one")
+        self._free -= 1
+
+    def release(self) -> None:
+        """Return the slot of a tail."""
+        self._free += 1
 
 
 async def page(request: Request) -> Response:
     """Render the page; messages stream in."""
-    return render(request, "tail.html", {"broker": broker_of(request).name})
+    data = {"broker": broker_of(request).name}
+    try:
+        await load(request, _parse)
+    except ParameterError as e:
+        fields = error_fields(e)
+        return render(request, "tail.html", {**data, **fields}, fields["status"])
+    return render(request, "tail.html", data)
 
 
 async def follow(request: Request) -> Response:
-    """Stream new messages."""
-    broker_of(request)
-    return Response(": heartbeat\n\n", media_type="text/event-stream")
+    """Stream the newest messages that match, then new ones."""
+    broker, slots = broker_of(request), request.app.state.tails
+    parsed = await load(request, _parse)
+    slots.take()
+    tail = _Tail(request, broker, parsed["wanted"], parsed["count"])
+
+    def close() -> None:
+        tail.close()
+        slots.release()
+
+    return Stream(tail.events(), "text/event-stream", on_close=close)
+
+
+def _parse(request: Request) -> dict[str, MessageFilter | int]:
+    count = number(request.query_params, "n", high=_NEWEST_MAX)
+    wanted = parse_tail(request.query_params)
+    return {"wanted": wanted, "count": _NEWEST if count is None else count}
+
+
+class _Tail:
+    """One open tail."""
+
+    def __init__(self, request: Request, broker: Broker, wanted: MessageFilter, count: int) -> None:
+        self._request = request
+        self._broker = broker
+        self._count = count
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        conditions = sorted(p for p in request.query_params.multi_items() if p[0] != "n")
+        self._feed = TailFeed(json.dumps(conditions), wanted, self._wake)
+
+    async def events(self) -> AsyncGenerator[str]:
+        """Yield the events of the tail, without an end."""
+        yield HEARTBEAT
+        try:
+            await asyncio.to_thread(self._broker.monitor.add, self._feed)
+            for text in await self._newest():
+                yield event("message", self._named(text))
+        except StoreError as e:
+            yield event("failed", error_fields(e))
+            return
+        while True:
+            try:
+                await asyncio.wait_for(self._changed.wait(), _HEARTBEAT_SECONDS)
+            except TimeoutError:
+                yield HEARTBEAT
+                continue
+            self._changed.clear()
+            texts, skipped, error = self._feed.take()
+            parts = [event("skipped", {"count": skipped})] if skipped else []
+            parts += [event("message", self._named(text)) for text in texts]
+            if error is not None:
+                parts.append(event("failed", {"error": error}))
+            if parts:
+                yield "".join(parts)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def close(self) -> None:
+        """Stop to take messages."""
+        self._broker.monitor.remove(self._feed)
+
+    async def _newest(self) -> list[str]:
+        """Return the newest messages before those of the monitor, the oldest first."""
+        if not self._count:
+            return []
+        wanted = replace(self._feed.wanted, to_offset=self._feed.begin)
+        query = SearchQuery(wanted, is_newest_first=True, max_count=self._count)
+        job = SearchJob(self._broker, query, _encode, Limits(seconds=_NEWEST_SECONDS))
+        slots = self._request.app.state.searches
+        async with slots.tail_starts:
+            try:
+                found = [text async for texts in job.texts(slots) for text in texts]
+            finally:
+                job.finish()
+        return found[::-1]
+
+    def _named(self, text: str) -> str:
+        """Return the JSON text of a message with the broker's name."""
+        return f'{text[:-1]}, "broker": {json.dumps(self._broker.name)}}}'
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._changed.set)
+
+
+def _encode(message: Message) -> str:
+    return json.dumps(message_summary(message))
