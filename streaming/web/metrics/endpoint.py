@@ -11,13 +11,12 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from streaming.web.metrics.samples import Measure, exposition
+from streaming.web.metrics.samples import Measure, metrics_response
 from streaming.web.security import host_name
 from streaming.web.server import listen, serve
 
@@ -84,7 +83,7 @@ class MetricsEndpoint:
 
     def _metrics(self, _request: Request) -> Response:
         measures = [] if self._source is None else [self._source[0]]
-        return Response(exposition(measures), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return metrics_response(measures)
 
     def _healthz(self, _request: Request) -> Response:
         fault = "" if self._source is None else self._source[1]()

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    CollectorRegistry,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -16,6 +21,7 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from starlette.responses import Response
 
 from store.printable import printable
 from streaming.web.metrics.families import OMITTED_SERIES, Family, Node
@@ -96,6 +102,11 @@ class SampleCollector(Collector):
         for measure in self._measures:
             measure(samples)
         yield from samples.metrics()
+
+
+def metrics_response(measures: Sequence[Measure]) -> Response:
+    """Return the answer to a scrape."""
+    return Response(exposition(measures), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def exposition(measures: Sequence[Measure]) -> bytes:

@@ -88,7 +88,7 @@ class LogReader:
             self._log.refresh()
             begin = max(position.offset, self._log.min_offset())
             return LogState(
-                now_ms=int(time.time() * 1000),
+                now_ms=now_ms(),
                 status=status_at(self._log, begin, position.timestamp),
                 behind_bytes=max(self._log.max_offset() - begin, 0),
                 earliest_timestamp=self._earliest_timestamp(),
@@ -133,7 +133,7 @@ def measure_groups(samples: Samples, node: Node, lags: Iterable[tuple[str, Lag]]
     As a broker counts it: the sum over the queues in which the group has committed an offset, and
     the age of the oldest message that it has not consumed.
     """
-    now_ms = int(time.time() * 1000)
+    now = now_ms()
     by_group: dict[tuple[str, str], list[Lag]] = {}
     for group, lag in lags:
         by_group.setdefault((lag.queue.topic, group), []).append(lag)
@@ -142,29 +142,36 @@ def measure_groups(samples: Samples, node: Node, lags: Iterable[tuple[str, Lag]]
         labels = (topic, group, _flag(topic.startswith(_RETRY_PREFIX)), _flag(is_system))
         messages = sum(max(lag.messages or 0, 0) for lag in queues)
         waiting = [lag.next_timestamp for lag in queues if lag.next_timestamp is not None]
-        latency = max(now_ms - min(waiting), 0) if waiting else 0
+        latency = max(now - min(waiting), 0) if waiting else 0
         samples.add(families.CONSUMER_LAG, node, messages, *labels)
         samples.add(families.CONSUMER_LAG_MS, node, latency, *labels)
 
 
-def measure_timer(samples: Samples, node: Node, store_root: Path, overview: Overview) -> None:
+def measure_timer(
+    samples: Samples, node: Node, store_root: Path, overview: Overview | None
+) -> None:
     """Add what the broker records of its timer wheel in ``config/``. Raises StoreIOError."""
     for topic, count in (read_timing_counts(store_root).content or {}).items():
         samples.add(families.TIMING_MESSAGES, node, count, topic)
     checkpoint = read_timer_checkpoint(store_root)
     if checkpoint is None:
         return
-    now_ms = int(time.time() * 1000)
-    ends = [q.max_offset for t in overview.topics if t.topic == TIMER_TOPIC for q in t.queues[:1]]
-    lag = max(max(ends, default=0) - checkpoint.queue_offset, 0)
-    samples.add(families.TIMER_ENQUEUE_LAG, node, lag)
-    latency = max(now_ms - checkpoint.read_timestamp, 0)
+    latency = max(now_ms() - checkpoint.read_timestamp, 0)
     samples.add(families.TIMER_DEQUEUE_LATENCY, node, latency)
+    for state in () if overview is None else overview.topics:
+        if state.topic == TIMER_TOPIC and state.queues and state.queues[0].damage is None:
+            lag = max(state.queues[0].max_offset - checkpoint.queue_offset, 0)
+            samples.add(families.TIMER_ENQUEUE_LAG, node, lag)
 
 
 def measure_incoming(samples: Samples, node: Node, topic: str, messages: int) -> None:
     """Add the messages of a topic that were appended to the log."""
     samples.add(families.MESSAGES_IN, node, messages, topic, _flag(is_system_topic(topic)))
+
+
+def now_ms() -> int:
+    """Return the time in epoch ms."""
+    return int(time.time() * 1000)
 
 
 def used_bytes(path: Path) -> int:
