@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.errors import DamageError
-from store.io.mapped_file import MappedFile, MappedFileQueue, written_prefix
+from store.io.mapped_file import MappedFile, MappedFileQueue, file_name, written_prefix
 from store.layout import CQ_UNIT, CQ_UNIT_SIZE, PRE_BLANK_SIZE, struct_of
 
 _UNIT = struct_of(CQ_UNIT)
@@ -172,6 +172,23 @@ class ConsumeQueue:
             return _ZEROS
         data, at = self._find(offset)
         return Unit(*_UNIT.unpack_from(data, at))
+
+    def position(self, offset: int) -> tuple[Path, int]:
+        """Return the file of a unit, and the unit's position in it in bytes."""
+        at = offset * CQ_UNIT_SIZE
+        base = at - at % self.file_size
+        return self.directory / file_name(base), at - base
+
+    def message_bytes(self, begin: int, end: int) -> int:
+        """Return the sum of the sizes of the units from ``begin`` to ``end``, without pre-fill."""
+        total = 0
+        for file in self.files:
+            first = max(begin - file.base // CQ_UNIT_SIZE, 0)
+            last = min(end, self.stored()) - file.base // CQ_UNIT_SIZE
+            if first < last and first < file.length // CQ_UNIT_SIZE:
+                sizes = units_in(file)["size"][first:last]
+                total += int(sizes[sizes != PRE_BLANK_SIZE].sum(dtype=np.int64))
+        return total
 
     def raw(self, offset: int) -> bytes:
         """Return a unit's bytes, zeros where the files do not cover it."""

@@ -69,6 +69,18 @@ class QueueReader:
         """
         return self._queue.ordered_units(offset, count, self.span.max)
 
+    def unit_offset(self, offset: int) -> int:
+        """Return the physical offset that the unit at a queue offset in the span names."""
+        return self._queue.unit(offset).commit_log_offset
+
+    def unit_position(self, offset: int) -> tuple[Path, int]:
+        """Return the file of the unit at a queue offset, and its position there in bytes."""
+        return self._queue.position(offset)
+
+    def message_bytes(self, begin: int, end: int) -> int:
+        """Return the bytes of the records that the units from ``begin`` to ``end`` name."""
+        return self._queue.message_bytes(begin, end)
+
     def message(self, offset: int) -> Message | None:
         """Return the message at a queue offset, None if there is none."""
         if not self.span.min <= offset < self.span.max:

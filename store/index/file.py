@@ -106,6 +106,11 @@ class IndexFile:
         Unlike a broker's selectPhyOffset, this leaves filtering by time to the caller: the times in
         the index are in seconds, wrong where the clock stepped back, and not checksummed.
         """
+        for _, entry in self.select_entries(key_hash):
+            yield entry.phy_offset
+
+    def select_entries(self, key_hash: int) -> Iterator[tuple[int, IndexEntry]]:
+        """Yield the entries with this hash and their numbers, as ``select_phy_offset`` does."""
         data, slot = self._checked_map(), key_hash % self._slot_num
         number, bound = self._slot(data, slot), self.bound
         while number:
@@ -113,7 +118,7 @@ class IndexFile:
             entry = IndexEntry(*_ENTRY.unpack_from(data, at))
             self._check(number, entry, slot)
             if entry.key_hash == key_hash and (bound is None or number <= bound.count):
-                yield entry.phy_offset
+                yield number, entry
             number = entry.prev_index
 
     def _slot(self, data: mmap, slot: int) -> int:

@@ -45,8 +45,12 @@ HEAD_CHARACTERS = 200
 
 def message_json(message: Message) -> dict[str, Any]:
     """Return a message as JSON values, with its body in hex if it is not text."""
-    fields = {name: value(message) for name, value in JSON_FIELDS.items()}
-    return {**fields, **message_body_json(message)}
+    return {**message_fields(message), **message_body_json(message)}
+
+
+def message_fields(message: Message) -> dict[str, Any]:
+    """Return a message as JSON values, without its body."""
+    return {name: value(message) for name, value in JSON_FIELDS.items()}
 
 
 def message_summary(message: Message) -> dict[str, Any]:

@@ -33,8 +33,15 @@ from store.reads.get_message import (
     get_message,
     parse_tags,
 )
+from store.reads.message_place import (
+    IndexPlace,
+    QueuePlace,
+    find_in_index,
+    find_in_queue,
+    why_not_in_queue,
+)
 from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
-from store.reads.query_message import KEY_TYPE, Query, QueryResult, query_message
+from store.reads.query_message import KEY_TYPE, Query, QueryResult, open_index, query_message
 from store.root.config import check_last_record, config_of_root
 from store.root.progress import read_progress_view
 from store.unsupported import refuse_unsupported_store
@@ -267,6 +274,22 @@ class MessageStore(ConsistentReads):
         message = queue.message(queue.span.min)
         return message.store_timestamp if message is not None else -1
 
+    @of_generation
+    def message_bytes(self, topic: str, queue_id: int, begin: int, end: int) -> int:
+        """Return the bytes in the log of the messages from queue offset ``begin`` to ``end``."""
+        queue = self._queue(topic, queue_id)
+        return 0 if queue is None else queue.message_bytes(begin, end)
+
+    @of_generation
+    def place_in_queue(self, message: Message) -> tuple[QueuePlace | None, str]:
+        """Return where its queue refers to a message, or why it does not."""
+        queue = self._queue(message.topic, message.queue_id)
+        place = None if queue is None else find_in_queue(message, queue)
+        if place is not None:
+            return place, ""
+        reput = None if self._progress is None else self._progress.reput_from_offset
+        return None, why_not_in_queue(message, reput, is_queue=queue is not None)
+
     # --- the index -------------------------------------------------------------------------------
 
     @of_generation
@@ -289,6 +312,12 @@ class MessageStore(ConsistentReads):
         query = Query(topic, key, begin_ms, end_ms, index_type)
         result = query_message(self._index, self._log, self._progress, query, max_count)
         return limited(result, self.max_body_bytes)
+
+    @of_generation
+    def places_in_index(self, message: Message) -> list[IndexPlace]:
+        """Return the index entries of a message. Raises ConfigError as ``query_message``."""
+        self._log.refresh_if_changed()
+        return find_in_index(message, open_index(self._index, self._log, self._progress))
 
     # ---------------------------------------------------------------------------------------------
 

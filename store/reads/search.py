@@ -31,8 +31,7 @@ from store.commitlog.search import (
     is_boundary,
 )
 from store.config import StoreConfig
-from store.reads.follow import LogFollower
-from store.reads.matches import LogMatches
+from store.reads.matches import LogFollower, LogMatches
 from store.reads.message_filter import MessageFilter
 
 CLOCK_STEP_MS = 10 * 60 * 1000

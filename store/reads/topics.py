@@ -105,7 +105,9 @@ def describe_topics(store: MessageStore) -> Overview:
     drops = None if progress is None else progress.drops
     links: list[StoreIOError] = []
     topics = tuple(
-        TopicState(topic, known.get(topic), _queues(store, topic, drops, links))
+        TopicState(
+            topic, known.get(topic), _queues(store, topic, store.queue_ids(topic, links), drops)
+        )
         for topic in sorted({*store.topics(links), *known})
     )
     queues = {(q.topic, q.queue_id): q for t in topics for q in t.queues}
@@ -123,10 +125,16 @@ def _by_path(links: list[StoreIOError]) -> tuple[StoreIOError, ...]:
     return tuple(by_path[path] for path in sorted(by_path))
 
 
+def describe_queues(store: MessageStore, topic: str, ids: list[int]) -> tuple[QueueState, ...]:
+    """Read some queues of a topic. A damaged or unreadable one is reported in the result."""
+    progress = read_progress_view(store.output)
+    return _queues(store, topic, ids, None if progress is None else progress.drops)
+
+
 def _queues(
-    store: MessageStore, topic: str, drops: Drops | None, links: list[StoreIOError]
+    store: MessageStore, topic: str, ids: list[int], drops: Drops | None
 ) -> tuple[QueueState, ...]:
-    queues = (_queue_state(store, topic, queue_id) for queue_id in store.queue_ids(topic, links))
+    queues = (_queue_state(store, topic, queue_id) for queue_id in ids)
     if drops is None:
         return tuple(queues)
     return tuple(

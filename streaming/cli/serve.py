@@ -28,7 +28,7 @@ from streaming.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from streaming.web.settings import BrokerSource
+    from streaming.web.brokers import BrokerSource
 
 _TOKEN_MIN, _TOKEN_BYTES_MAX = 16, 4096
 _NAME_MAX = 100
@@ -107,9 +107,9 @@ def serve(
     from streaming.cli.long_running import stop_signals
     from streaming.web.app import create_app
     from streaming.web.brokers import Broker
+    from streaming.web.security import ConsoleSettings
     from streaming.web.server import listen
     from streaming.web.server import serve as serve_app
-    from streaming.web.settings import ConsoleSettings
 
     sources = _sources(stores, view)
     token = None if access.token_file is None else read_token(access.token_file)
@@ -141,7 +141,7 @@ def _announce(access: AccessOptions, port: int, *, as_json: bool) -> None:
 
 def _sources(stores: StoreOptions, view: ViewOptions) -> list[BrokerSource]:
     """Return the brokers to show. Raises ConfigError for a malformed or repeated one."""
-    from streaming.web.settings import BrokerSource
+    from streaming.web.brokers import BrokerSource
 
     if stores.output is not None and len(stores.stores) > 1:
         raise ConfigError("--output applies to one STORE; give several as STORE:OUTPUT")

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import fields
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+from anyio import to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from store.commitlog.record import Message
+from store.config import StoreConfig, setting_name
+from store.consumequeue.names import is_system_topic
+from store.errors import ConfigError, StoreError
+from store.layout import ABORT_FILE, CONSUME_QUEUE_DIR, INDEX_DIR
+from store.reads.message_json import message_summary
+from store.reads.message_store import MessageStore
+from store.reads.topics import QueueState, describe_queues
+from store.reads.topics_json import config_json, file_json, lag_json, queue_json
 from streaming.web.brokers import Broker
+from streaming.web.overview import Listing
+from streaming.web.parameters import choice, number, text
+
+_PAGE_ROWS = 100
+_TOP_GROUPS = 20
+_SORTS = ("topic", "messages", "bytes", "latest", "rate")
+_SORT_FIELDS = {"latest": "latest_timestamp", "rate": "messages_per_second"}
+_NEWEST, _SAMPLED, _SAMPLED_QUEUES = 20, 64, 16  # messages shown, looked at per queue, queues
+_PAGES_MAX = 1_000_000
 
 
 def broker_of(request: Request) -> Broker:
@@ -30,37 +56,222 @@ def status(request: Request) -> dict[str, Any]:
     return broker_of(request).status()
 
 
+# --- the overview --------------------------------------------------------------------------------
+
+
 def overview(request: Request) -> dict[str, Any]:
-    """Return a broker's topics and the groups with the most lag."""
-    broker = broker_of(request)
-    return {"broker": broker.name, "status": broker.status(), "as_of_ms": None, "topics": None,
-            "page": 1, "pages": 1, "total": 0, "filter": "", "sort": "topic", "groups": [],
-            "groups_total": 0, "delay_levels": [], "config_files": [], "links": []}  # fmt: skip
+    """Return a broker's topics and the groups with the most lag; topics are null until listed."""
+    broker, params = broker_of(request), request.query_params
+    listing, wanted = broker.overview.get(), text(params, "filter") or ""
+    sort = choice(params, "sort", _SORTS)
+    rows = _topic_rows(broker, listing, wanted, with_system=params.get("system") == "1")
+    if sort != "topic":
+        field = _SORT_FIELDS.get(sort, sort)
+        rows.sort(key=lambda row: -(row[field] or 0))
+    known = listing.overview if listing is not None else None
+    levels = known.delay_levels if known is not None else ()
+    return {
+        "broker": broker.name,
+        "status": broker.status(),
+        "as_of_ms": None if listing is None else listing.as_of_ms,
+        **_paged(request, rows, "topics", is_known=known is not None),
+        "filter": wanted,
+        "sort": sort,
+        "groups": [] if listing is None else listing.groups[:_TOP_GROUPS],
+        "groups_total": 0 if listing is None else len(listing.groups),
+        "delay_levels": [{"level": level, **lag_json(lag)} for level, lag in levels],
+        "config_files": [file_json(file) for file in (known.files if known else ())],
+        "links": [str(link) for link in (known.links if known else ())],
+    }
 
 
 def groups(request: Request) -> dict[str, Any]:
-    """Return the groups with their lag by topic."""
-    broker = broker_of(request)
-    return {"broker": broker.name, "as_of_ms": None, "page": 1, "pages": 1, "total": 0,
-            "filter": "", "groups": []}  # fmt: skip
+    """Return the groups with their lag by topic; null until listed."""
+    broker, params = broker_of(request), request.query_params
+    listing, wanted = broker.overview.get(), text(params, "filter") or ""
+    found = [] if listing is None else listing.groups
+    rows = [g for g in found if _contains(wanted, g["group"], g["topic"])]
+    return {
+        "broker": broker.name,
+        "as_of_ms": None if listing is None else listing.as_of_ms,
+        **_paged(request, rows, "groups", is_known=listing is not None),
+        "filter": wanted,
+    }
+
+
+def _topic_rows(
+    broker: Broker, listing: Listing | None, wanted: str, *, with_system: bool
+) -> list[dict[str, Any]]:
+    if listing is None or listing.overview is None:
+        return []
+    rates = broker.monitor.rates()
+    return [
+        row
+        | {
+            "bytes": broker.overview.topic_bytes(state.queues),
+            "messages_per_second": rates.get(state.topic, 0.0),
+        }
+        for row, state in zip(listing.topics, listing.overview.topics, strict=True)
+        if (with_system or not row["is_system"]) and _contains(wanted, state.topic)
+    ]
+
+
+def _contains(wanted: str, *names: str) -> bool:
+    """Return whether a name contains a text, in upper or lower case."""
+    return not wanted or any(wanted.casefold() in name.casefold() for name in names)
+
+
+def _paged(
+    request: Request, rows: list[dict[str, Any]], name: str, *, is_known: bool = True
+) -> dict[str, Any]:
+    """Return the page of rows that the query names; an empty one if there are fewer pages."""
+    page = number(request.query_params, "page", low=1, high=_PAGES_MAX) or 1
+    begin = (page - 1) * _PAGE_ROWS
+    return {
+        name: rows[begin : begin + _PAGE_ROWS] if is_known else None,
+        "page": page,
+        "pages": max(-(-len(rows) // _PAGE_ROWS), 1),
+        "total": len(rows),
+    }
+
+
+# --- a topic -------------------------------------------------------------------------------------
 
 
 def topic(request: Request) -> dict[str, Any]:
     """Return a topic: its queues, groups, tags and newest messages."""
-    broker = broker_of(request)
-    return {"broker": broker.name, "topic": request.path_params["topic"], "is_system": False,
-            "config": None, "queues": [], "page": 1, "pages": 1, "total": 0, "groups": [],
-            "tags": [], "tags_sampled": 0, "newest": [], "status": broker.status()}  # fmt: skip
+    broker, name = broker_of(request), request.path_params["topic"]
+    listing = broker.overview.get()
+    known = listing.overview if listing is not None else None
+    config = next((t.config for t in (known.topics if known else ()) if t.topic == name), None)
+    with broker.queues() as store:
+        ids = store.queue_ids(name)
+        if not ids and config is None:
+            raise HTTPException(404, "the store has no queue and no configuration of this topic")
+        paged = _paged(request, [{"queue_id": i} for i in ids], "queues")
+        states = describe_queues(store, name, [row["queue_id"] for row in paged["queues"]])
+        sample = _newest(store, states)
+    tags = Counter(message.tags for message in sample)
+    return {
+        "broker": broker.name,
+        "topic": name,
+        "is_system": is_system_topic(name),
+        "config": config_json(config),
+        **paged,
+        "queues": [
+            queue_json(q) | {"bytes": broker.overview.queue_bytes(name, q.queue_id)} for q in states
+        ],
+        "groups": [g for g in (listing.groups if listing else ()) if g["topic"] == name],
+        "tags": [{"tag": tag, "count": count} for tag, count in tags.most_common()],
+        "tags_sampled": len(sample),
+        "newest": [{**message_summary(m), "broker": broker.name} for m in sample[:_NEWEST]],
+        "status": broker.status(),
+    }
+
+
+def _newest(store: MessageStore, queues: Iterable[QueueState]) -> list[Message]:
+    """Return the newest messages of some queues, the newest first; damaged queues have none."""
+    messages: list[Message] = []
+    readable = [q for q in queues if q.damage is None and q.max_offset > q.min_offset]
+    newest = sorted(readable, key=lambda q: -q.latest_timestamp)[:_SAMPLED_QUEUES]
+    for queue in newest:
+        at = max(queue.min_offset, queue.max_offset - _SAMPLED)
+        try:
+            while at < queue.max_offset:
+                result = store.get_message(queue.topic, queue.queue_id, at)
+                if not result.messages:
+                    break
+                messages += result.messages
+                at = result.next_begin_offset
+        except StoreError:
+            continue  # the queue's own state reports it, if it is not the message alone
+    return sorted(messages, key=lambda m: -m.commit_log_offset)
+
+
+# --- health --------------------------------------------------------------------------------------
 
 
 def health(request: Request) -> dict[str, Any]:
     """Return what is wrong with a broker's store, and its settings."""
     broker = broker_of(request)
-    return {"broker": broker.name, "status": broker.status(), "damage": [], "verify": None,
-            "settings": {}, "versions": {}, "paths": {}, "limits": {}, "last_close": "",
-            "files": []}  # fmt: skip
+    listing, settings = broker.overview.get(), broker.settings
+    damages = () if listing is None else listing.damages
+    is_clean = not (broker.store_root / ABORT_FILE).exists()
+    return {
+        "broker": broker.name,
+        "status": broker.status(),
+        "damage": [_damage_json(e) for e in damages]
+        + [{"text": text, "hint": ""} for text in filter(None, [broker.monitor.error()])],
+        "verify": None,
+        "settings": settings_json(broker.config),
+        "versions": {
+            "reput": version("rocketmq-reput"),
+            "python": platform.python_version(),
+            "broker rules": str(broker.config.version),
+        },
+        "paths": {
+            "store": str(broker.store_root),
+            "output": str(broker.output),
+            "commit log": [str(p) for p in broker.config.commit_log_paths(broker.store_root)],
+        },
+        "limits": {
+            "max_body_bytes": settings.max_body_bytes,
+            "searches": settings.searches_max,
+            "searches_of_a_client": settings.client_searches_max,
+            "tails": settings.tails_max,
+            "stuck_after_seconds": settings.stuck_after,
+        },
+        "last_close": "clean" if is_clean else "not clean, or the broker is running",
+        "files": _files(broker),
+    }
 
 
-async def healthz(_: Request) -> Response:
-    """Answer "ok", or 503 if a dispatch is stuck."""
-    return PlainTextResponse("ok\n")
+def settings_json(config: StoreConfig) -> dict[str, Any]:
+    """Return the settings of a store by their names in broker.conf."""
+    values = {setting_name(f.name): getattr(config, f.name) for f in fields(config)}
+    return {**values, "version": str(config.version)}
+
+
+def _damage_json(error: StoreError) -> dict[str, str]:
+    return {"text": str(error), "hint": getattr(error, "hint", "")}
+
+
+def _files(broker: Broker) -> list[dict[str, Any]]:
+    """Return number and bytes of the files of log, queues and index."""
+    logs = broker.config.commit_log_paths(broker.store_root)
+    found = [("commitlog", logs)]
+    found += [(name, (broker.output / name,)) for name in (CONSUME_QUEUE_DIR, INDEX_DIR)]
+    return [{"kind": kind, **_count_files(paths)} for kind, paths in found]
+
+
+def _count_files(paths: Iterable[Path]) -> dict[str, int]:
+    """Return number, length and allocated bytes of the files below directories."""
+    count = length = allocated = 0
+    for path in paths:
+        for parent, _, names in os.walk(path):
+            for name in names:
+                try:
+                    found = os.lstat(os.path.join(parent, name))
+                except OSError:
+                    continue  # deleted since
+                count, length = count + 1, length + found.st_size
+                allocated += found.st_blocks * 512
+    return {"count": count, "bytes": length, "allocated_bytes": allocated}
+
+
+async def healthz(request: Request) -> Response:
+    """Answer "ok", or 503 with the names of the brokers whose dispatch is stuck."""
+    shown: dict[str, Broker] = request.app.state.brokers
+
+    def problems() -> list[str]:
+        return [f"{name}: {problem}" for name, b in shown.items() if (problem := _problem(b))]
+
+    found = await to_thread.run_sync(problems)
+    return PlainTextResponse("\n".join([*found, ""]) if found else "ok\n", 503 if found else 200)
+
+
+def _problem(broker: Broker) -> str:
+    try:
+        return f"stuck for more than {broker.settings.stuck_after:g} s" if broker.is_stuck() else ""
+    except StoreError as e:
+        return "misconfigured" if isinstance(e, ConfigError) else "cannot be read"

@@ -22,8 +22,7 @@ from streaming.web.brokers import Broker
 from streaming.web.metrics.console import ConsoleSource, metrics
 from streaming.web.pages import View
 from streaming.web.search_job import SearchSlots
-from streaming.web.security import Security
-from streaming.web.settings import ConsoleSettings
+from streaming.web.security import ConsoleSettings, Security
 
 STATIC = Path(__file__).parent / "static"
 _BROKER = "/brokers/{broker}"

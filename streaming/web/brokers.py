@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from store.errors import ConfigError, StoreError
@@ -18,7 +20,18 @@ from store.root.progress import PROGRESS
 from store.root.status import read_dispatch_status, status_json
 from streaming.web.monitor import LogMonitor
 from streaming.web.overview import OverviewCache
-from streaming.web.settings import BrokerSource, ConsoleSettings
+from streaming.web.security import ConsoleSettings
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSource:
+    """A broker to show: ``output`` holds its queues and index, None if the store itself does."""
+
+    name: str
+    store_root: Path
+    output: Path | None = None
+    broker_conf: Path | None = None
+    broker_version: str | None = None
 
 
 class Broker:
@@ -48,6 +61,7 @@ class Broker:
 
     def close(self) -> None:
         """Stop the threads, and release the files."""
+        self.overview.close()
         self.monitor.close()
         self.log.close()
         if self._queues is not None:
@@ -71,7 +85,7 @@ class Broker:
     def status(self) -> dict[str, Any]:
         """Return the status of log, dispatch and monitor; damage is part of it."""
         now = int(time.time() * 1000)
-        problem = ""
+        problem: str | None = None
         try:
             first, end = max(self.log.min_phy_offset(), 0), self.log.max_phy_offset()
         except StoreError as e:
@@ -84,7 +98,7 @@ class Broker:
             "log_min_offset": first,
             "log_max_offset": end,
             "log_bytes": end - first,
-            "problem": problem or None,
+            "problem": problem or self.overview.error(),
             "recovered": None,
             "damage": [*self.overview.damages(), *filter(None, [self.monitor.error()])],
             "now_ms": now,

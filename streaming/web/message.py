@@ -1,32 +1,71 @@
-"""The object of one message, and the download of its body."""
+"""The object of one message, spelled out in words, and the download of its body."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from store.commitlog.record import Message
-from store.reads.message_json import message_json
+from store import layout
+from store.commitlog.record import Message, decode_msg_id
+from store.errors import BodyTooLargeError, ConfigError, StoreError
+from store.reads.message_json import body_json, message_fields
+from store.reads.message_place import QueuePlace
 from streaming.web.api import broker_of
+from streaming.web.brokers import Broker
 from streaming.web.pages import load
 from streaming.web.parameters import parse_number
+
+_SHOWN_BYTES = 1024 * 1024
+_HEX_BYTES, _HEX_LINE = 4096, 16
+_PRETTY_MAX = 4 * 1024 * 1024  # characters
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COMPRESSIONS = {0: "zlib", 1: "LZ4", 2: "Zstandard", 3: "zlib"}
 
 
 def message(request: Request) -> dict[str, Any]:
     """Return a message by its commit log offset."""
-    broker = broker_of(request)
-    found = _find(request)
-    return {"broker": broker.name, **message_json(found)}
+    broker, found = broker_of(request), _find(request)
+    place, why_not = _place(broker, found)
+    return {
+        "broker": broker.name,
+        **message_fields(found),
+        **_body(found),
+        "sys_flag_text": sys_flag_text(found.sys_flag),
+        "properties_text": properties_text(found.properties),
+        "position": {
+            "file": str(found.path),
+            "file_position": found.commit_log_offset % broker.config.mapped_file_size_commit_log,
+            "size": found.size,
+            "queue": None if place is None else _queue_json(found, place),
+            "why_not_in_queue": why_not or None,
+            **_index(broker, found),
+        },
+        "neighbours": {
+            "previous": None if place is None else place.previous,
+            "next": None if place is None else place.next,
+        },
+        "related": related(found),
+        "command": _command(broker, found.commit_log_offset),
+    }
 
 
 async def body(request: Request) -> Response:
     """Return the decompressed body as a download."""
     data = await load(request, lambda r: {"body": _find(r).read_body()})
-    name = f"{request.path_params['broker']}-{request.path_params['offset']}.bin"
-    return _download(data["body"], name)
+    plain = "".join(
+        c if c.isascii() and c.isalnum() else "_" for c in request.path_params["broker"]
+    )
+    name = f"{plain}-{request.path_params['offset']}.bin"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data["body"], media_type="application/octet-stream", headers=headers)
 
 
 def _find(request: Request) -> Message:
@@ -37,7 +76,249 @@ def _find(request: Request) -> Message:
     return found
 
 
-def _download(data: bytes, name: str) -> Response:
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
-    headers = {"Content-Disposition": f'attachment; filename="{safe}"'}
-    return Response(data, media_type="application/octet-stream", headers=headers)
+# --- the body ------------------------------------------------------------------------------------
+
+
+def _body(found: Message) -> dict[str, Any]:
+    """Return the body as text or hex, up to a limit, and as pretty-printed JSON if it is JSON."""
+    try:
+        data = found.read_body()
+    except BodyTooLargeError as e:
+        names = ("body_encoding", "body", "body_bytes", "body_json")
+        return {**dict.fromkeys(names), "body_error": str(e), "body_truncated": True,
+                "body_hex": []}  # fmt: skip
+    fields: dict[str, Any] = {**body_json(data)}
+    if len(data) > _SHOWN_BYTES:
+        fields = {**body_json(_whole_text(data[:_SHOWN_BYTES]))}
+    return {
+        **fields,
+        "body_truncated": len(data) > _SHOWN_BYTES,
+        "body_bytes": len(data),
+        "body_json": pretty_json(data) if len(data) <= _SHOWN_BYTES else None,
+        "body_hex": hex_lines(data[:_HEX_BYTES]),
+    }
+
+
+def _whole_text(data: bytes) -> bytes:
+    """Return the head of a body without a truncated last character, if it is text."""
+    text = data.decode("utf-8", "ignore").encode()
+    return text if len(data) - len(text) < 4 else data  # noqa: PLR2004 - bytes of a character
+
+
+def pretty_json(data: bytes) -> str | None:
+    """Return a body that is a JSON object or array with indents, else None.
+
+    Its tokens stay as they are: digits, escapes and repeated names. None also if it would be large.
+    """
+    if data.lstrip()[:1] not in (b"{", b"["):
+        return None
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    parts: list[str] = []
+    depth = size = 0
+    tokens = [match[0] for match in _TOKEN.finditer(data.decode("utf-8", "replace"))]
+    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+        is_open, is_close = token in ("{", "["), following in ("}", "]")
+        depth += is_open - (token in ("}", "]"))
+        parts.append(token + " " * (token == ":"))
+        if (is_open or token == "," or is_close) and not (is_open and is_close):
+            parts.append("\n" + "  " * (depth - is_close))
+        size += sum(map(len, parts[-2:]))
+        if size > _PRETTY_MAX:
+            return None
+    return "".join(parts)
+
+
+def hex_lines(data: bytes) -> list[dict[str, Any]]:
+    """Return bytes as lines of 16: their position, in hex, and as ASCII."""
+    lines = ((at, data[at : at + _HEX_LINE]) for at in range(0, len(data), _HEX_LINE))
+    return [
+        {
+            "offset": at,
+            "hex": line.hex(" "),
+            "ascii": "".join(chr(b) if 32 <= b < 127 else "." for b in line),  # noqa: PLR2004
+        }
+        for at, line in lines
+    ]
+
+
+# --- its place -----------------------------------------------------------------------------------
+
+
+def _place(broker: Broker, found: Message) -> tuple[QueuePlace | None, str]:
+    try:
+        with broker.queues() as store:
+            return store.place_in_queue(found)
+    except StoreError as e:
+        return None, str(e)
+
+
+def _queue_json(found: Message, place: QueuePlace) -> dict[str, Any]:
+    return {
+        "topic": found.topic,
+        "queue_id": found.queue_id,
+        "queue_offset": place.queue_offset,
+        "path": str(place.path),
+        "position": place.position,
+    }
+
+
+def _index(broker: Broker, found: Message) -> dict[str, Any]:
+    try:
+        with broker.queues() as store:
+            places = store.places_in_index(found)
+    except StoreError as e:
+        return {"index": [], "why_not_in_index": str(e)}
+    entries = [{"key": p.key, "file": str(p.path), "entry": p.entry} for p in places]
+    return {"index": entries, "why_not_in_index": None}
+
+
+def _command(broker: Broker, offset: int) -> str:
+    store = str(broker.store_root)
+    is_plain = all(c.isalnum() or c in "/._-" for c in store)
+    shown = store if is_plain else "'" + store.replace("'", "'\\''") + "'"
+    return f"reput message {shown} --commit-log-offset {offset}"
+
+
+def related(found: Message) -> list[dict[str, Any]]:
+    """Return the messages that a message was made from, or that will be made from it."""
+    properties, links = found.properties, []
+
+    def add(relation: str, text: str, **place: Any) -> None:
+        nowhere = dict.fromkeys(("commit_log_offset", "topic", "queue_id", "queue_offset"))
+        links.append({"relation": relation, "text": text, **nowhere, **place})
+
+    real_topic = properties.get(layout.PROPERTY_REAL_TOPIC)
+    if real_topic is not None and real_topic != found.topic:
+        queue_id = properties.get(layout.PROPERTY_REAL_QUEUE_ID, "")
+        place = {"topic": real_topic, "queue_id": int(queue_id) if queue_id.isdigit() else None}
+        add("target", "the topic and queue to which it is delivered", **place)
+    if found.sys_flag & layout.SYS_TRANSACTION in (layout.SYS_COMMIT, layout.SYS_ROLLBACK):
+        half = found.prepared_transaction_offset
+        add("half", "the prepared (half) message of its transaction", commit_log_offset=half)
+    for name, topic, text in (
+        ("ORIGIN_MESSAGE_ID", "RETRY_TOPIC", "the message whose consumption failed at first"),
+        ("DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "the message that was given up"),
+    ):
+        if name in properties:
+            place = {
+                "topic": properties.get(topic),
+                "commit_log_offset": _offset_of(properties[name]),
+            }
+            add("original", text, **place)
+    return links
+
+
+def _offset_of(msg_id: str) -> int | None:
+    """Return the physical offset in an offset message id, None if it is another id."""
+    try:
+        offset = decode_msg_id(msg_id)[1]
+    except ConfigError:
+        return None
+    return offset if offset >= 0 else None
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def sys_flag_text(flag: int) -> list[str]:
+    """Return the meaning of each bit of a sysFlag."""
+    transaction = {
+        layout.SYS_PREPARED: "transaction: prepared (half message)",
+        layout.SYS_COMMIT: "transaction: committed",
+        layout.SYS_ROLLBACK: "transaction: rolled back",
+    }
+    compression = (flag & layout.SYS_COMPRESSION_TYPE) >> 8
+    texts = [
+        (layout.SYS_COMPRESSED, f"body compressed ({_COMPRESSIONS.get(compression, 'unknown')})"),
+        (layout.SYS_MULTI_TAGS, "several tags"),
+        (layout.SYS_TRANSACTION, transaction.get(flag & layout.SYS_TRANSACTION, "")),
+        (layout.SYS_BORN_HOST_V6, "producer's address is IPv6"),
+        (layout.SYS_STORE_HOST_V6, "broker's address is IPv6"),
+        (layout.SYS_INNER_BATCH, "inner batch"),
+    ]
+    return [text for bit, text in texts if flag & bit and text]
+
+
+def _milliseconds(text: str) -> str:
+    return f"{int(text):,} ms"
+
+
+def _moment(text: str) -> str:
+    return (_EPOCH + timedelta(milliseconds=int(text))).isoformat(timespec="milliseconds")
+
+
+def _seconds(text: str) -> str:
+    return f"{int(text):,} s"
+
+
+def _plain(text: str) -> str:
+    return text
+
+
+# RocketMQ's own properties (MessageConst): what each means, and its value in words.
+_MEANINGS: dict[str, tuple[str, Callable[[str], str]]] = {
+    "KEYS": ("keys by which it is indexed, separated by spaces", _plain),
+    "TAGS": ("tag by which consumers filter", _plain),
+    "UNIQ_KEY": ("unique key, which clients call the message id", _plain),
+    "WAIT": ("whether the producer waited until it was stored", _plain),
+    "DELAY": ("delay level", _plain),
+    "RETRY_TOPIC": ("topic of the message before it was sent to be retried", _plain),
+    "REAL_TOPIC": ("topic to which it is delivered", _plain),
+    "REAL_QID": ("queue to which it is delivered", _plain),
+    "TRAN_MSG": ("whether it is part of a transaction", _plain),
+    "PGROUP": ("producer group", _plain),
+    "MIN_OFFSET": ("min offset of its queue when it was sent", _plain),
+    "MAX_OFFSET": ("max offset of its queue when it was sent", _plain),
+    "ORIGIN_MESSAGE_ID": ("id of the message whose consumption failed at first", _plain),
+    "RECONSUME_TIME": ("times its consumption was retried", _plain),
+    "MAX_RECONSUME_TIMES": ("retries before it is given up", _plain),
+    "MSG_REGION": ("region of the broker", _plain),
+    "TRACE_ON": ("whether it is traced", _plain),
+    "CLUSTER": ("cluster of the broker", _plain),
+    "MSG_TYPE": ("kind of message", _plain),
+    "INSTANCE_ID": ("instance of the producer", _plain),
+    "CORRELATION_ID": ("id that joins a request with its reply", _plain),
+    "REPLY_TO_CLIENT": ("client that gets the reply", _plain),
+    "TTL": ("time until the request expires", _milliseconds),
+    "CHECK_IMMUNITY_TIME_IN_SECONDS": ("first check of the transaction after", _seconds),
+    "TRANSACTION_PREPARED_QUEUE_OFFSET": ("queue offset of the half message", _plain),
+    "TRANSACTION_CHECK_TIMES": ("times the transaction was checked", _plain),
+    "__transactionId__": ("id of the transaction", _plain),
+    "CONSUME_START_TIME": ("consumption began at", _moment),
+    "TIMER_DELAY_SEC": ("delivered after", _seconds),
+    "TIMER_DELAY_MS": ("delivered after", _milliseconds),
+    "TIMER_DELIVER_MS": ("delivered at", _moment),
+    "TIMER_OUT_MS": ("timer elapses at", _moment),
+    "TIMER_ENQUEUE_MS": ("entered the timer at", _moment),
+    "TIMER_DEQUEUE_MS": ("left the timer at", _moment),
+    "TIMER_ROLL_TIMES": ("times the timer put it back", _plain),
+    "TIMER_DEL_UNIQKEY": ("unique key of the timer message that it deletes", _plain),
+    "__STARTDELIVERTIME": ("delivered at", _moment),
+    "__SHARDINGKEY": ("key that orders messages", _plain),
+    "INNER_MULTI_DISPATCH": ("further queues that it is dispatched to", _plain),
+    "INNER_MULTI_QUEUE_OFFSET": ("its queue offsets in them", _plain),
+    "INNER_NUM": ("messages in the batch", _plain),
+    "INNER_BASE": ("queue offset of the first message of the batch", _plain),
+    "DLQ_ORIGIN_TOPIC": ("topic of the message that was given up", _plain),
+    "DLQ_ORIGIN_MESSAGE_ID": ("id of the message that was given up", _plain),
+    "POP_CK": ("checkpoint of the pop consumer", _plain),
+    "1ST_POP_TIME": ("first popped at", _moment),
+    "__CRC32#": ("CRC of the properties", _plain),
+}
+
+
+def properties_text(properties: dict[str, str]) -> dict[str, str]:
+    """Return the meaning of each of RocketMQ's own properties, with its value in words."""
+    texts = {}
+    for name, value in properties.items():
+        if name in _MEANINGS:
+            meaning, in_words = _MEANINGS[name]
+            try:
+                words = in_words(value)
+            except (ValueError, OverflowError):
+                words = value
+            texts[name] = meaning if words == value else f"{meaning} {words}"
+    return texts

@@ -26,8 +26,7 @@ from store.reads.message_json import message_summary
 
 if TYPE_CHECKING:
     from store.commitlog.dispatch_request import DispatchRequests
-    from store.reads.follow import LogFollower
-    from store.reads.matches import LogMatches
+    from store.reads.matches import LogFollower, LogMatches
     from store.reads.message_filter import MessageFilter
 
 POLL_SECONDS = 0.2
@@ -228,8 +227,7 @@ class LogMonitor:
     def _begin(self) -> LogFollower:
         """Start at the current end of the log."""
         # Loading the kernels takes longer than the start of the console may.
-        from store.reads.follow import LogFollower  # noqa: PLC0415 - loads the kernels
-        from store.reads.matches import LogMatches  # noqa: PLC0415 - loads the kernels
+        from store.reads.matches import LogFollower, LogMatches  # noqa: PLC0415 - loads the kernels
 
         matches = LogMatches(*self._source)
         self._follower = LogFollower(matches, matches.planner.end())

@@ -1,4 +1,9 @@
-"""The cached overview of a store: topics, queues and lags, listed in the background."""
+"""The cached overview of a store: topics, queues and lags, listed in the background.
+
+A listing of many queues takes seconds, so pages show the last one, and the next one is begun when a
+page wants it and the last one is old. The bytes of each queue are summed after the listing, only
+over the units that were appended since.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +12,36 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
+from store.consumequeue.names import is_system_topic
 from store.errors import StoreError
 from store.reads.message_store import MessageStore
-from store.reads.topics import Overview, describe_topics
+from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
+from store.reads.topics_json import config_json, lag_json
 
 Opened = Callable[[], AbstractContextManager[MessageStore]]
-_AGE_MIN, _DURATIONS = 2.0, 10.0  # refreshed when older than both: seconds, and its own durations
-_FIRST_WAIT = 1.0
+_AGE_MIN, _DURATIONS = 2.0, 10.0  # a listing is old after these seconds, and 10 x its own duration
+_WAIT_SECONDS = 1.0  # for the first listing
 _DAMAGES_MAX = 100
+_UNITS_PER_READ = 1_000_000  # so that no sum holds up other reads for long
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """An overview as of a time (epoch ms), or why it could not be read."""
+    """A listing as of a time (epoch ms): its topics and groups as JSON, or why there is none.
+
+    The objects of topics lack what changes between listings: bytes and rates.
+    """
 
     overview: Overview | None
     error: StoreError | None
     as_of_ms: int
-    seconds: float = 0.0
+    seconds: float
+    topics: tuple[dict[str, Any], ...] = ()
+    groups: tuple[dict[str, Any], ...] = ()
+    damages: tuple[StoreError, ...] = ()
 
 
 class OverviewCache:
@@ -36,26 +52,49 @@ class OverviewCache:
         self._changed = threading.Condition()
         self._listing: Listing | None = None
         self._listed_at = 0.0
-        self._is_running = False
+        self._is_running = self._is_closed = False
+        self._sums: dict[tuple[str, int], tuple[int, int, int]] = {}  # min, max, bytes
 
-    def get(self, wait: float = _FIRST_WAIT) -> Listing | None:
+    def get(self, wait: float = _WAIT_SECONDS) -> Listing | None:
         """Return the last listing; without one, wait for it up to some seconds."""
         with self._changed:
-            if not self._is_running and self._is_old():
+            if not self._is_running and not self._is_closed and self._is_old():
                 self._is_running = True
                 threading.Thread(target=self._list, name="reput-overview", daemon=True).start()
             if self._listing is None:
                 self._changed.wait_for(lambda: self._listing is not None, wait)
             return self._listing
 
+    def close(self) -> None:
+        """Start no further listing; end the sums."""
+        self._is_closed = True
+
     def damages(self) -> list[str]:
         """Return what was damaged when the store was last listed."""
         listing = self._listing
-        if listing is None or listing.overview is None:
+        if listing is None:
             return []
-        found = [q.damage for t in listing.overview.topics for q in t.queues if q.damage]
-        lags = [lag.damage for _, lag in listing.overview.groups if lag.damage]
-        return [str(e) for e in (*found, *lags, *listing.overview.links)][:_DAMAGES_MAX]
+        return [str(e) for e in listing.damages[:_DAMAGES_MAX]]
+
+    def error(self) -> str | None:
+        """Return why queues and groups could not be listed, None if they could."""
+        listing = self._listing
+        return None if listing is None or listing.error is None else str(listing.error)
+
+    def queue_bytes(self, topic: str, queue_id: int) -> int | None:
+        """Return the bytes of a queue's messages in the log, None if not known yet."""
+        found = self._sums.get((topic, queue_id))
+        return None if found is None else found[2]
+
+    def topic_bytes(self, queues: tuple[QueueState, ...]) -> int | None:
+        """Return the bytes of a topic's messages, None if those of a queue are not known yet."""
+        total = 0
+        for queue in queues:
+            size = self.queue_bytes(queue.topic, queue.queue_id)
+            if size is None:
+                return None
+            total += size
+        return total
 
     def _is_old(self) -> bool:
         if self._listing is None:
@@ -65,15 +104,108 @@ class OverviewCache:
 
     def _list(self) -> None:
         began, now = time.monotonic(), int(time.time() * 1000)
-        overview, error = None, None
+        listing = Listing(None, StoreError("the listing failed"), now, 0.0)
         try:
             with self._opened() as store:
-                overview = describe_topics(store)
+                listing = _listing(describe_topics(store), now, time.monotonic() - began)
+                self._publish(listing)
+                self._sum(store, listing)
         except StoreError as e:
-            error = e
+            if listing.overview is None:
+                self._publish(Listing(None, e, now, time.monotonic() - began))
         finally:
             with self._changed:
-                self._listed_at = time.monotonic()
-                self._listing = Listing(overview, error, now, self._listed_at - began)
                 self._is_running = False
-                self._changed.notify_all()
+
+    def _publish(self, listing: Listing) -> None:
+        with self._changed:
+            self._listed_at = time.monotonic()
+            self._listing = listing
+            self._changed.notify_all()
+
+    def _sum(self, store: MessageStore, listing: Listing) -> None:
+        topics = listing.overview.topics if listing.overview is not None else ()
+        queues = {(q.topic, q.queue_id): q for t in topics for q in t.queues if q.damage is None}
+        for key in self._sums.keys() - queues.keys():
+            del self._sums[key]
+        for key, queue in queues.items():
+            if self._is_closed:
+                return
+            first, end, total = self._sums.get(key, (0, 0, 0))
+            if (first, end) == (queue.min_offset, queue.max_offset) and key in self._sums:
+                continue
+            if key not in self._sums or first != queue.min_offset or end > queue.max_offset:
+                end, total = queue.min_offset, 0
+            for at in range(end, queue.max_offset, _UNITS_PER_READ):
+                stop = min(at + _UNITS_PER_READ, queue.max_offset)
+                total += store.message_bytes(*key, at, stop)
+            self._sums[key] = queue.min_offset, queue.max_offset, total
+
+
+# --- objects -------------------------------------------------------------------------------------
+
+
+def _listing(overview: Overview, as_of_ms: int, seconds: float) -> Listing:
+    lags = (lag for _, lag in (*overview.groups, *overview.delay_levels))
+    queues = (queue for topic in overview.topics for queue in topic.queues)
+    damages = (
+        *(queue.damage for queue in queues if queue.damage is not None),
+        *(lag.damage for lag in lags if lag.damage is not None),
+        *overview.links,
+    )
+    topics = tuple(map(_topic_json, overview.topics))
+    return Listing(overview, None, as_of_ms, seconds, topics, _groups(overview), damages)
+
+
+def _topic_json(topic: TopicState) -> dict[str, Any]:
+    queues = [queue for queue in topic.queues if queue.damage is None]
+    times = [q.earliest_timestamp for q in queues if q.earliest_timestamp >= 0]
+    return {
+        "topic": topic.topic,
+        "is_system": is_system_topic(topic.topic),
+        "config": config_json(topic.config),
+        "queue_count": len(topic.queues),
+        "messages": sum(q.max_offset - q.min_offset for q in queues),
+        "earliest_timestamp": min(times, default=-1),
+        "latest_timestamp": max((q.latest_timestamp for q in queues), default=-1),
+        "repeated": _total([q.repeated for q in queues]),
+        "gaps": _total([q.gaps for q in queues]),
+        "damage": [str(q.damage) for q in topic.queues if q.damage is not None],
+    }
+
+
+def _groups(overview: Overview) -> tuple[dict[str, Any], ...]:
+    """Return the lag of each group by topic, the largest first."""
+    lags = sorted(overview.groups, key=_group_and_topic)
+    found = [
+        group_json(group, topic, [lag for _, lag in rows])
+        for (group, topic), rows in groupby(lags, key=_group_and_topic)
+    ]
+    return tuple(sorted(found, key=lambda g: (-(g["lag"] or 0), g["group"], g["topic"])))
+
+
+def group_json(group: str, topic: str, lags: list[Lag]) -> dict[str, Any]:
+    """Return the lag of a group in a topic: the sum of its messages, the longest of its times."""
+    times = [lag.milliseconds for lag in lags if lag.milliseconds is not None]
+    damages = [lag.damage or lag.queue.damage for lag in lags]
+    return {
+        "group": group,
+        "topic": topic,
+        "queues": len(lags),
+        "lag": _total([lag.messages for lag in lags]),
+        "lag_ms": max(times, default=None),
+        "uncommitted": sum(lag.offset is None for lag in lags),
+        "expired": sum(lag.expired for lag in lags),
+        "damage": [str(damage) for damage in damages if damage is not None],
+        "by_queue": [lag_json(lag) for lag in lags],
+    }
+
+
+def _group_and_topic(row: tuple[str, Lag]) -> tuple[str, str]:
+    return row[0], row[1].queue.topic
+
+
+def _total(counts: list[int | None]) -> int | None:
+    """Return the sum of the known counts, None if none is known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from store.commitlog.record import Message
 from streaming.web.brokers import Broker
 from streaming.web.parameters import ParameterError, SearchQuery
-from streaming.web.settings import ConsoleSettings
+from streaming.web.security import ConsoleSettings
 
 if TYPE_CHECKING:
     from store.reads.search import LogSearch

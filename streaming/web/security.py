@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
+from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -17,8 +18,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from store.commitlog.compression import BODY_BYTES_MAX
 from streaming.web.pages import json_response
-from streaming.web.settings import ConsoleSettings
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -37,6 +38,23 @@ _METHODS = ("GET", "HEAD")
 _QUERY_BYTES_MAX = 8 * 1024
 _QUERY_VALUES_MAX = 200
 _SITES = ("same-origin", "none")  # a page of the console, or the user; older browsers send nothing
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """Who may connect, and the limits. Times are in seconds, sizes in bytes.
+
+    ``token`` is the password of HTTP Basic, None for no authentication. ``allowed_hosts`` are the
+    names in lower case that a request's Host may have.
+    """
+
+    allowed_hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
+    token: str | None = None
+    max_body_bytes: int = BODY_BYTES_MAX
+    stuck_after: float = 60.0
+    searches_max: int = 4
+    client_searches_max: int = 3
+    tails_max: int = 200
 
 
 class Security:

@@ -1,0 +1,93 @@
+"""Where queue and index refer to a message, and which messages are beside it in its queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.commitlog.record import Message
+from store.consumequeue.reader import QueueReader
+from store.index.file import IndexFile, index_key_hash
+from store.layout import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
+from store.reads.query_message import keys_of
+
+_ENTRIES_MAX = 20_000  # of one key's chain that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """A message's unit: its queue offset, its file and its position there in bytes.
+
+    ``previous`` and ``next`` are the physical offsets of the messages beside it, None if there is
+    none.
+    """
+
+    queue_offset: int
+    path: Path
+    position: int
+    previous: int | None
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlace:
+    """An index entry of a message: the key, the file, and the number of the entry in it."""
+
+    key: str
+    path: Path
+    entry: int
+
+
+def find_in_queue(message: Message, queue: QueueReader) -> QueuePlace | None:
+    """Return the place of a message in its queue, None if no unit refers to it.
+
+    Searches by physical offset: units are in the order of the log, and after a gap the queue offset
+    of a message is not that of its unit.
+    """
+    low, high = queue.span.min, queue.span.max
+    begin, end = low, high
+    while low < high:
+        middle = (low + high) // 2
+        if queue.unit_offset(middle) < message.commit_log_offset:
+            low = middle + 1
+        else:
+            high = middle
+    if low >= end or queue.unit_offset(low) != message.commit_log_offset:
+        return None
+    path, position = queue.unit_position(low)
+    previous = queue.unit_offset(low - 1) if low > begin else None
+    following = queue.unit_offset(low + 1) if low + 1 < end else None
+    return QueuePlace(low, path, position, previous, following)
+
+
+def find_in_index(message: Message, files: list[IndexFile]) -> list[IndexPlace]:
+    """Return the index entries of a message; ``files`` are the valid ones, newest first."""
+    keys = keys_of(message) if message.sys_flag & SYS_TRANSACTION != SYS_ROLLBACK else []
+    return [place for key in dict.fromkeys(keys) for place in _entries(message, key, files)]
+
+
+def why_not_in_queue(message: Message, reput_from_offset: int | None, *, is_queue: bool) -> str:
+    """Return why no unit of its queue refers to a message."""
+    if message.sys_flag & SYS_TRANSACTION in (SYS_PREPARED, SYS_ROLLBACK):
+        return "a prepared or rolled back message of a transaction is in no queue"
+    if reput_from_offset is not None and message.commit_log_offset >= reput_from_offset:
+        return f"not dispatched yet: the log is dispatched up to offset {reput_from_offset}"
+    if not is_queue:
+        return "its queue does not exist"
+    return (
+        "its queue has no unit for it: not dispatched yet, or dropped by the broker's own rules "
+        "because its queue offset was below the queue's end"
+    )
+
+
+def _entries(message: Message, key: str, files: list[IndexFile]) -> list[IndexPlace]:
+    key_hash = index_key_hash(message.topic, key)
+    seen = 0
+    for file in files:
+        for number, entry in file.select_entries(key_hash):
+            seen += 1
+            if entry.phy_offset == message.commit_log_offset:
+                return [IndexPlace(key, file.path, number)]
+            if entry.phy_offset < message.commit_log_offset or seen >= _ENTRIES_MAX:
+                return []
+    return []
