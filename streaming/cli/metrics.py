@@ -62,9 +62,12 @@ def metrics_endpoint(
         return
     from streaming.web.metrics.endpoint import MetricsEndpoint
 
-    with MetricsEndpoint(options.metrics_host or _LOOPBACK, options.metrics_port) as endpoint:
-        note = "" if endpoint.is_loopback else ", to everyone who reaches this address"
-        reporter.say("metrics", f"metrics at {endpoint.url}{note}", url=endpoint.url)
+    host = options.metrics_host or _LOOPBACK
+    with MetricsEndpoint(host, options.metrics_port) as endpoint:
+        reporter.say("metrics", f"metrics at {endpoint.url}", url=endpoint.url)
+        if not endpoint.is_loopback:
+            text = f"everyone who reaches {host} can read the metrics: they have no password"
+            reporter.say("warning", text, metrics_host=host)
         yield endpoint
 
 
@@ -145,13 +148,13 @@ def _node(store_root: Path, broker_conf: Path | None) -> Node:
 
 
 def _fault(sink: BatchSink, log: LogReader, stuck_after: float) -> str:
-    """Return why a query is unhealthy, "" if it is not."""
+    """Return why a query is unhealthy, "" if it is not; nothing that the store names."""
     if sink.error is not None:
-        return f"failed: {sink.error}"
+        return f"failed: {type(sink.error).__name__}; the log of the process has the details"
     try:
         return log.read().fault(stuck_after)
     except StoreError as e:
-        return f"failed: {e}"
+        return f"failed: the store cannot be read ({type(e).__name__})"
 
 
 def _now_ms() -> int:

@@ -28,9 +28,16 @@ def containers() -> list[dict[str, Any]]:
     return list(workload["spec"]["template"]["spec"]["containers"])
 
 
+def own_services() -> dict[str, dict[str, Any]]:
+    """Return the services of docker-compose.yml that run this program."""
+    services = yaml.safe_load((OPS.parent / "docker-compose.yml").read_text("utf-8"))["services"]
+    return {name: s for name, s in services.items() if "build" in s}
+
+
 def commands() -> list[list[str]]:
     """Return the arguments of each reput command in ops/."""
     found = [container["args"] for container in containers()]
+    found += [service["command"] for service in own_services().values()]
     for unit in UNITS:
         text = unit.read_text("utf-8").replace("\\\n", " ")
         (start,) = re.findall(r"^ExecStart=\S+/reput (.*)$", text, re.MULTILINE)
@@ -93,6 +100,21 @@ def test_containers_have_no_rights_and_write_only_to_their_volumes() -> None:
         assert "readinessProbe" in container
     names = {volume["name"] for volume in pod["volumes"]}
     assert names == {m["name"] for c in pod["containers"] for m in c["volumeMounts"]}
+
+
+def test_the_services_of_compose_have_no_rights_and_are_published_for_this_machine_only() -> None:
+    services = own_services()
+    assert list(services) == ["dispatcher", "console", "mirror"]
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["read_only"] is True
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+        writable = [v for v in service["volumes"] if not v.endswith(":ro")]
+        assert writable == (["reput-output:/output"] if name == "dispatcher" else [])
+    (check,) = (a for a in services["console"]["healthcheck"]["test"] if "urlopen" in a)
+    compile(check, "healthcheck", "exec")
+    assert "127.0.0.1:8080/healthz" in check
 
 
 def test_probes_and_services_name_ports_that_exist() -> None:

@@ -106,6 +106,17 @@ def test_a_port_in_use_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_metrics_beyond_loopback_are_announced_in_one_line(
+    tmp_path: Path, host: str, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = [str(tmp_path / "none"), "--output", str(tmp_path / "out")]
+    assert run(["dispatch", *where, "--metrics-port", "0", "--metrics-host", host]) == 2
+    errors = capsys.readouterr().err
+    assert f" metrics url=http://{host}:" in errors
+    assert (f" warning metrics_host={host}" in errors) is warned
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
