@@ -7,6 +7,7 @@ through a name that resolves to this machine. The paths and answers are those of
 from __future__ import annotations
 
 import ipaddress
+import signal
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -101,4 +102,7 @@ class MetricsEndpoint:
         return checked
 
     def _run(self) -> None:
+        # Here and in the threads started here: the main thread blocks SIGINT while Spark starts,
+        # and no other thread may receive it then.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         serve(self.app(), self._socket, self._stop.wait)

@@ -106,6 +106,20 @@ def test_a_port_in_use_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_mirror_refuses_a_port_in_use_before_it_connects_to_kafka(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_store(tmp_path / "store", 5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        kafka = ["--kafka-bootstrap", f"127.0.0.1:{port}"]
+        assert run(["mirror", str(tmp_path / "store"), *kafka, "--metrics-port", port]) == 2
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert f"--metrics-port {port}: Address already in use" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
 def test_metrics_beyond_loopback_are_announced_in_one_line(
     tmp_path: Path, host: str, warned: bool, capsys: pytest.CaptureFixture[str]

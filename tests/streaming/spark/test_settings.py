@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import ConfigError
+from store.errors import ConfigError, SparkError
 from streaming.cli import run
 from streaming.spark.session import _spark_conf
 from streaming.spark.settings import _REFUSED, parse_conf
 from tests.support.commands import reput
+from tests.support.dispatching import dispatch_all
 from tests.support.stores.written import make_store
 
 
@@ -53,6 +54,35 @@ def test_conf_without_a_spark_to_start_is_an_error(
     assert run([command, *where, "--conf", "spark.driver.memory=1g"]) == 2
     assert "--conf is for Spark, which only --master starts here" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("rebuild", "--output", "out"),
+        ("verify", "--output", "dispatched"),
+        ("export", "--to", "exported"),
+        ("dispatch", "--output", "out", "--available-now"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_that_starts_spark_passes_the_settings_on(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_store(tmp_path / "store", 5)
+    dispatch_all(tmp_path / "store", tmp_path / "dispatched", config)
+    seen: list[tuple[str, str | None, dict[str, str]]] = []
+
+    def build_session(name: str, master: str | None, conf: dict[str, str]) -> None:
+        seen.append((name, master, conf))
+        raise SparkError("not started")
+
+    monkeypatch.setattr("streaming.spark.session.build_session", build_session)
+    monkeypatch.chdir(tmp_path)
+    options = ["--master", "local[1]", "--conf", "spark.driver.memory=1g", "--conf", "spark.x=y=z"]
+    assert run([command[0], "store", *command[1:], *options]) == 7
+    conf = {"spark.driver.memory": "1g", "spark.x": "y=z"}
+    assert seen == [(f"reput {command[0]}", "local[1]", conf)]
 
 
 @pytest.mark.spark
