@@ -30,6 +30,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import Message, limit_bodies
 from store.commitlog.scanner import Damage, Scanner, Stretch
+from store.commitlog.search import is_boundary
 from store.config import StoreConfig
 from store.errors import StoreIOError
 from store.io.mapped_file import MappedFile
@@ -138,16 +139,17 @@ class LogFollower:
     """Reads a log from ``begin``, a record boundary, as it grows. Not thread-safe.
 
     ``end`` is the offset up to which it has been read; ``truncations`` counts the times that the
-    log was cut below it.
+    log was cut below it, ``expired_bytes`` what expired before it was read.
     """
 
     def __init__(self, matches: LogMatches, begin: int) -> None:
         self.end = begin
         self.truncations = 0
+        self.expired_bytes = 0
         self.matches = matches
         self._log = matches.log
         self._scanner = Scanner(matches.config)
-        self._known: deque[_Known] = deque(maxlen=_KNOWN_MAX)
+        self._known = deque([_Known(-1, begin, b"")], _KNOWN_MAX)  # no record, but its end
 
     def poll(self) -> list[DispatchRequests] | None:
         """Return the stretches that were appended, about 16 MB at most; None if there are none.
@@ -155,7 +157,10 @@ class LogFollower:
         Raises DamageError, StoreIOError; the next poll then reads from the same offset.
         """
         self._check_truncation()
-        self.end = max(self.end, self._log.min_offset())  # else it expired before it was read
+        expired = self._log.min_offset() - self.end
+        if expired > 0:
+            self.expired_bytes += expired
+            self.end += expired
         plan = self.matches.planner.plan(self.end, max_bytes=_POLL_BYTES)
         if not plan.ranges:
             return None
@@ -188,7 +193,9 @@ class LogFollower:
             is_cut = True
         if is_cut:
             self.truncations += 1
-            self.end = self._known[-1].end if self._known else self.matches.planner.end()
+            self._log.refresh()
+            is_known = self._known and is_boundary(self._log, self._known[-1].end)
+            self.end = self._known[-1].end if is_known else self.matches.planner.end()
 
     def _head(self, offset: int) -> bytes:
         """Return the first bytes of a record, none if its file has expired."""

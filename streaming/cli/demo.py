@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -219,14 +220,25 @@ def _farewell(console: Console, root: Path, store: Path, output: Path) -> None:
         "    reput verify STORE\n"
         "  find messages by key K:\n"
         "    reput query STORE --topic T --key K\n\n"
-        f"The demo's files are in {root} (rm -r it when you are done); dispatching them again "
+        f"The demo's files are in {root} (rm -r it when you are done). Dispatching them again "
         "changes nothing:",
     )
     _say_command(console, f"dispatch {store} --available-now", output)
+    _print(console, "\nSee them in a browser, with live tail, search and graphs, until Ctrl-C:")
+    _say_command(console, f"serve {shlex.quote(str(store))}", output, program=_program())
 
 
-def _say_command(console: Console, command: str, output: Path) -> None:
-    text = f"$ reput {command} --output {shlex.quote(str(output))}"
+def _program() -> str:
+    """Return what a shell runs as reput: its path if it is not on PATH."""
+    if shutil.which("reput") is not None:
+        return "reput"
+    path = Path(sys.executable).with_name("reput")
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
+def _say_command(console: Console, command: str, output: Path, *, program: str = "reput") -> None:
+    text = f"$ {program} {command} --output {shlex.quote(str(output))}"
     console.print(Text(printable(text), style="bold"), soft_wrap=True)
 
 

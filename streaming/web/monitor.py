@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 _RETRY_SECONDS = 2.0  # after damage
 _MINUTE = 60
-_POLL_MESSAGES_MAX = 200  # of one poll that are decoded for a tail; older ones count as skipped
+_STRETCH_MESSAGES_MAX = 200  # that are decoded for a tail; older ones count as skipped
 _PENDING_MAX = 1000  # messages that wait for a tail's client
 _PENDING_BYTES_MAX = 4 * 1024 * 1024
 _READY_SECONDS = 30.0
@@ -42,8 +42,8 @@ _log = logging.getLogger(__name__)
 class TailFeed:
     """What waits for the client of one tail: texts of messages, and how many were dropped.
 
-    ``wake`` is called, in the monitor's thread, when something is there for the first time since
-    the last ``take``. ``begin`` is the offset from which on messages are offered.
+    ``wake`` is called, in the monitor's thread, when something has been added. ``begin`` is the
+    offset from which on messages are offered.
     """
 
     def __init__(self, key: str, wanted: MessageFilter, wake: Callable[[], None]) -> None:
@@ -55,23 +55,28 @@ class TailFeed:
         self._guard = threading.Lock()
         self._texts: deque[str] = deque()
         self._bytes = 0
-        self._skipped = 0
+        self._skipped: deque[tuple[int, int]] = deque()  # before which text, and how many
+        self._first = 0  # number of the first text, counted from the begin
         self._error: str | None = None
 
     def offer(self, texts: Iterable[str], skipped: int) -> None:
-        """Add messages, or count them as skipped if there is no room."""
+        """Add messages that follow skipped ones; if there are too many, drop the oldest."""
         with self._guard:
-            was_empty = not (self._texts or self._skipped or self._error)
-            self._skipped += skipped
+            if skipped:
+                self._skipped.append((self._first + len(self._texts), skipped))
             for text in texts:
-                if len(self._texts) < _PENDING_MAX and self._bytes < _PENDING_BYTES_MAX:
-                    self._texts.append(text)
-                    self._bytes += len(text)
-                else:
-                    self._skipped += 1
-            is_new = was_empty and bool(self._texts or self._skipped)
-        if is_new:
-            self._wake()
+                self._texts.append(text)
+                self._bytes += len(text)
+            dropped = 0
+            while len(self._texts) > _PENDING_MAX or self._bytes > _PENDING_BYTES_MAX:
+                self._bytes -= len(self._texts.popleft())
+                dropped += 1
+            if dropped:
+                self._first += dropped
+                while self._skipped and self._skipped[0][0] <= self._first:
+                    dropped += self._skipped.popleft()[1]
+                self._skipped.appendleft((self._first, dropped))
+        self._wake()
 
     def fail(self, error: str) -> None:
         """Report an error of the log."""
@@ -79,14 +84,21 @@ class TailFeed:
             self._error = error
         self._wake()
 
-    def take(self) -> tuple[list[str], int, str | None]:
-        """Return and remove the messages, the number skipped, and the error or None."""
+    def take(self) -> tuple[list[str | int], str | None]:
+        """Return and remove the messages, numbers of skipped ones among them, and the error."""
         with self._guard:
-            taken = list(self._texts), self._skipped, self._error
+            taken: list[str | int] = []
+            for number, text in enumerate(self._texts, self._first):
+                while self._skipped and self._skipped[0][0] <= number:
+                    taken.append(self._skipped.popleft()[1])
+                taken.append(text)
+            taken += [count for _, count in self._skipped]
+            error, self._error = self._error, None
+            self._first += len(self._texts)
             self._texts.clear()
-            self._bytes = self._skipped = 0
-            self._error = None
-        return taken
+            self._skipped.clear()
+            self._bytes = 0
+        return taken, error
 
 
 @dataclass
@@ -213,13 +225,18 @@ class LogMonitor:
         """Read what has been appended; return whether there was anything."""
         follower = self._follower or self._begin()
         with self._guard:  # a tail that is added now begins after these messages
+            before = follower.expired_bytes
             new = follower.poll()
+            expired = follower.expired_bytes - before
             feeds = list(self._feeds)
             now = time.time()
             self._polled_ms = int(now * 1000)
             for requests in new or ():
                 self._counts.add(requests, int(now))
             self._counts.forget(int(now))
+        if expired:
+            for feed in feeds:
+                feed.fail(f"{expired} bytes of the log expired before they could be read")
         for requests in new or ():
             _offer(follower.matches, requests, feeds)
         return new is not None
@@ -250,7 +267,7 @@ def _offer(matches: LogMatches, requests: DispatchRequests, feeds: list[TailFeed
     for _, group in groupby(sorted(feeds, key=lambda f: f.key), key=lambda f: f.key):
         alike = list(group)
         rows = matches.rows(requests, alike[0].wanted)
-        skipped = max(len(rows) - _POLL_MESSAGES_MAX, 0)
+        skipped = max(len(rows) - _STRETCH_MESSAGES_MAX, 0)
         found = matches.messages(requests, rows[skipped:], alike[0].wanted)
         texts = [json.dumps(message_summary(m)) for m in found]
         if texts or skipped:

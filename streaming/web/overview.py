@@ -52,14 +52,14 @@ class OverviewCache:
         self._changed = threading.Condition()
         self._listing: Listing | None = None
         self._listed_at = 0.0
-        self._is_running = self._is_closed = False
+        self.is_running = self._is_closed = False
         self._sums: dict[tuple[str, int], tuple[int, int, int]] = {}  # min, max, bytes
 
     def get(self, wait: float = _WAIT_SECONDS) -> Listing | None:
         """Return the last listing; without one, wait for it up to some seconds."""
         with self._changed:
-            if not self._is_running and not self._is_closed and self._is_old():
-                self._is_running = True
+            if not self.is_running and not self._is_closed and self._is_old():
+                self.is_running = True
                 threading.Thread(target=self._list, name="reput-overview", daemon=True).start()
             if self._listing is None:
                 self._changed.wait_for(lambda: self._listing is not None, wait)
@@ -115,7 +115,7 @@ class OverviewCache:
                 self._publish(Listing(None, e, now, time.monotonic() - began))
         finally:
             with self._changed:
-                self._is_running = False
+                self.is_running = False
 
     def _publish(self, listing: Listing) -> None:
         with self._changed:

@@ -118,6 +118,10 @@ def _api_url(request: Request) -> str:
 # --- errors --------------------------------------------------------------------------------------
 
 
+class BrokenOffError(Exception):
+    """An answer that had begun cannot be completed: its connection is closed. Already logged."""
+
+
 def error_fields(error: Exception) -> dict[str, Any]:
     """Return the object of an error: its text, its HTTP status, and the parameter or None."""
     parameter = error.parameter if isinstance(error, ParameterError) else None
@@ -150,7 +154,8 @@ def _status(error: Exception) -> int:
 
 async def _error(request: Request, error: Exception) -> Response:
     fields = error_fields(error)
-    if fields["status"] == HTTPStatus.INTERNAL_SERVER_ERROR:
+    is_bug = fields["status"] == HTTPStatus.INTERNAL_SERVER_ERROR
+    if is_bug and not isinstance(error, BrokenOffError):
         _log.error("%s: %s", request.scope["path"], error, exc_info=error)
     headers = error.headers if isinstance(error, HTTPException) else None
     if request.scope["path"].startswith("/api/"):

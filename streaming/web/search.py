@@ -20,7 +20,7 @@ from store.errors import StoreError
 from store.reads.message_json import BODY_FIELDS, JSON_FIELDS, message_json, message_summary
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
-from streaming.web.pages import error_fields, json_response, load, render
+from streaming.web.pages import BrokenOffError, error_fields, json_response, load, render
 from streaming.web.parameters import ParameterError, SearchQuery, choice, parse_search
 from streaming.web.search_job import COMPLETE, Encode, Limits, SearchJob, SearchSlots
 
@@ -171,7 +171,7 @@ async def _lines(request: Request, job: SearchJob, head: str) -> AsyncGenerator[
                 yield "".join(texts)
     except StoreError as e:
         _log.warning("a download was broken off: %s", e)
-        raise
+        raise BrokenOffError(str(e)) from e
 
 
 def _failure(request: Request, error: Exception) -> dict[str, Any]:

@@ -64,6 +64,11 @@ class SearchSlots:
             self._running[client] -= 1
             self._running += Counter()  # forgets clients without a search
 
+    @property
+    def running(self) -> int:
+        """The number of searches that hold a slot."""
+        return self._running.total()
+
     def submit(self, job: SearchJob) -> asyncio.Future[None]:
         """Run a search until it pauses or ends."""
         with self._guard:

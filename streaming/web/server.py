@@ -54,7 +54,8 @@ def serve(app: Starlette, listening: socket.socket, wait: Callable[[], object]) 
         h11_max_incomplete_event_size=_HEADER_BYTES_MAX,
     )
     # Errors of the app are logged by its own handler, with escapes; invalid requests are noise.
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    for name in ("uvicorn.error", "asyncio"):  # asyncio: a client has left
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     server = uvicorn.Server(config)
     # Outside the main thread uvicorn leaves the signals alone.
     thread = threading.Thread(target=server.run, args=([listening],), name="reput-http")

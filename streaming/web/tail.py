@@ -74,6 +74,11 @@ async def follow(request: Request) -> Response:
         tail.close()
         slots.release()
 
+    try:
+        await tail.open()  # before the answer begins: a client that is connected misses nothing
+    except BaseException:
+        close()
+        raise
     return Stream(tail.events(), "text/event-stream", on_close=close)
 
 
@@ -95,11 +100,14 @@ class _Tail:
         conditions = sorted(p for p in request.query_params.multi_items() if p[0] != "n")
         self._feed = TailFeed(json.dumps(conditions), wanted, self._wake)
 
+    async def open(self) -> None:
+        """Take new messages from now on. Raises StoreError if the log is not followed."""
+        await asyncio.to_thread(self._broker.monitor.add, self._feed)
+
     async def events(self) -> AsyncGenerator[str]:
         """Yield the events of the tail, without an end."""
         yield HEARTBEAT
         try:
-            await asyncio.to_thread(self._broker.monitor.add, self._feed)
             for text in await self._newest():
                 yield event("message", self._named(text))
         except StoreError as e:
@@ -112,9 +120,8 @@ class _Tail:
                 yield HEARTBEAT
                 continue
             self._changed.clear()
-            texts, skipped, error = self._feed.take()
-            parts = [event("skipped", {"count": skipped})] if skipped else []
-            parts += [event("message", self._named(text)) for text in texts]
+            taken, error = self._feed.take()
+            parts = [self._event(item) for item in taken]
             if error is not None:
                 parts.append(event("failed", {"error": error}))
             if parts:
@@ -139,6 +146,12 @@ class _Tail:
             finally:
                 job.finish()
         return found[::-1]
+
+    def _event(self, item: str | int) -> str:
+        """Return the event of a message, or of a number of messages that were skipped."""
+        if isinstance(item, int):
+            return event("skipped", {"count": item})
+        return event("message", self._named(item))
 
     def _named(self, text: str) -> str:
         """Return the JSON text of a message with the broker's name."""

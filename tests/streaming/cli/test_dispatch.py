@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from checkpoints.progress import read_progress
@@ -161,6 +163,23 @@ def test_demo_ends_by_itself_and_verifies(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "equal:" in done.stdout
     assert "What just happened" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert_serves([*shlex.split(last.removeprefix("$ ")), "--port", "0", "--json"])
+
+
+def assert_serves(command: list[str]) -> None:
+    """Assert that a command opens a console with the topics of the demo."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            url = json.loads(server.stdout.readline())["url"]
+            page = httpx.get(url, follow_redirects=True, timeout=60)
+            overview = httpx.get(f"{url}api/brokers/demo", timeout=60).json()
+        finally:
+            server.terminate()
+    assert page.status_code == 200
+    assert {"OrderTopic", "PaymentTopic"} <= {t["topic"] for t in overview["topics"]}
+    assert server.returncode == 0
 
 
 def changed(change: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

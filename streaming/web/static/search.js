@@ -1,0 +1,131 @@
+// Messages: results appear as the server finds them; the conditions are in the URL.
+
+import { apiUrl, clearErrors, conditions, growFields, refusal, showError, suggestTopics } from "./forms.js";
+import { duration, messageRow, number, size } from "./rows.js";
+
+const PAGE_MAX = "100";
+const form = document.getElementById("search");
+const rows = document.getElementById("rows");
+const [run, progress, said, stop, on, found, none] =
+  ["run", "progress", "said", "stop", "on", "found", "none"].map((id) => document.getElementById(id));
+let source = null;
+let count = 0;
+let waiting = [];
+
+growFields(form);
+suggestTopics(form);
+if (!form.querySelector("[aria-invalid]") && !document.getElementById("form-error")) start();
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  go(conditions(form));
+});
+stop.addEventListener("click", () => end("Stopped"));
+on.addEventListener("click", (event) => {
+  event.preventDefault();
+  history.pushState(null, "", on.href);
+  search();
+});
+addEventListener("popstate", () => location.reload());
+addEventListener("pagehide", () => source?.close());
+
+function go(params) {
+  if (params.get("order") === "newest") params.delete("order");
+  history.pushState(null, "", params.size ? `?${params}` : location.pathname);
+  start();
+}
+
+/** Search from the beginning: the results so far are dropped. */
+function start() {
+  rows.replaceChildren();
+  count = 0;
+  search();
+}
+
+/** Search with the conditions of the URL; results are added to those shown. */
+function search() {
+  source?.close();
+  clearErrors(form);
+  waiting = [];
+  const params = new URLSearchParams(location.search);
+  params.delete("run");
+  showDownloads(params);
+  if (!params.has("max")) params.set("max", PAGE_MAX);
+  params.set("format", "sse");
+  const url = apiUrl(params);
+  run.hidden = stop.hidden = false;
+  on.hidden = none.hidden = true;
+  said.ariaLive = "off";
+  said.textContent = "Searching …";
+  progress.removeAttribute("value");
+  source = new EventSource(url);
+  source.addEventListener("message", (event) => add(JSON.parse(event.data)));
+  source.addEventListener("progress", (event) => show(JSON.parse(event.data)));
+  source.addEventListener("done", (event) => done(JSON.parse(event.data)));
+  source.addEventListener("failed", (event) => fail(JSON.parse(event.data)));
+  source.onerror = () => refused(url);
+}
+
+function add(message) {
+  count += 1;
+  if (!waiting.length) requestAnimationFrame(flush);
+  waiting.push(messageRow(message));
+  found.hidden = false;
+}
+
+function flush() {
+  rows.append(...waiting);
+  waiting = [];
+}
+
+function show({ searched_bytes, total_bytes, elapsed_ms }) {
+  progress.max = total_bytes || 1;
+  progress.value = total_bytes ? searched_bytes : 1;
+  said.textContent = `${number(count)} found, ${size(searched_bytes)} of ${size(total_bytes)} searched in ${duration(elapsed_ms)}`;
+}
+
+function done(result) {
+  show(result);
+  const ends = { complete: "", max: "; more may follow", limit: "; the server's limit was reached", stopped: "; stopped" };
+  end(said.textContent + (ends[result.reason] ?? ""));
+  if (result.next === null || result.next === undefined) return;
+  const params = new URLSearchParams(location.search);
+  params.set("next", result.next);
+  on.href = `?${params}`;
+  on.hidden = false;
+}
+
+function fail({ error }) {
+  end("The search failed");
+  none.hidden = true;
+  showError(form, { error });
+}
+
+async function refused(url) {
+  const text = count ? "The connection was lost" : "Not searched";
+  end(text);
+  run.hidden = !count;
+  const reason = await refusal(url);
+  showError(form, reason ?? { error: "The connection was lost. Search again to continue." });
+  none.hidden = true;
+}
+
+function end(text) {
+  source.close();
+  stop.hidden = true;
+  if (!progress.hasAttribute("value")) progress.value = 0;
+  said.ariaLive = "polite";
+  said.textContent = text === "Stopped" ? `Stopped: ${said.textContent}` : text;
+  found.hidden = !count;
+  none.hidden = Boolean(count);
+}
+
+function showDownloads(params) {
+  for (const link of document.querySelectorAll("[data-download]")) {
+    const all = new URLSearchParams(params);
+    all.delete("max");
+    all.delete("next");
+    all.set("format", link.dataset.download);
+    link.href = apiUrl(all);
+  }
+}
