@@ -82,11 +82,7 @@ def _measure_status(samples: Samples, node: Node, status: Mapping[str, Any]) -> 
 
 def _measure_counts(samples: Samples, node: Node, broker: Broker) -> None:
     """Add what the monitor has counted, and the lag of groups as last listed."""
-    in_bytes = 0
-    for topic, (messages, size) in broker.monitor.totals().items():
-        measure_incoming(samples, node, topic, messages)
-        in_bytes += size
-    samples.add(families.THROUGHPUT_IN, node, in_bytes)
+    measure_incoming(samples, node, broker.monitor.totals())
     overview = _overview(broker)
     if overview is not None:
         measure_groups(samples, node, overview.groups)

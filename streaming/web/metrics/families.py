@@ -87,16 +87,18 @@ DROPPED_MESSAGES = Family(
     "Messages that a broker's own rules dropped (repeated) or misplaced (gap)",
     ("rule",),
 )
+_TOPIC_LABELS = ("topic", "is_system")
 MESSAGES_IN = Family(
     "reput_messages_in_total",
     "counter",
     "Messages appended to the log since this process started",
-    ("topic", "is_system"),
+    _TOPIC_LABELS,
 )
 THROUGHPUT_IN = Family(
     "reput_throughput_in_total",
     "counter",
     "Bytes appended to the log since this process started",
+    _TOPIC_LABELS,
 )
 _LAG_LABELS = ("topic", "consumer_group", "is_retry", "is_system")
 CONSUMER_LAG = Family(

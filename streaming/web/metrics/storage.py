@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,9 +164,12 @@ def measure_timer(
             samples.add(families.TIMER_ENQUEUE_LAG, node, lag)
 
 
-def measure_incoming(samples: Samples, node: Node, topic: str, messages: int) -> None:
-    """Add the messages of a topic that were appended to the log."""
-    samples.add(families.MESSAGES_IN, node, messages, topic, _flag(is_system_topic(topic)))
+def measure_incoming(samples: Samples, node: Node, counts: Mapping[str, tuple[int, int]]) -> None:
+    """Add the messages and bytes of each topic that were appended to the log."""
+    for topic, (messages, size) in counts.items():
+        labels = (topic, _flag(is_system_topic(topic)))
+        samples.add(families.MESSAGES_IN, node, messages, *labels)
+        samples.add(families.THROUGHPUT_IN, node, size, *labels)
 
 
 def now_ms() -> int:
