@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from anyio import to_thread
@@ -20,7 +18,7 @@ from store.commitlog.record import Message
 from store.config import StoreConfig, setting_name
 from store.consumequeue.names import is_system_topic
 from store.errors import ConfigError, StoreError
-from store.layout import ABORT_FILE, CONSUME_QUEUE_DIR, INDEX_DIR
+from store.layout import ABORT_FILE
 from store.reads.message_json import message_summary
 from store.reads.message_store import MessageStore
 from store.reads.topics import QueueState, describe_queues
@@ -222,7 +220,7 @@ def health(request: Request) -> dict[str, Any]:
             "stuck_after_seconds": settings.stuck_after,
         },
         "last_close": "clean" if is_clean else "not clean, or the broker is running",
-        "files": _files(broker),
+        "files": broker.overview.files,
     }
 
 
@@ -234,29 +232,6 @@ def settings_json(config: StoreConfig) -> dict[str, Any]:
 
 def _damage_json(error: StoreError) -> dict[str, str]:
     return {"text": str(error), "hint": getattr(error, "hint", "")}
-
-
-def _files(broker: Broker) -> list[dict[str, Any]]:
-    """Return number and bytes of the files of log, queues and index."""
-    logs = broker.config.commit_log_paths(broker.store_root)
-    found = [("commitlog", logs)]
-    found += [(name, (broker.output / name,)) for name in (CONSUME_QUEUE_DIR, INDEX_DIR)]
-    return [{"kind": kind, **_count_files(paths)} for kind, paths in found]
-
-
-def _count_files(paths: Iterable[Path]) -> dict[str, int]:
-    """Return number, length and allocated bytes of the files below directories."""
-    count = length = allocated = 0
-    for path in paths:
-        for parent, _, names in os.walk(path):
-            for name in names:
-                try:
-                    found = os.lstat(os.path.join(parent, name))
-                except OSError:
-                    continue  # deleted since
-                count, length = count + 1, length + found.st_size
-                allocated += found.st_blocks * 512
-    return {"count": count, "bytes": length, "allocated_bytes": allocated}
 
 
 async def healthz(request: Request) -> Response:

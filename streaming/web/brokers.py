@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from store.errors import ConfigError, StoreError
+from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
 from store.reads.message_store import MessageStore
 from store.root.progress import PROGRESS
 from store.root.status import read_dispatch_status, status_json
@@ -48,11 +49,17 @@ class Broker:
         self._queues: MessageStore | None = None
         self.config = self._open_any().config
         # Reads of the log alone. Its root is a directory that never holds queues or progress.
-        self.log = MessageStore(
-            self.store_root, self.config.commit_log_paths(self.store_root)[0], self.config
-        )
+        logs = self.config.commit_log_paths(self.store_root)
+        self.log = MessageStore(self.store_root, logs[0], self.config)
         self.log.max_body_bytes = settings.max_body_bytes
-        self.overview = OverviewCache(self.queues)
+        self.overview = OverviewCache(
+            self.queues,
+            {
+                "commitlog": logs,
+                "consumequeue": (self.output / CONSUME_QUEUE_DIR,),
+                "index": (self.output / INDEX_DIR,),
+            },
+        )
         self.monitor = LogMonitor(self.store_root, self.config, settings.max_body_bytes)
 
     def start(self) -> None:

@@ -2,17 +2,19 @@
 
 A listing of many queues takes seconds, so pages show the last one, and the next one is begun when a
 page wants it and the last one is old. The bytes of each queue are summed after the listing, only
-over the units that were appended since.
+over the units that were appended since; the files are counted last.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from store.consumequeue.names import is_system_topic
@@ -22,6 +24,7 @@ from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_t
 from store.reads.topics_json import config_json, lag_json
 
 Opened = Callable[[], AbstractContextManager[MessageStore]]
+Directories = Mapping[str, tuple[Path, ...]]  # by kind of file
 _AGE_MIN, _DURATIONS = 2.0, 10.0  # a listing is old after these seconds, and 10 x its own duration
 _WAIT_SECONDS = 1.0  # for the first listing
 _DAMAGES_MAX = 100
@@ -47,8 +50,10 @@ class Listing:
 class OverviewCache:
     """Lists a store in the background when a listing is wanted and the last one is old."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, directories: Directories) -> None:
+        self.files: list[dict[str, Any]] = []  # as of the last listing; empty until counted
         self._opened = opened
+        self._directories = directories
         self._changed = threading.Condition()
         self._listing: Listing | None = None
         self._listed_at = 0.0
@@ -110,6 +115,7 @@ class OverviewCache:
                 listing = _listing(describe_topics(store), now, time.monotonic() - began)
                 self._publish(listing)
                 self._sum(store, listing)
+            self.files = [{"kind": k, **_count_files(p)} for k, p in self._directories.items()]
         except StoreError as e:
             if listing.overview is None:
                 self._publish(Listing(None, e, now, time.monotonic() - began))
@@ -209,3 +215,18 @@ def _total(counts: list[int | None]) -> int | None:
     """Return the sum of the known counts, None if none is known."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
+
+
+def _count_files(paths: tuple[Path, ...]) -> dict[str, int]:
+    """Return number, length and allocated bytes of the files below directories."""
+    count = length = allocated = 0
+    for path in paths:
+        for parent, _, names in os.walk(path):
+            for name in names:
+                try:
+                    found = os.lstat(os.path.join(parent, name))
+                except OSError:
+                    continue  # deleted since
+                count, length = count + 1, length + found.st_size
+                allocated += found.st_blocks * 512
+    return {"count": count, "bytes": length, "allocated_bytes": allocated}

@@ -260,9 +260,12 @@ def stress(directory: Path, seconds: float) -> dict[str, Any]:
             time.sleep(0.05)
         with _start("-c", run, "serve", pair, "--port", "0", "--json") as server:
             assert server.stdout is not None
-            url = json.loads(server.stdout.readline())["url"]
             try:
+                url = json.loads(server.stdout.readline())["url"]
                 result = _hammer(url, directory, server.pid, seconds)
+            except BaseException:
+                writer.kill()
+                raise
             finally:
                 server.terminate()
                 began = time.monotonic()
