@@ -15,6 +15,7 @@ from streaming.cli.options import (
     BrokerOptions,
     Json,
     MaxBodyBytes,
+    ScanOptions,
     Store,
     StoredFrom,
     StoredTo,
@@ -26,14 +27,22 @@ from streaming.sources.option_values import parse_time
 
 if TYPE_CHECKING:
     from streaming.export.export import ExportJob, ExportOptions, ExportResult
+    from streaming.spark.settings import SparkSettings
 
 _NO_MESSAGE = "NO_MESSAGE"
 
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """Which messages to export, and the format of the files."""
+    """Which messages to export, and the directory and format of the files."""
 
+    to: Annotated[
+        Path,
+        typer.Option(
+            help="The directory for the files: new or empty, unless with --append.",
+            show_default=False,
+        ),
+    ]
     file_format: Annotated[
         str, typer.Option("--format", help="parquet, or jsonl (one JSON object per line).")
     ] = "parquet"
@@ -74,14 +83,6 @@ class FileOptions:
         str, typer.Option(metavar="BOOL", help="false: omit records that cannot be read")
     ] = "true"
     max_body_bytes: MaxBodyBytes = None
-    master: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Read on this Spark master instead of in threads.",
-            show_default=False,
-        ),
-    ] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -91,11 +92,8 @@ def register(app: typer.Typer) -> None:
 
 def export_messages(
     store: Store,
-    to: Annotated[
-        Path,
-        typer.Option(help="The directory for the files: new or empty, unless with --append."),
-    ],
     files: FileOptions,
+    scan: ScanOptions,
     broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
@@ -107,9 +105,10 @@ def export_messages(
     """
     from streaming.export.export import open_export
 
-    options = _export_options(files, broker)
+    to, options = files.to, _export_options(files, broker)
+    settings = scan.spark_settings()
     with open_export(store, to, options) as job:
-        done = _run(job, files.master, is_shown=sys.stderr.isatty() and not as_json)
+        done = _run(job, settings, is_shown=sys.stderr.isatty() and not as_json)
     if not done.messages and not options.append:
         _exit_empty(options, as_json=as_json)
     for name in done.without_messages:
@@ -144,16 +143,16 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
     )
 
 
-def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> ExportResult:
+def _run(job: ExportJob, settings: SparkSettings | None, *, is_shown: bool) -> ExportResult:
     """Run an export in threads, or as a Spark job if a master is given."""
     from streaming.export.run import SparkRunner, run_in_threads
 
     with progress_bar("exporting", is_shown=is_shown) as report:
-        if master is None or not job.ranges:
+        if settings is None or not job.ranges:
             return job.run(run_in_threads, report)
         from streaming.spark.session import build_session
 
-        spark = build_session("reput export", master)
+        spark = build_session("reput export", settings.master, settings.conf)
         try:
             return job.run(SparkRunner(spark.sparkContext), report)
         finally:

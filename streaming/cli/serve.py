@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from store.config import broker_name
+from store.config import load_identity
 from store.errors import ConfigError, StoreIOError, shown
 from store.io.user_path import given_output, given_path
 from streaming.cli.lines import print_json, print_line
@@ -151,7 +151,7 @@ def _sources(stores: StoreOptions, view: ViewOptions) -> list[BrokerSource]:
             if output is not None:
                 raise ConfigError(f"{shown(text)} names an OUTPUT, and so does --output")
             output = stores.output
-        name = name or broker_name(store_root)
+        name = name or load_identity(store_root).name
         _check_name(name, text)
         if name in sources:
             raise ConfigError(f"two stores have the name {shown(name)}; give one as NAME=STORE")

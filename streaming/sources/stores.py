@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.config import BROKER_CONF, broker_name
+from store.config import BROKER_CONF, load_identity
 from store.errors import ConfigError, shown
 from store.layout import COMMIT_LOG_DIR
 from streaming.sources.options import SourceOptions
@@ -29,7 +29,7 @@ def find_stores(options: SourceOptions) -> tuple[Store, ...]:
     """
     roots: dict[str, str] = {}  # by broker
     for root in dict.fromkeys(root for path in options.paths for root in _matches(path)):
-        name = options.broker_names.get(root) or broker_name(Path(root))
+        name = options.broker_names.get(root) or load_identity(Path(root)).name
         if name in roots:
             raise ConfigError(
                 f"{roots[name]} and {root} are both stores of broker {shown(name)}: name them with "
