@@ -110,9 +110,11 @@ class _Tail:
         try:
             for text in await self._newest():
                 yield event("message", self._named(text))
-        except StoreError as e:
+        except StoreError as e:  # new messages may be readable all the same
             yield event("failed", error_fields(e))
-            return
+        problem = self._broker.monitor.error()
+        if problem is not None:
+            yield event("failed", {"error": problem})
         while True:
             try:
                 await asyncio.wait_for(self._changed.wait(), _HEARTBEAT_SECONDS)

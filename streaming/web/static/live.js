@@ -13,6 +13,7 @@ const WHOLE = Array.from({ length: 16 }, (_, n) => [1, 2, 5].map((m) => m * 10 *
 const BROKER_URL = document.body.dataset.brokerUrl; // none on the list of brokers
 
 const graphs = document.getElementById("graphs") && window.uPlot ? makeGraphs() : null;
+const TITLE = document.title;
 let polls = 0;
 let last = null;
 
@@ -59,6 +60,7 @@ function showState(kind, text, title = "") {
   state.textContent = text;
   state.title = title;
   state.hidden = false;
+  document.title = kind === "bad" ? `${text}: ${TITLE}` : TITLE;
 }
 
 async function refresh() {
@@ -138,8 +140,8 @@ function makeGraph(name, format, least) {
         y: { range: (_, __, max) => [0, Math.max(max * 1.1, least)] },
       },
       axes: [
-        { ...axis, space: 70, size: 26, values: (_, splits) => splits.map(data[0].length > 1 ? clock : () => "") },
-        { ...axis, space: 32, size: 66, incrs: WHOLE, values: (_, splits) => splits.map(format) },
+        { ...axis, space: 70, size: 30, gap: 9, values: (_, splits) => splits.map(data[0].length > 1 ? clock : () => "") },
+        { ...axis, space: 24, size: 66, incrs: WHOLE, values: (_, splits) => splits.map(format) },
       ],
       series: [{}, { stroke: colour("--accent"), fill: colour("--accent-soft"), width: 1.5, points: { show: false } }],
     },

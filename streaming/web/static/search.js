@@ -10,6 +10,7 @@ const [run, progress, said, stop, on, found, none] =
   ["run", "progress", "said", "stop", "on", "found", "none"].map((id) => document.getElementById(id));
 let source = null;
 let count = 0;
+let last = null; // the last message found
 let waiting = [];
 
 growFields(form);
@@ -20,7 +21,10 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   go(conditions(form));
 });
-stop.addEventListener("click", () => end("Stopped"));
+stop.addEventListener("click", () => {
+  end(`Stopped: ${said.textContent}`);
+  if (last) offerNext(isOldestFirst() ? last.commit_log_offset + last.size : last.commit_log_offset);
+});
 on.addEventListener("click", (event) => {
   event.preventDefault();
   history.pushState(null, "", on.href);
@@ -39,6 +43,7 @@ function go(params) {
 function start() {
   rows.replaceChildren();
   count = 0;
+  last = null;
   search();
 }
 
@@ -68,6 +73,7 @@ function search() {
 
 function add(message) {
   count += 1;
+  last = message;
   if (!waiting.length) requestAnimationFrame(flush);
   waiting.push(messageRow(message));
   found.hidden = false;
@@ -86,17 +92,29 @@ function show({ searched_bytes, total_bytes, elapsed_ms }) {
 
 function done(result) {
   show(result);
-  const ends = { complete: "", max: "; more may follow", limit: "; the server's limit was reached", stopped: "; stopped" };
-  end(said.textContent + (ends[result.reason] ?? ""));
-  if (result.next === null || result.next === undefined) return;
+  const ends = {
+    complete: said.textContent,
+    max: `${number(count)} found in ${duration(result.elapsed_ms)}; more may match`,
+    limit: `${said.textContent}; the server's limit was reached`,
+  };
+  end(ends[result.reason] ?? said.textContent);
+  if (result.next !== null) offerNext(result.next);
+}
+
+/** Show the link that goes on with the search at a commit log offset. */
+function offerNext(offset) {
   const params = new URLSearchParams(location.search);
-  params.set("next", result.next);
+  params.set("next", offset);
   on.href = `?${params}`;
   on.hidden = false;
 }
 
+function isOldestFirst() {
+  return new URLSearchParams(location.search).get("order") === "oldest";
+}
+
 function fail({ error }) {
-  end("The search failed");
+  end(count ? `${said.textContent}; then the search failed` : "The search failed");
   none.hidden = true;
   showError(form, { error });
 }
@@ -115,7 +133,7 @@ function end(text) {
   stop.hidden = true;
   if (!progress.hasAttribute("value")) progress.value = 0;
   said.ariaLive = "polite";
-  said.textContent = text === "Stopped" ? `Stopped: ${said.textContent}` : text;
+  said.textContent = text;
   found.hidden = !count;
   none.hidden = Boolean(count);
 }

@@ -33,11 +33,8 @@ function follow(url) {
   source.onopen = () => state("good", isPaused ? "paused" : "live");
   source.addEventListener("message", (event) => receive(JSON.parse(event.data)));
   source.addEventListener("skipped", (event) => skip(JSON.parse(event.data).count));
-  source.addEventListener("failed", (event) => {
-    source.close();
-    state("bad", "ended");
-    showError(form, JSON.parse(event.data));
-  });
+  // The server goes on after an error, such as a damaged record, once it can.
+  source.addEventListener("failed", (event) => showError(form, JSON.parse(event.data)));
   source.onerror = async () => {
     if (source.readyState !== EventSource.CLOSED) return state("warn", "reconnecting");
     state("bad", "ended");

@@ -111,6 +111,21 @@ def test_tail_keeps_a_limited_number_of_rows(
     assert page.locator("#rows tr").count() <= 500
 
 
+def test_tail_that_cannot_keep_up_says_how_much_it_left_out(
+    console: ConsoleServer, growing: Shown, new_tab: NewTab
+) -> None:
+    page = new_tab(console).open(console.page_url(SHOP, "/tail?n=0"))
+    wait_until_live(page)
+    template = NewMessage(ORDERS, 0, b"number ########", make_properties(keys="k########"))
+
+    with growing.writer() as writer:
+        writer.append_many([template], 50_000)
+
+    expect(page.locator("#rows .key").first).to_have_text("k00049999", timeout=20_000)
+    expect(page.locator("#skipped")).to_contain_text("messages were left out")
+    assert page.locator("#rows tr").count() <= 500
+
+
 def test_tail_reconnects_to_a_restarted_console(
     console: ConsoleServer, growing: Shown, new_tab: NewTab
 ) -> None:

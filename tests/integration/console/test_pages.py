@@ -216,9 +216,16 @@ def test_pages_of_a_real_brokers_store_open(
         expect(opened.locator("#position-title")).to_be_visible()
 
 
-def test_several_brokers_are_listed(golden_console: ConsoleServer, new_tab: NewTab) -> None:
-    tab = new_tab(golden_console)
+@pytest.mark.parametrize("view", VIEWS)
+def test_several_brokers_are_listed(
+    golden_console: ConsoleServer, new_tab: NewTab, tmp_path: Path, view: str
+) -> None:
+    tab = new_tab(golden_console, **VIEWS[view])
 
     tab.open(golden_console.url)
+
+    screenshot(tab, f"brokers-{view}", tmp_path)
+    assert faults_of(tab) == []
+    assert tab.has_no_sideways_scroll()
 
     assert sorted(map(archive_name, GOLDEN)) == sorted(texts(tab, "#brokers tbody th a"))

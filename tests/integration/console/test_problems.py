@@ -28,6 +28,7 @@ def test_stuck_dispatch_stands_first(
 
     expect(page.locator(".alert strong").first).to_contain_text("stuck", timeout=15_000)
     expect(page.locator("#state")).to_have_text("stuck")
+    expect(page).to_have_title("stuck: shop – reput")
     screenshot(tab, "overview-stuck", tmp_path)
 
 

@@ -29,7 +29,7 @@ def search(page: Page, **conditions: str) -> None:
 
 def finished(page: Page) -> str:
     """Wait until the search has ended; return what the page says about it."""
-    expect(page.locator("#said")).to_contain_text("searched")
+    expect(page.locator("#said")).to_contain_text("found")
     expect(page.locator("#stop")).to_be_hidden()
     return page.locator("#said").inner_text()
 
@@ -197,11 +197,13 @@ def make_long(directory: Path) -> Shown:
     return shown
 
 
-def test_results_appear_while_the_search_runs_and_it_can_be_stopped(
-    long_console: ConsoleServer, new_tab: NewTab, tmp_path: Path
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_results_appear_while_the_search_runs_and_it_goes_on_after_a_stop(
+    long_console: ConsoleServer, new_tab: NewTab, tmp_path: Path, order: str
 ) -> None:
     tab = new_tab(long_console)
-    page = tab.open(long_console.page_url(SHOP, "/messages?body=9999( a)%2BX?&max=100000"))
+    query = f"body=9999( a)%2BX?&max=100000&order={order}"
+    page = tab.open(long_console.page_url(SHOP, f"/messages?{query}"))
 
     expect(page.locator("#rows tr")).not_to_have_count(0)
     expect(page.locator("#stop")).to_be_visible()
@@ -213,3 +215,9 @@ def test_results_appear_while_the_search_runs_and_it_can_be_stopped(
     count = page.locator("#rows tr").count()
     page.wait_for_timeout(500)
     assert count == page.locator("#rows tr").count() > 0
+
+    page.get_by_role("link", name="Search on").click()
+    finished(page)
+    offsets = [int(text.replace(",", "")) for text in texts(tab, "#rows td:nth-child(4)")]
+    expected = range(9999, 2_000_000, 10_000)
+    assert offsets == list(expected if order == "oldest" else reversed(expected))
