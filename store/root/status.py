@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog, was_closed_cleanly
+from store.commitlog.live_end import LiveEnd
 from store.commitlog.record import Message
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, LostDataError, StoreIOError
@@ -21,11 +22,17 @@ from store.root.progress import PROGRESS, ProgressReader
 
 @dataclass(frozen=True, slots=True)
 class DispatchStatus:
-    """The position of a dispatch and the age of its backlog. Times are epoch milliseconds."""
+    """The position of a dispatch, its backlog and its age. Times are epoch milliseconds."""
 
     reput_from_offset: int
     progress_timestamp: int  # when progress was last written
     waiting_timestamp: int | None  # store time of the first message in the backlog, if any
+    behind_bytes: int = 0
+
+    def behind_ms(self, now_ms: int) -> int:
+        """Return the age of the first message in the backlog, 0 without one."""
+        waiting = self.waiting_timestamp
+        return 0 if waiting is None else max(now_ms - waiting, 0)
 
     def stuck_ms(self, now_ms: int) -> int:
         """Return for how long a message has been waiting without any progress."""
@@ -44,7 +51,7 @@ def read_dispatch_status(store_root: Path, output: Path, config: StoreConfig) ->
     if progress is None:
         raise ConfigError(f"{output} holds no dispatch: {output / PROGRESS} does not exist")
     log = CommitLog(config.commit_log_paths(store_root), config)
-    return status_at(log, progress.reput_from_offset, written)
+    return status_at(log, progress.reput_from_offset, written, was_closed_cleanly(store_root))
 
 
 def progress_timestamp(output: Path) -> int:
@@ -68,11 +75,22 @@ def status_json(status: DispatchStatus, now: int, *, is_stuck: bool) -> dict[str
     }
 
 
-def status_at(log: CommitLog, offset: int, progress_timestamp: int) -> DispatchStatus:
-    """Return the status of what has read a log up to an offset, and recorded that at a time."""
-    waiting = _message_at(log, offset)
-    waiting_timestamp = None if waiting is None else waiting.store_timestamp
-    return DispatchStatus(offset, progress_timestamp, waiting_timestamp)
+def status_at(
+    log: CommitLog, offset: int, progress_timestamp: int, is_clean: bool
+) -> DispatchStatus:
+    """Return the status of what has read a log up to an offset, and recorded that at a time.
+
+    ``is_clean``: whether the log was closed cleanly, in which case records after damage count. A
+    backlog that begins with damage has been waiting since the progress. A blank is no backlog.
+    """
+    begin = max(offset, log.min_offset())
+    waiting = _message_at(log, begin)
+    end = LiveEnd(log, lambda: is_clean).find()
+    if waiting is not None:
+        return DispatchStatus(offset, progress_timestamp, waiting.store_timestamp, end - begin)
+    if end <= log.roll_next_file(begin):
+        return DispatchStatus(offset, progress_timestamp, None)
+    return DispatchStatus(offset, progress_timestamp, progress_timestamp, end - begin)
 
 
 def _message_at(log: CommitLog, offset: int) -> Message | None:
