@@ -113,10 +113,11 @@ class CommitLog:
         """Return the base of the first file, -1 without files."""
         return self.files[0].base if self.files else -1
 
-    def max_offset(self) -> int:
+    def max_offset(self, boundary: int = 0) -> int:
         """Return the end of the last complete record, or the next file's base if a blank follows.
 
-        0 without files. Walks the last file that holds data, from the end of the previous walk.
+        0 without files. Walks the last file that holds data, from the end of the previous walk. The
+        first walk begins at ``boundary``, the end of a record, if that file contains it.
         """
         from store.kernels import record as rk  # noqa: PLC0415 - loads the kernels
 
@@ -124,7 +125,8 @@ class CommitLog:
         if last is None:
             return 0
         if self._end[0] is not last:
-            self._end = (last, 0)
+            at = boundary - last.base
+            self._end = (last, at if 0 <= at <= last.length else 0)
         end = self._walk(last, self._end[1], last.length, is_live=True)
         if end.last >= 0:
             self._end = (last, end.last)  # rechecked by the next walk: it may be truncated by then

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from store.commitlog.commit_log import CommitLog, was_closed_cleanly
-from store.commitlog.live_end import LiveEnd
+from store.commitlog.commit_log import CommitLog
 from store.commitlog.record import Message
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, LostDataError, StoreIOError
@@ -51,7 +50,7 @@ def read_dispatch_status(store_root: Path, output: Path, config: StoreConfig) ->
     if progress is None:
         raise ConfigError(f"{output} holds no dispatch: {output / PROGRESS} does not exist")
     log = CommitLog(config.commit_log_paths(store_root), config)
-    return status_at(log, progress.reput_from_offset, written, was_closed_cleanly(store_root))
+    return status_at(log, progress.reput_from_offset, written)
 
 
 def progress_timestamp(output: Path) -> int:
@@ -70,24 +69,23 @@ def status_json(status: DispatchStatus, now: int, *, is_stuck: bool) -> dict[str
     return {
         "progress_timestamp": status.progress_timestamp,
         "waiting_timestamp": status.waiting_timestamp,
+        "behind_bytes": status.behind_bytes,
+        "behind_ms": status.behind_ms(now),
         "stuck_ms": status.stuck_ms(now),
         "is_stuck": is_stuck,
     }
 
 
-def status_at(
-    log: CommitLog, offset: int, progress_timestamp: int, is_clean: bool
-) -> DispatchStatus:
+def status_at(log: CommitLog, offset: int, progress_timestamp: int) -> DispatchStatus:
     """Return the status of what has read a log up to an offset, and recorded that at a time.
 
-    ``is_clean``: whether the log was closed cleanly, in which case records after damage count. A
-    backlog that begins with damage has been waiting since the progress. A blank is no backlog.
+    A backlog that begins with damage has been waiting since that time. A blank is no backlog.
     """
     begin = max(offset, log.min_offset())
-    waiting = _message_at(log, begin)
-    end = LiveEnd(log, lambda: is_clean).find()
+    waiting, end = _message_at(log, begin), log.max_offset(begin)
     if waiting is not None:
-        return DispatchStatus(offset, progress_timestamp, waiting.store_timestamp, end - begin)
+        timestamp = waiting.store_timestamp
+        return DispatchStatus(offset, progress_timestamp, timestamp, max(end - begin, 0))
     if end <= log.roll_next_file(begin):
         return DispatchStatus(offset, progress_timestamp, None)
     return DispatchStatus(offset, progress_timestamp, progress_timestamp, end - begin)

@@ -282,18 +282,20 @@ def show_status(store: Path, options: MirrorOptions, stuck_after: float, *, as_j
                 "name": mirror.name,
                 "commit_log_offset": mirror.progress.reput_from_offset,
                 **status_json(mirror.progress, now, is_stuck=is_stuck),
-                "lag_bytes": mirror.lag_bytes,
-                "lag_ms": mirror.lag_ms(now),
                 "messages": mirror.messages,
                 "oversized": mirror.oversized,
             }
         )
     else:
         text = status_text("mirrored", mirror.progress, now, is_stuck=is_stuck)
-        behind = f", {size_text(mirror.lag_bytes)} behind" if mirror.lag_bytes else ""
+        behind = (
+            f", {size_text(mirror.progress.behind_bytes)} behind"
+            if mirror.progress.behind_bytes
+            else ""
+        )
         last = f"; last transaction at {time_text(mirror.progress.progress_timestamp)}"
         oversized = f"; {mirror.oversized:,} oversized messages" if mirror.oversized else ""
-        print_line(f"mirror {mirror.name!r}: {text}{behind}{last}{oversized}")
+        print_line(f"mirror {mirror.name!r}: {text}{last}{oversized}")
     if is_stuck:
         raise typer.Exit(EXIT_NO)
 

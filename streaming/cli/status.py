@@ -11,7 +11,7 @@ import typer
 from store.io.user_path import given_output
 from store.root.status import DispatchStatus, read_dispatch_status, status_json
 from streaming.cli import EXIT_NO
-from streaming.cli.lines import duration_text, print_json, print_line
+from streaming.cli.lines import duration_text, print_json, print_line, size_text
 from streaming.cli.options import (
     Json,
     RootOptions,
@@ -63,6 +63,6 @@ def status_text(done: str, status: DispatchStatus, now: int, *, is_stuck: bool) 
     text = f"{done} to offset {status.reput_from_offset:,}"
     if status.waiting_timestamp is None:
         return f"{text}; no backlog"
-    waiting = duration_text(max(now - status.waiting_timestamp, 0))
-    text += f"; a message has been waiting for {waiting}"
+    waiting = duration_text(status.behind_ms(now))
+    text += f"; {size_text(status.behind_bytes)} behind, a message has been waiting for {waiting}"
     return f"{text}, nothing {done} since" if is_stuck else text

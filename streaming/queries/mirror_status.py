@@ -24,14 +24,8 @@ class MirrorStatus:
 
     name: str
     progress: DispatchStatus
-    lag_bytes: int
     messages: int  # mirrored under this name
     oversized: int
-
-    def lag_ms(self, now_ms: int) -> int:
-        """Return the age of the first message that is not in Kafka, 0 if there is none."""
-        waiting = self.progress.waiting_timestamp
-        return 0 if waiting is None else max(now_ms - waiting, 0)
 
 
 def read_mirror_status(store_root: Path, options: MirrorOptions) -> MirrorStatus:
@@ -57,9 +51,5 @@ def read_mirror_status(store_root: Path, options: MirrorOptions) -> MirrorStatus
         )
     position, log = found.position, CommitLog(config.commit_log_paths(store_root), config)
     check_belongs(log, position, store_root, name)
-    first = max(position.commit_log_offset, log.min_offset())
-    progress = status_at(log, first, found.timestamp)
-    lag = max(log.max_offset() - position.commit_log_offset, 0)
-    if lag and progress.waiting_timestamp is None:  # the log is unreadable there
-        progress = DispatchStatus(first, found.timestamp, found.timestamp)
-    return MirrorStatus(name, progress, lag, position.messages, position.oversized)
+    progress = status_at(log, position.commit_log_offset, found.timestamp)
+    return MirrorStatus(name, progress, position.messages, position.oversized)

@@ -110,7 +110,7 @@ class Broker:
             "damage": [*self.overview.damages(), *filter(None, [self.monitor.error()])],
             "now_ms": now,
         }
-        return fields | self._dispatch_status(end, now) | self.monitor.status()
+        return fields | self._dispatch_status(now) | self.monitor.status()
 
     def is_stuck(self) -> bool:
         """Return whether the dispatch is stuck; False without one. Raises StoreError."""
@@ -120,7 +120,7 @@ class Broker:
         now = int(time.time() * 1000)
         return dispatch.stuck_ms(now) > self.settings.stuck_after * 1000
 
-    def _dispatch_status(self, log_end: int, now: int) -> dict[str, Any]:
+    def _dispatch_status(self, now: int) -> dict[str, Any]:
         """Return the status of the dispatch into OUTPUT; nulls if there is none."""
         from checkpoints.progress import read_progress  # noqa: PLC0415 - loads numba
 
@@ -135,12 +135,9 @@ class Broker:
         except StoreError as e:
             return nothing | {"problem": str(e)}
         is_stuck = dispatch.stuck_ms(now) > self.settings.stuck_after * 1000
-        waiting = dispatch.waiting_timestamp
         return {
             "reput_from_offset": dispatch.reput_from_offset,
             **status_json(dispatch, now, is_stuck=is_stuck),
-            "behind_bytes": max(log_end - dispatch.reput_from_offset, 0),
-            "behind_ms": 0 if waiting is None else max(now - waiting, 0),
             "lost": [
                 {"begin": r.begin, "end": r.end, "path": r.path, "reason": r.reason}
                 for r in progress.lost

@@ -84,7 +84,7 @@ class DispatchSource:
         node, counts = self.node, self.counts()
         log = _read(samples, node, self.log)
         if log is not None:
-            behind_bytes, behind_ms, stuck_ms = log.behind_bytes, log.behind_ms, log.stuck_ms
+            behind_bytes, behind_ms, stuck_ms = log.status.behind_bytes, log.behind_ms, log.stuck_ms
             measure_backlog(
                 samples, node, behind_bytes=behind_bytes, behind_ms=behind_ms, stuck_ms=stuck_ms
             )
@@ -115,7 +115,7 @@ class MirrorSource:
         node, counts = self.node, self.counts()
         log = _read(samples, node, self.log)
         if log is not None:
-            samples.add(families.MIRROR_BEHIND_BYTES, node, log.behind_bytes, self.name)
+            samples.add(families.MIRROR_BEHIND_BYTES, node, log.status.behind_bytes, self.name)
             samples.add(families.MIRROR_BEHIND_MS, node, log.behind_ms, self.name)
             samples.add(families.MIRROR_STUCK_MS, node, log.stuck_ms, self.name)
         samples.add(families.MIRROR_MESSAGES, node, counts.messages, self.name)

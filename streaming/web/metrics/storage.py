@@ -39,15 +39,13 @@ class LogState:
 
     now_ms: int
     status: DispatchStatus
-    behind_bytes: int
     earliest_timestamp: int | None  # of its first message
     used_bytes: int  # of the file system that holds the store
 
     @property
     def behind_ms(self) -> int:
         """The age of the first message in the backlog, 0 without one."""
-        waiting = self.status.waiting_timestamp
-        return 0 if waiting is None else max(self.now_ms - waiting, 0)
+        return self.status.behind_ms(self.now_ms)
 
     @property
     def reserve_ms(self) -> int | None:
@@ -86,11 +84,9 @@ class LogReader:
         with self._lock:
             position = self._position()
             self._log.refresh()
-            begin = max(position.offset, self._log.min_offset())
             return LogState(
                 now_ms=now_ms(),
-                status=status_at(self._log, begin, position.timestamp),
-                behind_bytes=max(self._log.max_offset() - begin, 0),
+                status=status_at(self._log, position.offset, position.timestamp),
                 earliest_timestamp=self._earliest_timestamp(),
                 used_bytes=used_bytes(self._store_root),
             )

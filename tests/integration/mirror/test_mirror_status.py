@@ -56,8 +56,8 @@ def test_a_mirror_without_backlog(
             "waiting_timestamp": None,
             "stuck_ms": 0,
             "is_stuck": False,
-            "lag_bytes": 0,
-            "lag_ms": 0,
+            "behind_bytes": 0,
+            "behind_ms": 0,
             "messages": 300,
             "oversized": 0,
         },
@@ -74,15 +74,16 @@ def test_a_backlog_is_shown_and_becomes_stuck(
     code, found = status(capsys, kafka, store, "behind")
     assert (code, found["is_stuck"]) == (0, False)
     assert found["waiting_timestamp"] == waiting.store_timestamp
-    assert found["lag_bytes"] == log.max_offset() - position.commit_log_offset
+    assert found["behind_bytes"] == log.max_offset() - position.commit_log_offset
     code, found = status(capsys, kafka, store, "behind", "--stuck-after", "0")
     assert (code, found["is_stuck"]) == (1, True)
-    assert found["lag_ms"] >= found["stuck_ms"] > 0
+    assert found["behind_ms"] >= found["stuck_ms"] > 0
     arguments = ["--kafka-bootstrap", kafka.bootstrap, "--name", "behind", "--status"]
     assert run(["mirror", str(store), *arguments]) == 0
     line = capsys.readouterr().out
-    assert f"mirror 'behind': mirrored to offset {position.commit_log_offset:,}; a message" in line
-    assert " behind; last transaction at " in line
+    assert f"mirror 'behind': mirrored to offset {position.commit_log_offset:,}; " in line
+    assert " behind, a message has been waiting for " in line
+    assert "; last transaction at " in line
 
 
 def test_the_status_disturbs_no_running_mirror_and_waits_for_no_transaction(

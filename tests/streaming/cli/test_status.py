@@ -76,6 +76,23 @@ def test_there_is_no_backlog_at_the_end_of_the_log(
     code, shown = status(made, capsys)
     assert (code, shown["reput_from_offset"], shown["waiting_timestamp"]) == (0, end, None)
     assert (shown["is_stuck"], shown["stuck_ms"]) == (False, 0)
+    assert (shown["behind_bytes"], shown["behind_ms"]) == (0, 0)
+
+
+def test_a_dispatch_that_stopped_before_damage_is_stuck(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.write(5)
+    end = made.dispatch(ago=HOUR // 2)
+    made.write(40)
+    first = made.store / "commitlog" / f"{0:020d}"
+    data = bytearray(first.read_bytes())
+    data[end + 4] ^= 0xFF  # the magic of the next record
+    first.write_bytes(data)
+    code, shown = status(made, capsys)
+    assert (code, shown["is_stuck"]) == (1, True)
+    assert shown["behind_bytes"] > FILE_SIZE
+    assert shown["behind_ms"] >= HOUR // 2
 
 
 # The waiting message is the next in the file, or the first in the next file after a blank.
@@ -88,6 +105,8 @@ def test_a_dispatch_is_stuck_if_a_message_waits_for_long(
     made.write(count + 1)
     code, shown = status(made, capsys)
     assert (code, shown["is_stuck"]) == (1, True)
+    assert shown["behind_bytes"] > 0
+    assert shown["behind_ms"] >= HOUR
     assert shown["waiting_timestamp"] == made.now - HOUR
     assert HOUR // 2 - 1000 <= shown["stuck_ms"] < HOUR // 2 + 60_000
 

@@ -47,7 +47,7 @@ def test_the_backlog_of_a_log_is_its_bytes_and_the_age_of_its_first_message(
     begun = Position(0, 0)
     log = LogReader(tmp_path, config, lambda: begun)
     state = log.read()
-    end = state.behind_bytes
+    end = state.status.behind_bytes
     assert state.status.waiting_timestamp == state.earliest_timestamp is not None
     assert state.behind_ms == state.stuck_ms == state.now_ms - state.earliest_timestamp
     found: dict[tuple[str, ...], float] = {}
@@ -59,7 +59,7 @@ def test_the_backlog_of_a_log_is_its_bytes_and_the_age_of_its_first_message(
     assert found["reput_storage_size_bytes",] > end
     begun = Position(end, now_ms())
     state = log.read()
-    assert (state.behind_bytes, state.behind_ms, state.stuck_ms) == (0, 0, 0)
+    assert (state.status.behind_bytes, state.behind_ms, state.stuck_ms) == (0, 0, 0)
 
 
 def test_a_reader_is_stuck_if_neither_message_nor_progress_is_recent(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_an_empty_log_has_no_backlog_and_no_oldest_message(tmp_path: Path) -> No
     config = make_store(tmp_path / "other", 1)
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     state = LogReader(tmp_path / "store", config, lambda: Position(0, 0)).read()
-    assert (state.behind_bytes, state.behind_ms, state.earliest_timestamp) == (0, 0, None)
+    assert (state.status.behind_bytes, state.behind_ms, state.earliest_timestamp) == (0, 0, None)
 
 
 def test_a_store_that_is_gone_is_an_error_of_the_operating_system(tmp_path: Path) -> None:
