@@ -13,7 +13,7 @@ from store.errors import ConfigError, shown
 from store.root.status import status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
-from streaming.cli.lines import print_json, print_line, size_text, time_text
+from streaming.cli.lines import print_json, print_line, time_text
 from streaming.cli.long_running import (
     MEGA,
     POLL_SECONDS,
@@ -288,11 +288,6 @@ def show_status(store: Path, options: MirrorOptions, stuck_after: float, *, as_j
         )
     else:
         text = status_text("mirrored", mirror.progress, now, is_stuck=is_stuck)
-        behind = (
-            f", {size_text(mirror.progress.behind_bytes)} behind"
-            if mirror.progress.behind_bytes
-            else ""
-        )
         last = f"; last transaction at {time_text(mirror.progress.progress_timestamp)}"
         oversized = f"; {mirror.oversized:,} oversized messages" if mirror.oversized else ""
         print_line(f"mirror {mirror.name!r}: {text}{last}{oversized}")
