@@ -214,9 +214,8 @@ class FilteringReader(CommitLogReader):
     """Reads a range of the log once, with filter push-down, if the session enables it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Apply filters before decoding where possible; Spark evaluates all of them again."""
-        self._rows.filter.add(filters)
-        return filters
+        """Apply filters before decoding where possible; return those that Spark must evaluate."""
+        return self._rows.filter.add(filters)
 
 
 def _skip_files(begin: int, end: int, rows: RowFilter, file_size: int) -> tuple[int, int]:

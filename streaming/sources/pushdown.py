@@ -1,7 +1,8 @@
 """Filter push-down: selects rows by a query's filters before they are decoded.
 
-A filter can use only what a scan knows of a record without decoding it: its queue, offsets, size
-and store time. Spark evaluates every filter again, so a filter may be applied in part.
+A filter can use only what a scan knows of a record without decoding it: its broker, queue, offsets,
+size and store time. What is applied exactly is accepted, and Spark does not evaluate it again; a
+store time is applied, but not accepted, because a time out of Spark's range is null there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
 )
@@ -29,6 +31,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 
 _NAMES = ("commit_log_offset", "size", "queue_id", "queue_offset", "store_timestamp")
 _COLUMNS = {(name,) for name in _NAMES}
+_NEVER_NULL = (_COLUMNS | {("topic",), ("broker",)}) - {("store_timestamp",)}
 _Comparison = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 _COMPARISONS = get_args(_Comparison)
 _MIN, _MAX = -(2**63), 2**63 - 1
@@ -44,17 +47,24 @@ class RowFilter:
     topics: frozenset[str] | None = None
     bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def add(self, filters: Iterable[Filter]) -> None:
-        """Add the usable parts of some filters, all of which must hold."""
-        for f in filters:
-            if isinstance(f, (EqualTo, In)) and f.attribute in (("topic",), ("broker",)):
-                name = f"{f.attribute[0]}s"
-                values = f.value if isinstance(f, In) else (f.value,)
-                wanted = frozenset(v for v in values if isinstance(v, str))
-                earlier = getattr(self, name)
-                setattr(self, name, wanted if earlier is None else earlier & wanted)
-            elif isinstance(f, _COMPARISONS) and f.attribute in _COLUMNS:
-                self._add_bound(f)
+    def add(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Add filters, all of which must hold; return those that Spark must evaluate."""
+        return [f for f in filters if not self._accepts(f)]
+
+    def _accepts(self, f: Filter) -> bool:
+        """Add a filter if it is usable; return whether ``mask`` and ``reads`` decide it."""
+        if isinstance(f, IsNotNull):
+            return f.attribute in _NEVER_NULL
+        if isinstance(f, (EqualTo, In)) and f.attribute in (("topic",), ("broker",)):
+            name = f"{f.attribute[0]}s"
+            values = f.value if isinstance(f, In) else (f.value,)
+            wanted = frozenset(v for v in values if isinstance(v, str))
+            earlier = getattr(self, name)
+            setattr(self, name, wanted if earlier is None else earlier & wanted)
+            return True
+        if isinstance(f, _COMPARISONS) and f.attribute in _COLUMNS:
+            return self._add_bound(f) and f.attribute in _NEVER_NULL
+        return False
 
     def reads(self, broker: str) -> bool:
         """Return whether messages of a broker may match."""
@@ -77,11 +87,12 @@ class RowFilter:
             chosen &= (values >= low) & (values <= high)
         return chosen
 
-    def _add_bound(self, f: _Comparison) -> None:
+    def _add_bound(self, f: _Comparison) -> bool:
+        """Add a bound; return False if the value cannot be compared."""
         column = f.attribute[0]
         bounds = _floor_and_ceiling(f.value)
         if bounds is None:
-            return
+            return False
         floor, ceiling = bounds
         low, high = self.bound(column)
         match f:
@@ -96,6 +107,7 @@ class RowFilter:
             case LessThanOrEqual():
                 high = min(high, floor)
         self.bounds[column] = low, high
+        return True
 
 
 def _floor_and_ceiling(value: object) -> tuple[int, int] | None:

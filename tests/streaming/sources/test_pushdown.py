@@ -108,7 +108,9 @@ def test_a_mask_selects_exactly_the_rows_that_pass_the_filters(
 
     filters = [draw_filter() for _ in range(data.draw(st.integers(0, 3)))]
     chosen = RowFilter()
-    chosen.add([*filters, IsNotNull(("topic",)), Not(EqualTo(("topic",), "TopicA"))])
+    others = [IsNotNull(("keys",)), Not(EqualTo(("topic",), "TopicA"))]
+    by_spark = [f for f in filters if f.attribute == ("store_timestamp",)]  # type: ignore[attr-defined]
+    assert chosen.add([*filters, IsNotNull(("topic",)), *others]) == [*by_spark, *others]
     wanted = [all(holds(f, row) for f in filters) for row in all_rows]
     assert chosen.mask(requests).tolist() == wanted
 
@@ -143,6 +145,22 @@ def test_answers_are_the_same_with_and_without_push_down(
             assert [frame.where(c).count() for c, _ in conditions] == [n for _, n in conditions]
     finally:
         spark.conf.set(PUSHDOWN, "true")
+
+
+@pytest.mark.spark
+def test_a_plan_names_the_accepted_filters_and_spark_evaluates_the_others(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_store(tmp_path, COUNT)
+    spark.dataSource.register(CommitLogDataSource)
+    spark.read.format(FORMAT).load(str(tmp_path)).where("queue_id = 1 AND keys = 'k'").explain(
+        "formatted"
+    )
+    plan = capsys.readouterr().out
+    assert "PushedFilters: [IsNotNull(queue_id), EqualTo(queue_id,1)]" in plan
+    (condition,) = [line for line in plan.splitlines() if line.startswith("Condition")]
+    assert "keys" in condition
+    assert "queue_id" not in condition
 
 
 @pytest.mark.spark
