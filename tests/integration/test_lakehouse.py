@@ -45,6 +45,7 @@ QUERY = """
 query = (
     log.writeStream.format("delta")
     .option("checkpointLocation", "/lake/checkpoints/messages")
+    .partitionBy("broker")
     .trigger(processingTime="200 milliseconds")
     .start("/lake/messages")
 )
