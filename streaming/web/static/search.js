@@ -35,8 +35,18 @@ addEventListener("pagehide", () => source?.close());
 
 function go(params) {
   if (params.get("order") === "newest") params.delete("order");
+  for (const name of ["from_time", "to_time"])
+    if (params.has(name)) params.set(name, withZone(params.get(name)));
   history.pushState(null, "", params.size ? `?${params}` : location.pathname);
   start();
+}
+
+/** A time without a zone is one of this page: in UTC, the URL means the same everywhere. */
+function withZone(text) {
+  const parts = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d{1,3})?)?))?$/.exec(text.trim());
+  if (!parts) return text;
+  const moment = new Date(`${parts[1]}T${parts[2] ?? "00:00"}`);
+  return Number.isNaN(moment.getTime()) ? text : moment.toISOString();
 }
 
 /** Search from the beginning: the results so far are dropped. */

@@ -163,6 +163,21 @@ def test_results_are_downloaded_as_json_lines_and_csv(
     assert table.value.suggested_filename.endswith(".csv")
 
 
+def test_a_time_as_the_page_shows_it_can_be_searched_for(
+    shop_console: ConsoleServer, new_tab: NewTab
+) -> None:
+    tab = new_tab(shop_console, timezone_id="Asia/Tokyo")
+    page = tab.open(shop_console.page_url(SHOP, "/messages/0"))
+    shown = page.locator("time").first.inner_text()
+    tab.open(shop_console.page_url(SHOP, "/messages?order=oldest"))
+
+    search(page, from_time=shown, to_time=shown)
+
+    page.wait_for_url("**/messages?from_time=*Z&to_time=*Z&order=oldest")
+    finished(page)
+    assert set(texts(tab, "#rows time")) == {shown}
+
+
 def test_topics_are_suggested_while_typing(shop_console: ConsoleServer, new_tab: NewTab) -> None:
     page = new_tab(shop_console).open(shop_console.page_url(SHOP, "/messages"))
     finished(page)
