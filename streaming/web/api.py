@@ -141,9 +141,12 @@ def topic(request: Request) -> dict[str, Any]:
     broker, name = broker_of(request), request.path_params["topic"]
     listing = broker.overview.get()
     known = listing.overview if listing is not None else None
-    config = next((t.config for t in (known.topics if known else ()) if t.topic == name), None)
+    state = next((t for t in (known.topics if known else ()) if t.topic == name), None)
+    config = state.config if state is not None else None
     with broker.queues() as store:
-        ids = store.queue_ids(name)
+        # Listing the queues of one topic takes long, too, if they are many.
+        queues = state.queues if state is not None else ()
+        ids = [queue.queue_id for queue in queues] or store.queue_ids(name)
         if not ids and config is None:
             raise HTTPException(404, "the store has no queue and no configuration of this topic")
         paged = _paged(request, [{"queue_id": i} for i in ids], "queues")

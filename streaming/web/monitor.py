@@ -134,6 +134,7 @@ class LogMonitor:
         self._counts = _Counts()
         self._feeds: list[TailFeed] = []
         self._follower: LogFollower | None = None
+        self._position: int | None = None  # up to which messages have been offered
         self._ready = threading.Event()
         self._stop = threading.Event()
         self._error: str | None = None
@@ -190,9 +191,9 @@ class LogMonitor:
         """Offer new messages to a tail from now on. Raises StoreError if the log is not read."""
         self._ready.wait(_READY_SECONDS)
         with self._guard:
-            if self._follower is None:
+            if self._position is None:
                 raise StoreError(self._error or "the log is not followed yet; try again")
-            feed.begin = self._follower.end
+            feed.begin = self._position
             if not feed.is_closed:
                 self._feeds.append(feed)
 
@@ -224,12 +225,13 @@ class LogMonitor:
     def _poll(self) -> bool:
         """Read what has been appended; return whether there was anything."""
         follower = self._follower or self._begin()
-        with self._guard:  # a tail that is added now begins after these messages
-            before = follower.expired_bytes
-            new = follower.poll()
-            expired = follower.expired_bytes - before
+        before = follower.expired_bytes
+        new = follower.poll()
+        expired = follower.expired_bytes - before
+        now = time.time()
+        with self._guard:  # held for a moment only: the event loop waits for it
+            self._position = follower.end  # a tail that is added later begins here
             feeds = list(self._feeds)
-            now = time.time()
             self._polled_ms = int(now * 1000)
             for requests in new or ():
                 self._counts.add(requests, int(now))
@@ -248,6 +250,7 @@ class LogMonitor:
 
         matches = LogMatches(*self._source)
         self._follower = LogFollower(matches, matches.planner.end())
+        self._position = self._follower.end
         self._ready.set()
         return self._follower
 
