@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from store.errors import ConfigError, shown
+from store.printable import size_text
 from store.root.status import status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
-from streaming.cli.lines import print_json, print_line, size_text, time_text
+from streaming.cli.lines import print_json, print_line, time_text
 from streaming.cli.long_running import (
     MEGA,
     POLL_SECONDS,
