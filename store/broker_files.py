@@ -18,6 +18,8 @@ lmqConsumerOffset.json      replaces it with enableLmq; also lmqOffsetTable: ``t
                             offset in queue 0
 delayOffset.json            offsetTable: delay level -> queue offset of the schedule topic's queue
                             (level - 1) up to which messages were delivered
+timermetrics                timingCount: topic -> count of its messages in the timer wheel
+timercheck                  not JSON: ``TIMER_CHECKPOINT`` of store.layout, then zeros
 ==========================  ====================================================================
 """
 
@@ -34,7 +36,7 @@ from typing import Any, Generic, TypeVar
 from store import java
 from store.errors import StoreIOError, parse_fault, shown
 from store.io.file_system import read_small_file
-from store.layout import CONFIG_DIR
+from store.layout import CONFIG_DIR, TIMER_CHECKPOINT, struct_of
 
 BACKUP_SUFFIX = ".bak"
 
@@ -42,6 +44,9 @@ _TOPICS = "topics.json"
 _CONSUMER_OFFSETS = "consumerOffset.json"
 _LMQ_CONSUMER_OFFSETS = "lmqConsumerOffset.json"
 _DELAY_OFFSETS = "delayOffset.json"
+_TIMER_METRICS = "timermetrics"
+_TIMER_CHECKPOINT = "timercheck"
+_TIMER_FIELDS = struct_of(TIMER_CHECKPOINT)
 _TOPIC_GROUP_SEPARATOR = "@"
 # A string, which is kept unchanged, or an integer key. No part backtracks. An unterminated string
 # matches too: otherwise every quote in it would start another search for a closing quote.
@@ -81,6 +86,18 @@ class CommittedOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class TimerCheckpoint:
+    """The progress of the timer wheel, as last flushed by the broker (once per second).
+
+    Messages of the timer topic below ``queue_offset`` are in the wheel; those due before
+    ``read_timestamp`` (epoch ms) were delivered.
+    """
+
+    read_timestamp: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigFile(Generic[T]):
     """The result of reading one file; ``content`` is None if its backup is unreadable too.
 
@@ -109,6 +126,29 @@ def read_consumer_offsets(
 def read_delay_offsets(store_root: Path) -> ConfigFile[dict[int, int]]:
     """Read the delivered queue offset of each delay level. Raises StoreIOError."""
     return _read(store_root / CONFIG_DIR / _DELAY_OFFSETS, _decode_delay_offsets)
+
+
+def read_timing_counts(store_root: Path) -> ConfigFile[dict[str, int]]:
+    """Read how many messages of each topic are in the timer wheel. Raises StoreIOError."""
+    return _read(store_root / CONFIG_DIR / _TIMER_METRICS, _decode_timing_counts)
+
+
+def read_timer_checkpoint(store_root: Path) -> TimerCheckpoint | None:
+    """Read the timer wheel's checkpoint, None if the broker has none. Raises StoreIOError.
+
+    None also for a file that is too short or blank: a broker that is starting writes it so.
+    """
+    path = store_root / CONFIG_DIR / _TIMER_CHECKPOINT
+    try:
+        data = read_small_file(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
+    if len(data) < TIMER_CHECKPOINT.itemsize or not any(data):
+        return None
+    read_timestamp, _, queue_offset, _ = _TIMER_FIELDS.unpack_from(data)
+    return TimerCheckpoint(read_timestamp, queue_offset)
 
 
 def parse_fastjson(text: str) -> Any:
@@ -192,6 +232,11 @@ def _decode_delay_offsets(values: Any) -> dict[int, int]:
         _key(level, "offsetTable"): _integer(offset, "offsetTable")
         for level, offset in table.items()
     }
+
+
+def _decode_timing_counts(values: Any) -> dict[str, int]:
+    table = _member(values, "timingCount")
+    return {name: _integer(_object(raw, name).get("count"), name) for name, raw in table.items()}
 
 
 def _member(value: Any, name: str) -> dict[str, Any]:

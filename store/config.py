@@ -30,6 +30,7 @@ from store.layout import (
 )
 
 BROKER_CONF = "broker.conf"
+DEFAULT_CLUSTER = "DefaultCluster"
 DEFAULT_VERSION = "5.3.3"
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -178,6 +179,14 @@ class StoreConfig:
         return values
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """The names of a broker, and of its cluster."""
+
+    cluster: str
+    name: str
+
+
 def check_shape(
     root_shape: Mapping[str, Any], config: StoreConfig, root: Path | str, hint: str
 ) -> None:
@@ -208,14 +217,32 @@ def load_config(
     defaults apply. Raises ConfigError for a malformed value, UnsupportedFormatError for a setting
     with which a broker writes unsupported files, StoreIOError.
     """
-    path = broker_conf if broker_conf is not None else store_root / BROKER_CONF
-    if broker_conf is None and not path.exists():
-        values: Mapping[str, str] = {}
-    else:
-        values = read_properties(path)
+    values, path = _broker_properties(store_root, broker_conf)
     version = BrokerVersion.parse(broker_version or DEFAULT_VERSION)
     _refuse_unsupported_settings(values, path)
     return config_from(values, version=version, origin=str(path))
+
+
+def load_identity(store_root: Path, broker_conf: Path | None = None) -> BrokerIdentity:
+    """Read the names of the broker and its cluster. Raises ConfigError, StoreIOError.
+
+    A broker without ``brokerName`` uses its host's name, which the store does not record: the name
+    of the store's directory stands for it.
+    """
+    values, path = _broker_properties(store_root, broker_conf)
+    read = BrokerProperties(values, str(path))
+    name = read.text("brokerName", "") or store_root.resolve().name
+    return BrokerIdentity(read.text("brokerClusterName", "") or DEFAULT_CLUSTER, name)
+
+
+def _broker_properties(
+    store_root: Path, broker_conf: Path | None
+) -> tuple[Mapping[str, str], Path]:
+    """Return the properties of a broker, none if there is no file, and the file's path."""
+    path = broker_conf if broker_conf is not None else store_root / BROKER_CONF
+    if broker_conf is None and not path.exists():
+        return {}, path
+    return read_properties(path), path
 
 
 def config_from(values: Mapping[str, str], *, version: BrokerVersion, origin: str) -> StoreConfig:

@@ -21,6 +21,7 @@ index slot         4      number of the slot's newest entry i32, 0 = none
 index entry        20     key_hash i32, phy_offset i64, time_diff_seconds i32, prev_index i32
 checkpoint         4096   physic, logics, index timestamp i64, master flushed, confirm, logics
                           physical offset i64
+timer checkpoint   32+    read time ms, log flush position, queue offset, master's i64
 =================  =====  ==========================================================
 """
 
@@ -133,6 +134,7 @@ PROPERTY_REAL_TOPIC = "REAL_TOPIC"
 PROPERTY_REAL_QUEUE_ID = "REAL_QID"
 PROPERTY_CRC = "__CRC32#"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 
 # --- consume queue -----------------------------------------------------------------------------
 
@@ -220,6 +222,18 @@ CHECKPOINT = np.dtype(
 )
 CHECKPOINT_SIZE = 4096
 assert CHECKPOINT.itemsize == 48
+
+# --- config/timercheck, since 5.0: the timer wheel's own checkpoint; only what is read here ------
+
+TIMER_CHECKPOINT = np.dtype(
+    [
+        ("last_read_time_ms", ">i8"),  # up to which due messages were delivered
+        ("last_timer_log_flush_pos", ">i8"),
+        ("last_timer_queue_offset", ">i8"),  # up to which TIMER_TOPIC was put into the wheel
+        ("master_timer_queue_offset", ">i8"),
+    ]
+)
+assert TIMER_CHECKPOINT.itemsize == 32
 
 # --- names -------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sees to what the tests against real servers need beside .venv: Maven, which fetches the servers, a
-# Java compiler, a browser and a container engine. Run by `make integration`, safe to run again.
+# Java compiler, a container engine, a browser and Prometheus. Run by `make integration`, safe to run
+# again.
 #
 #   --image   also what makes a base image where none can be pulled
 #   --java    only Maven and a Java compiler
@@ -65,9 +66,19 @@ need_browser() {
 
 compose_runs() { docker compose version >/dev/null 2>&1 || runs docker-compose --version; }
 
+# Prometheus, with promtool: their tests are left out without it.
+need_prometheus() {
+    if runs prometheus --version && runs promtool --version; then return; fi
+    if apt_usable && apt_install prometheus && runs promtool --version; then return; fi
+    say "NO PROMETHEUS: the tests of metrics and alert rules against it are left out"
+}
+
 if [ "${1:-}" = --java ]; then exit; fi
 need_engine
-if [ "${1:-}" != --image ]; then need_browser; fi
+if [ "${1:-}" != --image ]; then
+    need_browser
+    need_prometheus
+fi
 if [ "${1:-}" = --image ] && [ "$(id -u)" = 0 ] && apt_usable && ! runs mmdebstrap --version; then
     apt_install_all mmdebstrap
 fi

@@ -39,19 +39,23 @@ def read_dispatch_status(store_root: Path, output: Path, config: StoreConfig) ->
 
     Raises ConfigError if nothing has been dispatched into it, DamageError, StoreIOError.
     """
-    path = output / PROGRESS
-    try:
-        # Before the content is read, so that the time is never newer than the content.
-        written = path.stat().st_mtime_ns // 1_000_000
-    except FileNotFoundError:
-        written = 0
-    except OSError as e:
-        raise StoreIOError("read", path, e) from e
+    written = progress_timestamp(output)  # first: never newer than the content
     progress = ProgressReader(output).read()
     if progress is None:
-        raise ConfigError(f"{output} holds no dispatch: {path} does not exist")
+        raise ConfigError(f"{output} holds no dispatch: {output / PROGRESS} does not exist")
     log = CommitLog(config.commit_log_paths(store_root), config)
     return status_at(log, progress.reput_from_offset, written)
+
+
+def progress_timestamp(output: Path) -> int:
+    """Return when progress was last written, in epoch ms, 0 if never. Raises StoreIOError."""
+    path = output / PROGRESS
+    try:
+        return path.stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return 0
+    except OSError as e:
+        raise StoreIOError("read", path, e) from e
 
 
 def status_json(status: DispatchStatus, now: int, *, is_stuck: bool) -> dict[str, Any]:

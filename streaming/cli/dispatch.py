@@ -24,10 +24,12 @@ from streaming.cli.long_running import (
     start_spark,
     stop_signals,
 )
+from streaming.cli.metrics import MetricsOptions, metrics_endpoint, show_dispatch
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
-    SessionOptions,
+    StuckAfter,
+    check_seconds,
     describe_settings,
     flag_option,
     size_option,
@@ -35,6 +37,7 @@ from streaming.cli.options import (
 from streaming.cli.recover import recovered_json, recovered_line, recovery_progress
 from streaming.cli.show import drops_line
 from streaming.sources.options import TIME_FORMS, parse_time
+from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
@@ -93,6 +96,13 @@ class NotifyOptions:
     kafka_properties: KafkaProperties = None
 
 
+@dataclass(frozen=True, slots=True)
+class RunOptions(MetricsOptions):
+    """How to run the dispatch, and when it counts as stuck."""
+
+    stuck_after: StuckAfter = 60.0
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     add_command(app, "dispatch", dispatch)
@@ -111,16 +121,20 @@ def dispatch(
     ],
     log: LogOptions,
     notify: NotifyOptions,
-    session: SessionOptions,
+    session: RunOptions,
 ) -> None:
     """Build ConsumeQueue and IndexFile, and keep them built.
 
     Runs until it is stopped (Ctrl-C or SIGTERM, both clean); the next start resumes from there.
     """
     from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
+    from streaming.web.metrics.query import BatchDurations
 
     as_json = session.as_json
     reporter = Reporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
+    durations = BatchDurations()
+    stuck_after = check_seconds("--stuck-after", session.stuck_after)
+    settings = session.spark_settings()
     options = DispatchOptions(
         broker_conf=log.broker_conf,
         broker_version=log.broker_version,
@@ -132,12 +146,18 @@ def dispatch(
         fail_on_data_loss=flag_option("--fail-on-data-loss", log.fail_on_data_loss),
         keep_expired=log.keep_expired,
         on_progress=reporter.report,
+        on_batch=durations.observe,
     )
-    with notifying(notify, reporter) as listeners:
+    with (
+        metrics_endpoint(session, reporter) as endpoint,
+        notifying(notify, reporter) as listeners,
+    ):
         options = replace(options, listeners=listeners)
         with recovery_progress(is_shown=reporter.is_live) as report:
             prepared = prepare_dispatch(store, output, replace(options, on_recovery=report))
-        run_dispatch(prepared, reporter, master=session.master)
+        if endpoint is not None:
+            show_dispatch(endpoint, prepared, durations, reporter.arrivals, stuck_after)
+        run_dispatch(prepared, reporter, settings=settings)
 
 
 @contextmanager
@@ -173,7 +193,7 @@ def run_dispatch(
     prepared: PreparedDispatch,
     reporter: Reporter,
     *,
-    master: str | None = None,
+    settings: SparkSettings | None = None,
     meanwhile: Callable[[RunningDispatch, threading.Event], None] | None = None,
 ) -> None:
     """Run a dispatch until it ends or is stopped, or ``meanwhile`` returns. Raises its failure.
@@ -183,7 +203,7 @@ def run_dispatch(
     with stop_signals() as stop:
         reporter.begin(prepared)
         try:
-            spark = start_spark("reput dispatch", master, stop)
+            spark = start_spark("reput dispatch", settings or SparkSettings(), stop)
         except BaseException:
             prepared.close()
             raise

@@ -15,6 +15,7 @@ from streaming.cli.options import (
     BrokerOptions,
     Json,
     MaxBodyBytes,
+    SparkConf,
     Store,
     StoredFrom,
     StoredTo,
@@ -23,6 +24,7 @@ from streaming.cli.options import (
 )
 from streaming.cli.show import exit_not_found, progress_bar
 from streaming.sources.options import parse_time
+from streaming.spark.settings import SparkSettings, parse_conf
 
 if TYPE_CHECKING:
     from streaming.export.export import ExportJob, ExportOptions, ExportResult
@@ -77,6 +79,7 @@ class FileOptions:
     master: Annotated[
         str | None, typer.Option(help="Spark master URL [default: local[*]]", show_default=False)
     ] = None
+    conf: SparkConf = None
 
 
 def register(app: typer.Typer) -> None:
@@ -103,8 +106,9 @@ def export_messages(
     from streaming.export.export import open_export
 
     options = _export_options(files, broker)
+    settings = SparkSettings(files.master, parse_conf(files.conf or []))
     with open_export(store, to, options) as job:
-        done = _run(job, files.master, is_shown=sys.stderr.isatty() and not as_json)
+        done = _run(job, settings, is_shown=sys.stderr.isatty() and not as_json)
     if not done.messages and not options.append:
         _exit_empty(options, as_json=as_json)
     for name in done.without_messages:
@@ -139,7 +143,7 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
     )
 
 
-def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> ExportResult:
+def _run(job: ExportJob, settings: SparkSettings, *, is_shown: bool) -> ExportResult:
     """Run an export as a Spark job, or without Spark if there is no range to export."""
     from streaming.export.run import SparkRunner, run_here
 
@@ -147,7 +151,7 @@ def _run(job: ExportJob, master: str | None, *, is_shown: bool) -> ExportResult:
         return job.run(run_here)
     from streaming.spark.session import build_session
 
-    spark = build_session("reput export", master)
+    spark = build_session("reput export", settings.master, settings.conf)
     try:
         with progress_bar("exporting", is_shown=is_shown) as report:
             return job.run(SparkRunner(spark.sparkContext), report)

@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from store.printable import printable
-from streaming.cli.lines import seconds_text, size_text
+from store.printable import printable, size_text
+from streaming.cli.lines import seconds_text
+from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,13 +30,13 @@ POLL_SECONDS = 0.2
 MEGA = 1e6
 
 
-def start_spark(name: str, master: str | None, stop: threading.Event) -> SparkSession:
+def start_spark(name: str, settings: SparkSettings, stop: threading.Event) -> SparkSession:
     """Start Spark, and replace its SIGINT handler before a signal can reach it."""
     from streaming.spark.session import build_session
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        spark = build_session(name, master)
+        spark = build_session(name, settings.master, settings.conf)
         _handle_signals(stop)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from store.errors import ConfigError, shown
+from store.printable import size_text
 from store.root.status import status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
-from streaming.cli.lines import print_json, print_line, size_text, time_text
+from streaming.cli.lines import print_json, print_line, time_text
 from streaming.cli.long_running import (
     MEGA,
     POLL_SECONDS,
@@ -22,11 +23,11 @@ from streaming.cli.long_running import (
     start_spark,
     stop_signals,
 )
+from streaming.cli.metrics import MetricsOptions, metrics_endpoint, show_mirror
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     MaxBodyBytes,
-    SessionOptions,
     Store,
     StuckAfter,
     body_limit,
@@ -36,6 +37,7 @@ from streaming.cli.options import (
 )
 from streaming.cli.status import status_text
 from streaming.sources.options import TIME_FORMS, parse_time
+from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,7 +195,7 @@ class LogOptions(BrokerOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions(SessionOptions):
+class RunOptions(MetricsOptions):
     """How to run the mirror, or only to show its status."""
 
     status: Annotated[
@@ -225,9 +227,12 @@ def mirror(
     from streaming.kafka.oversized import parse_rule
     from streaming.kafka.position import POSITION_TOPIC
     from streaming.queries.mirror import TRANSACTION_BYTES, MirrorOptions, prepare_mirror
+    from streaming.web.metrics.query import BatchDurations
 
-    as_json = session.as_json
+    as_json, durations = session.as_json, BatchDurations()
+    stuck_after = check_seconds("--stuck-after", session.stuck_after)
     reporter = MirrorReporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
+    settings = session.spark_settings()
     options = MirrorOptions(
         bootstrap=target.kafka_bootstrap,
         rules=target.rules(),
@@ -253,18 +258,22 @@ def mirror(
         on_oversized=reporter.report_oversized,
         wait_for_kafka_seconds=check_seconds("--wait-for-kafka", log.wait_for_kafka),
         on_progress=reporter.report,
+        on_batch=durations.observe,
     )
     if session.status:
-        show_status(store, options, session.stuck_after, as_json=as_json)
-    else:
-        run_mirror(prepare_mirror(store, options), options, reporter, session.master)
+        show_status(store, options, stuck_after, as_json=as_json)
+        return
+    with metrics_endpoint(session, reporter) as endpoint:
+        prepared = prepare_mirror(store, options)
+        if endpoint is not None:
+            show_mirror(endpoint, prepared, durations, stuck_after)
+        run_mirror(prepared, options, reporter, settings)
 
 
 def show_status(store: Path, options: MirrorOptions, stuck_after: float, *, as_json: bool) -> None:
     """Show the status of a mirror, whether it is running or not; exit 1 if it is stuck."""
     from streaming.queries.mirror_status import read_mirror_status
 
-    check_seconds("--stuck-after", stuck_after)
     mirror = read_mirror_status(store, options)
     now = int(time.time() * 1000)
     is_stuck = mirror.progress.stuck_ms(now) > stuck_after * 1000
@@ -294,13 +303,13 @@ def run_mirror(
     prepared: PreparedMirror,
     options: MirrorOptions,
     reporter: MirrorReporter,
-    master: str | None,
+    settings: SparkSettings,
 ) -> None:
     """Run a mirror until it ends or is stopped. Raises its failure."""
     with stop_signals() as stop:
         reporter.begin(prepared, options)
         try:
-            spark = start_spark("reput mirror", master, stop)
+            spark = start_spark("reput mirror", settings, stop)
         except BaseException:
             prepared.close()
             raise

@@ -18,6 +18,7 @@ from store.io.user_path import given_output, given_path
 from store.unsupported import require_log_files
 from streaming.cli.lines import say
 from streaming.sources.options import TIME_FORMS, parse_bytes
+from streaming.spark.settings import SparkSettings, parse_conf
 
 if TYPE_CHECKING:
     from streaming.queries.feed import Feed
@@ -99,14 +100,53 @@ class RootOptions:
     broker_version: BrokerVersion = None
 
 
+SparkConf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        metavar="KEY=VALUE",
+        help="A setting of Spark, such as spark.driver.memory=4g (repeatable).",
+        show_default=False,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """The Spark master of a long-running query, and the format of its log."""
+    """The Spark session of a long-running query, and the format of its log."""
 
     master: Annotated[
         str | None, typer.Option(help="Spark master URL [default: local[*]]", show_default=False)
     ] = None
+    conf: SparkConf = None
     as_json: Json = False
+
+    def spark_settings(self) -> SparkSettings:
+        """Return the settings of Spark. Raises ConfigError."""
+        return SparkSettings(self.master, parse_conf(self.conf or []))
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """What scans the log: threads of this process, or Spark."""
+
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="Scan the log with a Spark query on this master URL. By default, threads of this "
+            "process scan it, without a JVM.",
+            show_default=False,
+        ),
+    ] = None
+    conf: SparkConf = None
+
+    def spark_settings(self) -> SparkSettings | None:
+        """Return the settings of Spark, None without a master. Raises ConfigError."""
+        if self.master is not None:
+            return SparkSettings(self.master, parse_conf(self.conf or []))
+        if self.conf:
+            raise ConfigError("--conf is for Spark, which only --master starts here")
+        return None
 
 
 def size_option(option: str, text: str | None) -> int | None:
@@ -179,19 +219,19 @@ def opened_store(
 
 @contextmanager
 def scan_feed(
-    command: str, master: str | None, store: Path, config: StoreConfig
+    command: str, settings: SparkSettings | None, store: Path, config: StoreConfig
 ) -> Iterator[Feed | None]:
-    """Yield a feed that scans the log on Spark if a master is given, else None: use threads.
+    """Yield a feed that scans the log on Spark, None without settings: use threads.
 
     Raises SparkError.
     """
-    if master is None:
+    if settings is None:
         yield None
         return
     from streaming.queries.spark_feed import spark_feed
     from streaming.spark.session import build_session
 
-    spark = build_session(command, master)
+    spark = build_session(command, settings.master, settings.conf)
     try:
         yield spark_feed(spark, store, config)
     finally:

@@ -19,11 +19,13 @@ from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     Json,
+    ScanOptions,
     Store,
     describe_settings,
     scan_feed,
 )
 from streaming.cli.show import drops_line, progress_bar
+from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from checkpoints.root import DispatchRoot
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeOptions:
+class ScopeOptions(ScanOptions):
     """What to rebuild, and what scans the log."""
 
     topic: Annotated[
@@ -41,14 +43,6 @@ class ScopeOptions:
     ] = None
     queue: Annotated[
         int | None, typer.Option(help="Rebuild only this queue of the topic.", show_default=False)
-    ] = None
-    master: Annotated[
-        str | None,
-        typer.Option(
-            help="Scan the log with a Spark query on this master URL. By default, threads of this "
-            "process scan it, without a JVM.",
-            show_default=False,
-        ),
     ] = None
 
 
@@ -82,7 +76,7 @@ def rebuild(
         return
     if scope.queue is not None:
         raise ConfigError("--queue needs --topic")
-    _rebuild_all(store, output, scope.master, broker, as_json=as_json)
+    _rebuild_all(store, output, scope.spark_settings(), broker, as_json=as_json)
 
 
 def _rebuild_topic(
@@ -95,7 +89,7 @@ def _rebuild_topic(
 
     topic, queue = scope.topic, scope.queue
     assert topic is not None
-    if scope.master is not None:
+    if scope.spark_settings() is not None:
         raise ConfigError("--master is for a rebuild of everything; --topic runs without Spark")
     config = open_store_config(
         store, output, broker.broker_conf, broker.broker_version, needs_log=False
@@ -119,7 +113,12 @@ def _rebuild_topic(
 
 
 def _rebuild_all(
-    store: Path, output: Path, master: str | None, broker: BrokerOptions, *, as_json: bool
+    store: Path,
+    output: Path,
+    settings: SparkSettings | None,
+    broker: BrokerOptions,
+    *,
+    as_json: bool,
 ) -> None:
     """Rebuild everything."""
     from streaming.queries.rebuild import rebuild_root, take_root
@@ -130,7 +129,7 @@ def _rebuild_all(
     is_shown = sys.stderr.isatty() and not as_json
     with ExitStack() as stack:
         try:
-            feed = stack.enter_context(scan_feed("reput rebuild", master, store, root.log.config))
+            feed = stack.enter_context(scan_feed("reput rebuild", settings, store, root.log.config))
             report = stack.enter_context(progress_bar("rebuilding", is_shown=is_shown))
         except BaseException:
             root.close(clean=False)

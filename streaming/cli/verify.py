@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from streaming.cli.options import (
     BrokerOptions,
     Json,
     Output,
+    ScanOptions,
     Store,
     describe_settings,
     scan_feed,
@@ -50,15 +51,8 @@ def register(app: typer.Typer) -> None:
 def verify_store(
     store: Store,
     output: Output = None,
-    master: Annotated[
-        str | None,
-        typer.Option(
-            help="Scan the log with a Spark query on this master URL. By default, threads of this "
-            "process scan it, without a JVM.",
-            show_default=False,
-        ),
-    ] = None,
     *,
+    scan: ScanOptions,
     broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
@@ -73,11 +67,12 @@ def verify_store(
     from streaming.queries.verify import verify
 
     root = output if output is not None else store
+    settings = scan.spark_settings()
     config = resolve_config(store, root, broker.broker_conf, broker.broker_version)
     if not as_json:
         say(describe_settings(config))
     with (
-        scan_feed("reput verify", master, store, config) as feed,
+        scan_feed("reput verify", settings, store, config) as feed,
         progress_bar("verifying", is_shown=sys.stderr.isatty() and not as_json) as report,
     ):
         result = verify(store, root, config, report, feed)

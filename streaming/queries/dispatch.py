@@ -19,7 +19,7 @@ from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
 from store.io.user_path import given_path
 from streaming.queries.log_query import LogQuery, RunningLogQuery
-from streaming.queries.metrics import DispatchProgress
+from streaming.queries.metrics import DispatchProgress, OnBatch
 from streaming.sinks.dispatch import ArrivalListener, DispatchSink
 from streaming.sources.options import check_size, spark_interval
 from streaming.spark.errors import to_store_error
@@ -43,6 +43,7 @@ class DispatchOptions:
     keep_expired: bool = False  # queue and index files entirely below the log's minimum
     listeners: Sequence[ArrivalListener] = ()
     on_progress: Callable[[DispatchProgress], None] | None = None
+    on_batch: OnBatch | None = None
     on_recovery: RecoveryReporter | None = None
 
 
@@ -206,5 +207,6 @@ def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> RunningLogQ
         trigger_interval=None if options.available_now else options.trigger_interval,
         options={} if clean is None else {"closedCleanly": str(clean).lower()},
         on_progress=options.on_progress,
+        on_batch=options.on_batch,
     )
     return query.start(spark, prepared.sink)

@@ -16,7 +16,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from store.commitlog.scanner import Stretch
 from store.config import StoreConfig, config_to_json
 from store.errors import SparkError, StoreError
-from streaming.queries.metrics import DispatchProgress, ProgressListener
+from streaming.queries.metrics import DispatchProgress, OnBatch, ProgressListener
 from streaming.sinks.ordered_sink import BatchSink, StoppedError
 from streaming.sources.dispatch import FORMAT, DispatchRequestSource, parts_of, spooled_stretches
 from streaming.sources.log_stream import RANGE_BYTES_MAX, RANGE_BYTES_MIN
@@ -44,12 +44,13 @@ class LogQuery:
     trigger_interval: str | None  # None: process the current log, then end
     options: Mapping[str, str] = field(default_factory=dict)  # further options of the source
     on_progress: Callable[[DispatchProgress], None] | None = None
+    on_batch: OnBatch | None = None
     on_end: Callable[[], None] | None = None
 
     def start(self, spark: SparkSession, sink: BatchSink) -> RunningLogQuery:
         """Start the query; when it ends, for whatever reason, the sink is closed."""
         name = f"{self.name}-{uuid.uuid4().hex[:8]}"
-        listener = ProgressListener(name, sink, self.on_progress)
+        listener = ProgressListener(name, sink, self.on_progress, self.on_batch)
         spark.streams.addListener(listener)
         listener.on_end(lambda: spark.streams.removeListener(listener))
         if self.on_end is not None:

@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.streaming.listener import (
@@ -26,6 +26,8 @@ from streaming.sinks.ordered_sink import BatchSink
 from streaming.sources.options import OFFSET_KEY
 
 _log = logging.getLogger(__name__)
+
+OnBatch = Callable[[Mapping[str, int]], None]  # the durations of a batch's phases, in ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,16 @@ class ProgressListener(StreamingQueryListener):
     """Converts Spark's progress events of one query to reports; closes the sink at its end."""
 
     def __init__(
-        self, name: str, sink: BatchSink, report: Callable[[DispatchProgress], None] | None
+        self,
+        name: str,
+        sink: BatchSink,
+        report: Callable[[DispatchProgress], None] | None,
+        on_batch: OnBatch | None = None,
     ) -> None:
         self._name = name
         self._sink = sink
         self._report = report
+        self._on_batch = on_batch
         self._end_callbacks: list[Callable[[], None]] = []
         self._run_id = ""
         self._last = (time.monotonic(), sink.counts)
@@ -64,8 +71,12 @@ class ProgressListener(StreamingQueryListener):
             self._run_id = str(event.runId)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Report progress."""
-        if event.progress.name != self._name or self._report is None:
+        """Report a batch and the progress."""
+        if event.progress.name != self._name:
+            return
+        if self._on_batch is not None:
+            self._on_batch(event.progress.durationMs)
+        if self._report is None:
             return
         latest = event.progress.sources[0].latestOffset
         offset = json.loads(latest)[OFFSET_KEY] if latest else 0

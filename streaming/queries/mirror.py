@@ -49,7 +49,7 @@ from streaming.kafka.records import RecordReader
 from streaming.kafka.routes import Creation, Router
 from streaming.kafka.topic_rules import TopicRules, check_kafka_name
 from streaming.queries.log_query import LogQuery, RunningLogQuery
-from streaming.queries.metrics import DispatchProgress
+from streaming.queries.metrics import DispatchProgress, OnBatch
 from streaming.sources.options import check_size, spark_interval
 
 _log = logging.getLogger(__name__)
@@ -100,6 +100,7 @@ class MirrorOptions:
     on_oversized: Callable[[OversizedMessage], None] | None = None
     wait_for_kafka_seconds: float = WAIT_FOR_KAFKA_SECONDS
     on_progress: Callable[[DispatchProgress], None] | None = None
+    on_batch: OnBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +307,7 @@ def _start_query(spark: SparkSession, prepared: PreparedMirror) -> RunningMirror
         trigger_interval=None if has_end else options.trigger_interval,
         options={"until": str(prepared.until)},
         on_progress=options.on_progress,
+        on_batch=options.on_batch,
         on_end=lambda: shutil.rmtree(checkpoint, ignore_errors=True),
     )
     return RunningMirror(query.start(spark, prepared.sink), prepared.sink, checkpoint)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from py4j.java_gateway import JavaGateway
@@ -40,12 +41,18 @@ _SETTINGS = {
         ".FileSystemBasedCheckpointFileManager"
     ),
 }
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _JAVA_MIN = 17
 _STDERR = 2
 
 
-def build_session(app_name: str, master: str | None = None) -> SparkSession:
-    """Start or return the session; ``master`` defaults to ``local[*]``. Raises SparkError."""
+def build_session(
+    app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start or return the session; ``master`` defaults to ``local[*]``. Raises SparkError.
+
+    ``conf`` takes precedence over this program's settings; JVM options are added to its own.
+    """
     check_java()
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -55,17 +62,22 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if is_local(master) else "")
     if not os.environ["SPARK_LOCAL_IP"]:
         del os.environ["SPARK_LOCAL_IP"]
-    conf = SparkConf().setAll(list(_SETTINGS.items())).setAppName(app_name)
-    java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC} {_QUICK_JIT}"
-    conf.set("spark.driver.extraJavaOptions", java)
-    conf.setMaster(master or "local[*]")
-    if is_local(master):
-        conf.set("spark.python.daemon.module", "streaming.spark.worker_daemon")
+    spark_conf = _spark_conf(app_name, master, conf or {})
     try:
-        launch_jvm_once(lambda: _start_jvm(conf))
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+        launch_jvm_once(lambda: _start_jvm(spark_conf))
+        return SparkSession.builder.config(conf=spark_conf).getOrCreate()
     except Exception as e:
         raise SparkError(f"Spark did not start: {str(e).splitlines()[0]}") from e
+
+
+def _spark_conf(app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkConf:
+    settings = {**_SETTINGS, **conf}
+    java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC} {_QUICK_JIT}"
+    settings[_JAVA_OPTIONS] = f"{java} {conf.get(_JAVA_OPTIONS, '')}".rstrip()
+    if is_local(master):
+        settings["spark.python.daemon.module"] = "streaming.spark.worker_daemon"
+    settings.setdefault("spark.app.name", app_name)
+    return SparkConf().setAll(list(settings.items())).setMaster(master or "local[*]")
 
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:

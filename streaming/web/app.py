@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from streaming.web import api, message, pages, search, tail
 from streaming.web.brokers import Broker
+from streaming.web.metrics.console import ConsoleSource, metrics
 from streaming.web.pages import View
 from streaming.web.search_job import SearchSlots
 from streaming.web.security import ConsoleSettings, Security
@@ -58,6 +59,7 @@ def create_app(brokers: Sequence[Broker], settings: ConsoleSettings) -> Starlett
         lifespan=lifespan,
     )
     app.state.brokers = {broker.name: broker for broker in brokers}
+    app.state.metrics = ConsoleSource(brokers)
     app.state.settings = settings
     app.state.readers = pages.new_readers()
     app.state.searches = SearchSlots(settings)
@@ -68,6 +70,7 @@ def create_app(brokers: Sequence[Broker], settings: ConsoleSettings) -> Starlett
 def _routes() -> list[BaseRoute]:
     return [
         Route("/healthz", api.healthz),
+        Route("/metrics", metrics),
         Route("/", home),
         *(Route(view.path, pages.page(view)) for view in VIEWS),
         Route(f"{_BROKER}/messages", search.page),

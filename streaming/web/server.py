@@ -22,14 +22,19 @@ _REQUEST_SECONDS = 10.0  # for the first or the next request to arrive whole
 _SLOW_SECONDS = 30.0  # without any progress of a client that does not read
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 is any free port. Raises ConfigError."""
+def listen(host: str, port: int, options: str = "--") -> socket.socket:
+    """Return a listening socket; port 0 is any free port. Raises ConfigError.
+
+    ``options`` is how the names of the options for host and port begin.
+    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=CONNECTIONS_MAX)
     except (OSError, UnicodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else str(e)
-        raise ConfigError(f"cannot listen on --host {host} --port {port}: {reason}") from e
+        raise ConfigError(
+            f"cannot listen on {options}host {host} {options}port {port}: {reason}"
+        ) from e
 
 
 def serve(app: Starlette, listening: socket.socket, wait: Callable[[], object]) -> None:

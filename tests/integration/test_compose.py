@@ -10,16 +10,17 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from kafka import KafkaConsumer
 
 from tests.integration.compose.dockerfile import build_image
 from tests.integration.compose.engine import NoEngineError, running_engine
+from tests.integration.compose.events import reading, topics
 from tests.integration.compose.images import make_local_images, remove_local_images
 from tests.integration.compose.stack import SERVICES, Stack, until
 from tests.integration.servers.rocketmq import QUEUES
@@ -45,9 +46,9 @@ KINDS = {
     "commit",
     "rollback",
 }
-USERS = {"namesrv": 3000, "broker": 3000, "kafka": 1000, "dispatcher": 10001}
-# SIGTERM ends a JVM with 143; the dispatcher handles it and exits with 0.
-ENDS = {"namesrv": 143, "broker": 143, "kafka": 143, "dispatcher": 0}
+USERS = {"namesrv": 3000, "broker": 3000, "kafka": 1000, "dispatcher": 10001, "console": 10001}
+# SIGTERM ends a JVM with 143; the dispatcher and the console handle it and exit with 0.
+ENDS = {"namesrv": 143, "broker": 143, "kafka": 143, "dispatcher": 0, "console": 0}
 READS = ["/store", "--output", "/output", "--json"]
 STUCK_SECONDS = 3
 EQUAL_SECONDS = 60.0
@@ -243,6 +244,27 @@ def test_the_health_check_detects_a_stuck_dispatcher(traffic: Traffic) -> None:
     traffic.wait_until_equal()
 
 
+def test_the_console_and_the_metrics_show_what_was_sent(traffic: Traffic) -> None:
+    stack = traffic.stack
+    traffic.send(20)
+    traffic.wait_until_dispatched()
+    stack.wait_healthy("console")
+    mounts = {m["Destination"]: m["RW"] for m in stack.inspect("console")["Mounts"]}
+    assert not any(mounts.values())
+    with httpx.Client(base_url=stack.console_url, trust_env=False, timeout=30) as client:
+        (broker,) = client.get("/api/brokers").raise_for_status().json()["brokers"]
+        assert broker["waiting_timestamp"] is None
+        assert client.get(f"/brokers/{broker['broker']}").status_code == 200
+        assert client.get("/metrics", headers={"Host": "console:8080"}).status_code == 200
+        assert client.get("/metrics", headers={"Host": "evil.example"}).status_code == 421
+        assert "reput_dispatch_stuck_milliseconds{" in client.get("/metrics").text
+    address = f"http://{stack.address('dispatcher', 9558)}"
+    text = httpx.get(f"{address}/metrics", trust_env=False).raise_for_status().text
+    (count,) = re.findall(r"^reput_dispatch_messages_total{.*} (.*)$", text, re.MULTILINE)
+    assert float(count) >= 20
+    assert httpx.get(f"{address}/healthz", trust_env=False).text == "ok\n"
+
+
 def test_a_killed_dispatcher_resumes(traffic: Traffic) -> None:
     stack = traffic.stack
     traffic.send(20)
@@ -284,7 +306,7 @@ def test_arrivals_name_the_queues_with_new_messages(traffic: Traffic) -> None:
     wanted = {queue: after[queue] for queue in queues if after[queue] > before[queue]}
     assert wanted
     arrived: dict[tuple[str, int], int] = {}
-    with reading(traffic, "reput-arrivals") as records:
+    with reading(traffic.stack, "reput-arrivals") as records:
         for record in records:
             event = json.loads(record.value)
             arrived[event["topic"], event["queue_id"]] = event["max_offset"]
@@ -301,8 +323,8 @@ def test_the_mirror_sends_every_message_once(traffic: Traffic) -> None:
     stored = Counter(body(m) for q in range(QUEUES) for m in read_queue(traffic, topic, q))
     stack.compose("--profile", "mirror", "up", "-d", "mirror")
     try:
-        until(lambda: topic in topics(traffic), "created by the mirror")
-        with reading(traffic, topic, isolation_level="read_committed") as records:
+        until(lambda: topic in topics(stack), "created by the mirror")
+        with reading(stack, topic, isolation_level="read_committed") as records:
             assert Counter(record.value for record in islice(records, count)) == stored
         assert stack.shell("mirror", "id -u") == "10001"
     finally:
@@ -332,30 +354,6 @@ def test_all_services_stop_in_time_and_down_removes_everything(traffic: Traffic)
 def read_queue(traffic: Traffic, topic: str, queue: int, *options: str) -> list[dict[str, Any]]:
     where = ["--topic", topic, "--queue", queue, "--offset", 0, "--max", 10_000]
     return traffic.reput("get", *where, *options)
-
-
-@contextmanager
-def reading(traffic: Traffic, topic: str, **options: Any) -> Iterator[KafkaConsumer]:
-    """Read a Kafka topic from its beginning, from this machine."""
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=traffic.stack.kafka_address,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=60_000,
-        **options,
-    )
-    try:
-        yield consumer
-    finally:
-        consumer.close()
-
-
-def topics(traffic: Traffic) -> set[str]:
-    consumer = KafkaConsumer(bootstrap_servers=traffic.stack.kafka_address)
-    try:
-        return set(consumer.topics())
-    finally:
-        consumer.close()
 
 
 def received(message: Received) -> tuple[int, int, int, int, str, str, bytes]:

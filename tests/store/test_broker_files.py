@@ -7,10 +7,13 @@ import pytest
 
 from store.broker_files import (
     CommittedOffset,
+    TimerCheckpoint,
     TopicConfig,
     parse_fastjson,
     read_consumer_offsets,
     read_delay_offsets,
+    read_timer_checkpoint,
+    read_timing_counts,
     read_topic_configs,
 )
 from tests.conftest import ARCHIVES, Golden, archive_name
@@ -134,3 +137,30 @@ def test_attributes_and_missing_values(tmp_path: Path) -> None:
     }
     assert topics["T"].perm_text == "R-X"
     assert topics["U"].perm_text == ""
+
+
+@stores("g4")
+def test_the_timer_files_of_a_real_broker_are_read(golden: Golden) -> None:
+    counts = read_timing_counts(golden.store_root)
+    assert counts.problem == ""
+    assert counts.content == {"OrderTopic": 0, "PayTopic": 0, "MyTopic": 0}
+    assert TimerCheckpoint(1795253379000, 7) == read_timer_checkpoint(golden.store_root)
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(4096), b"\x01" * 31])
+def test_a_missing_blank_or_short_timer_checkpoint_is_none(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    if content is not None:
+        write(tmp_path, "timercheck", content)
+    assert read_timer_checkpoint(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "text", ['{"timingCount":{"T":1}}', '{"timingCount":{"T":{"count":"1"}}}', '{"timingCount":3}']
+)
+def test_timer_metrics_that_no_broker_writes_are_a_problem(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "timermetrics", text)
+    found = read_timing_counts(tmp_path)
+    assert found.content is None
+    assert "not as a broker writes it" in found.problem

@@ -21,7 +21,7 @@ from tools.maven import classes, rocketmq_jars
 
 HERE = Path(__file__).parent
 SERVERS = ("namesrv", "broker", "kafka")
-SERVICES = (*SERVERS, "dispatcher")
+SERVICES = (*SERVERS, "dispatcher", "console")
 UP_SECONDS = 240.0
 BUILT = ("consumequeue", "consumequeue_ext", "index")
 # Silent, because the programs' output is parsed.
@@ -40,7 +40,7 @@ class Stack:
     def __init__(self, engine: Engine, images: LocalImages, directory: Path) -> None:
         self.engine = engine
         self.project = f"reput{secrets.token_hex(4)}"
-        self.kafka_port = free_port()
+        self.kafka_port, self.console_port = free_port(), free_port()
         self._directory = directory
         self._images = images
         self._libraries = rocketmq_jars(DEFAULT_VERSION)
@@ -54,7 +54,8 @@ class Stack:
 
     def compose(self, *arguments: str) -> str:
         """Run a compose command that must succeed, and return its output."""
-        environment = {**self._images.environment, "KAFKA_PORT": str(self.kafka_port)}
+        ports = {"KAFKA_PORT": str(self.kafka_port), "CONSOLE_PORT": str(self.console_port)}
+        environment = {**self._images.environment, **ports}
         done = self.engine.run([*self._compose, *arguments], environment)
         output = done.stdout.decode() + done.stderr.decode()
         assert done.returncode == 0, f"compose {' '.join(arguments)}:\n{output}\n{self.tail()}"
@@ -149,6 +150,11 @@ class Stack:
     def kafka_address(self) -> str:
         """The address at which this machine reaches Kafka, as its users do."""
         return f"127.0.0.1:{self.kafka_port}"
+
+    @property
+    def console_url(self) -> str:
+        """The URL of the console on this machine."""
+        return f"http://127.0.0.1:{self.console_port}"
 
     def make_topic(self, topic: str) -> None:
         """Create a topic and wait until clients find it."""

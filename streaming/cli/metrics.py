@@ -1,0 +1,161 @@
+"""``--metrics-port``: the metrics of a running dispatch or mirror, and its health."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from store.errors import ConfigError, StoreError
+from streaming.cli.options import SessionOptions
+
+if TYPE_CHECKING:
+    from streaming.cli.long_running import LineReporter
+    from streaming.kafka.arrivals import KafkaArrivals
+    from streaming.queries.dispatch import PreparedDispatch
+    from streaming.queries.mirror import PreparedMirror
+    from streaming.sinks.ordered_sink import BatchSink
+    from streaming.web.metrics.endpoint import MetricsEndpoint
+    from streaming.web.metrics.families import Node
+    from streaming.web.metrics.query import BatchDurations, DispatchCounts, MirrorCounts
+    from streaming.web.metrics.storage import LogReader, Position
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOptions(SessionOptions):
+    """How to run a long-running query, and where to serve its metrics, if at all."""
+
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Serve /metrics (Prometheus) and /healthz at this port; 0: any free one.",
+            show_default=False,
+        ),
+    ] = None
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(help=f"The address to serve them at [default: {_LOOPBACK}]"),
+    ] = None
+
+
+@contextmanager
+def metrics_endpoint(
+    options: MetricsOptions, reporter: LineReporter
+) -> Iterator[MetricsEndpoint | None]:
+    """Yield the endpoint, None without ``--metrics-port``; close it at the end.
+
+    Raises ConfigError, also if the port is in use.
+    """
+    if options.metrics_port is None:
+        if options.metrics_host is not None:
+            raise ConfigError("--metrics-host needs --metrics-port")
+        yield None
+        return
+    from streaming.web.metrics.endpoint import MetricsEndpoint
+
+    host = options.metrics_host or _LOOPBACK
+    with MetricsEndpoint(host, options.metrics_port) as endpoint:
+        reporter.say("metrics", f"metrics at {endpoint.url}", url=endpoint.url)
+        if not endpoint.is_loopback:
+            text = f"everyone who reaches {host} can read the metrics: they have no password"
+            reporter.say("warning", text, metrics_host=host)
+        yield endpoint
+
+
+def show_dispatch(
+    endpoint: MetricsEndpoint,
+    prepared: PreparedDispatch,
+    durations: BatchDurations,
+    arrivals: KafkaArrivals | None,
+    stuck_after: float,
+) -> None:
+    """Serve the metrics and the health of a dispatch. Raises ConfigError, StoreIOError."""
+    from store.root.status import progress_timestamp
+    from streaming.web.metrics.query import DispatchCounts, DispatchSource
+    from streaming.web.metrics.storage import LogReader, Position
+
+    root, sink = prepared.root, prepared.sink
+
+    def position() -> Position:
+        written = progress_timestamp(root.path)  # first: never newer than the offset
+        return Position(sink.counts.reput_from_offset, written)
+
+    def counts() -> DispatchCounts:
+        progress = root.progress
+        return DispatchCounts(
+            sink=sink.counts,
+            recoveries=len(root.recovered),
+            lost=[(lost.begin, lost.end) for lost in progress.lost],
+            repeated=sum(drops["repeated"] for drops in progress.drops.values()),
+            gaps=sum(drops["gaps"] for drops in progress.drops.values()),
+            arrivals=None if arrivals is None else asdict(arrivals.counts),
+        )
+
+    store_root = Path(root.progress.store)
+    log = LogReader(store_root, prepared.config, position)
+    node = _node(store_root, prepared.options.broker_conf)
+    source = DispatchSource(node, log, durations, counts)
+    endpoint.show(source, lambda: _fault(sink, log, stuck_after))
+
+
+def show_mirror(
+    endpoint: MetricsEndpoint,
+    prepared: PreparedMirror,
+    durations: BatchDurations,
+    stuck_after: float,
+) -> None:
+    """Serve the metrics and the health of a mirror. Raises ConfigError, StoreIOError."""
+    from streaming.web.metrics.query import MirrorCounts, MirrorSource
+    from streaming.web.metrics.storage import LogReader, Position
+
+    sink = prepared.sink
+    last = Position(sink.position.commit_log_offset, _now_ms())
+
+    def position() -> Position:
+        """Return the position, and when a scrape first saw it."""
+        nonlocal last
+        offset = sink.position.commit_log_offset
+        if offset != last.offset:
+            last = Position(offset, _now_ms())
+        return last
+
+    def counts() -> MirrorCounts:
+        at = sink.position
+        lost = [(lost.begin, lost.end) for lost in sink.lost]
+        return MirrorCounts(sink.counts, at.messages, at.oversized, lost)
+
+    log = LogReader(prepared.store_root, prepared.config, position)
+    node = _node(prepared.store_root, prepared.options.broker_conf)
+    source = MirrorSource(node, prepared.name, log, durations, counts)
+    endpoint.show(source, lambda: _fault(sink, log, stuck_after))
+
+
+def _node(store_root: Path, broker_conf: Path | None) -> Node:
+    from store.config import load_identity
+    from streaming.web.metrics.families import Node
+
+    identity = load_identity(store_root, broker_conf)
+    return Node(identity.cluster, identity.name)
+
+
+def _fault(sink: BatchSink, log: LogReader, stuck_after: float) -> str:
+    """Return why a query is unhealthy, "" if it is not; nothing that the store names."""
+    if sink.error is not None:
+        return f"failed: {type(sink.error).__name__}; the log of the process has the details"
+    try:
+        return log.read().fault(stuck_after)
+    except StoreError as e:
+        return f"failed: the store cannot be read ({type(e).__name__})"
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

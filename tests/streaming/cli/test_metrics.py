@@ -1,0 +1,154 @@
+"""--metrics-port of a real dispatch: its metrics, its health, and a port that is taken."""
+
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import prometheus_client.parser as text_parser
+import pytest
+
+from store.commitlog.writer import CommitLogWriter
+from streaming.cli import run
+from tests.support.commands import REPUT
+from tests.support.stores.written import TEMPLATES, make_store, small_config
+
+SECONDS = 120.0
+
+
+@contextmanager
+def dispatching(store: Path, output: Path, *options: str) -> Iterator[str]:
+    """Run a dispatch that serves metrics; yield their URL. It must stop cleanly."""
+    command = [*REPUT, "dispatch", str(store), "--output", str(output), "--json", *options]
+    with subprocess.Popen(
+        [*command, "--metrics-port", "0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            event = json.loads(process.stdout.readline())
+            assert event["event"] == "metrics"
+            yield event["url"]
+            process.send_signal(signal.SIGTERM)
+            process.stdout.read()
+            assert process.wait(SECONDS) == 0
+        finally:
+            process.kill()
+
+
+def scrape(url: str) -> dict[str, float]:
+    """Map the name of each sample, with its labels of a batch, to the value."""
+    text = httpx.get(url, trust_env=False).raise_for_status().text
+    return {
+        "/".join([s.name, *(s.labels[k] for k in ("query", "phase", "le") if k in s.labels)]): (
+            s.value
+        )
+        for family in text_parser.text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+@pytest.mark.spark
+def test_a_dispatch_serves_what_it_has_done_and_its_health(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    make_store(store, 300)
+    with dispatching(store, tmp_path / "out", "--stuck-after", "30") as url:
+        health = url.removesuffix("metrics") + "healthz"
+        wait_for(lambda: scrape(url).get("reput_dispatch_messages_total") == 300, "300 messages")
+        phase = "reput_batch_duration_milliseconds_count/dispatch/addBatch"
+        wait_for(lambda: scrape(url).get(phase, 0) >= 1, "a batch by phase")
+        found = scrape(url)
+        size = sum(path.stat().st_size for path in (store / "commitlog").iterdir())
+        assert 0 < found["reput_dispatch_bytes_total"] <= size
+        assert found["reput_batches_total/dispatch"] >= 1
+        for name in (
+            "reput_storage_dispatch_behind_bytes",
+            "reput_storage_dispatch_behind_milliseconds",
+            "reput_dispatch_stuck_milliseconds",
+            "reput_lost_bytes_total/dispatch",
+            "reput_expired_files_total",
+            "reput_recoveries",
+            "reput_store_read_failed",
+        ):
+            assert found[name] == 0.0, name
+        assert found["reput_storage_message_reserve_time_milliseconds"] > 0
+        assert found["reput_storage_size_bytes"] > 0
+        assert (
+            found["reput_batch_duration_milliseconds_bucket/dispatch/triggerExecution/+Inf"]
+            == found["reput_batch_duration_milliseconds_count/dispatch/triggerExecution"]
+        )
+        assert httpx.get(health, trust_env=False).text == "ok\n"
+        with CommitLogWriter(store, small_config()) as writer:
+            writer.append_many(TEMPLATES, 50)
+        wait_for(lambda: scrape(url)["reput_dispatch_messages_total"] == 350, "50 more messages")
+
+
+def test_a_port_in_use_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_store(tmp_path / "store", 5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        where = [str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+        assert run(["dispatch", *where, "--metrics-port", str(port)]) == 2
+    assert f"--metrics-port {port}: Address already in use" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mirror_refuses_a_port_in_use_before_it_connects_to_kafka(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_store(tmp_path / "store", 5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        kafka = ["--kafka-bootstrap", f"127.0.0.1:{port}"]
+        assert run(["mirror", str(tmp_path / "store"), *kafka, "--metrics-port", port]) == 2
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert f"--metrics-port {port}: Address already in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_metrics_beyond_loopback_are_announced_in_one_line(
+    tmp_path: Path, host: str, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = [str(tmp_path / "none"), "--output", str(tmp_path / "out")]
+    assert run(["dispatch", *where, "--metrics-port", "0", "--metrics-host", host]) == 2
+    errors = capsys.readouterr().err
+    assert f" metrics url=http://{host}:" in errors
+    assert (f" warning metrics_host={host}" in errors) is warned
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--metrics-host", "127.0.0.1"], "--metrics-host needs --metrics-port"),
+        (["--metrics-port", "65536"], "--metrics-port"),
+        (["--metrics-port", "-1"], "--metrics-port"),
+        (
+            ["--metrics-port", "0", "--metrics-host", "no such host"],
+            "no such host",
+        ),
+        (["--metrics-port", "0", "--stuck-after", "nan"], "--stuck-after"),
+    ],
+)
+def test_wrong_options_are_named(
+    tmp_path: Path, options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_store(tmp_path / "store", 5)
+    where = [str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+    assert run(["dispatch", *where, *options]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
