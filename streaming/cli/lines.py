@@ -12,9 +12,6 @@ from typing import Any
 from store.printable import printable
 
 _MINUTE = 60  # seconds
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
-_KILO = 1000
-_THREE_DIGITS = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -55,15 +52,6 @@ def time_text(timestamp_ms: int) -> str:
     """Return a time as ISO 8601 with the local zone; as a number if outside the calendar."""
     moment = local_time(timestamp_ms)
     return str(timestamp_ms) if moment is None else moment.isoformat(timespec="milliseconds")
-
-
-def size_text(size: float) -> str:
-    """Return a number of bytes in about three digits, as ``1.2 GB``; units are powers of 1000."""
-    power = 0
-    while size >= _KILO and power < len(_UNITS) - 1:
-        size, power = size / _KILO, power + 1
-    digits = 0 if power == 0 or size >= _THREE_DIGITS else 1
-    return f"{size:,.{digits}f} {_UNITS[power]}"
 
 
 def seconds_text(seconds: float) -> str:

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from store.printable import printable
-from streaming.cli.lines import seconds_text, size_text
+from store.printable import printable, size_text
+from streaming.cli.lines import seconds_text
 from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from store.errors import ConfigError, shown
-from streaming.cli.lines import say, size_text
+from store.printable import size_text
+from streaming.cli.lines import say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,

@@ -36,6 +36,7 @@ _STRETCH_MESSAGES_MAX = 200  # that are decoded for a tail; older ones count as 
 _PENDING_MAX = 1000  # messages that wait for a tail's client
 _PENDING_BYTES_MAX = 4 * 1024 * 1024
 _READY_SECONDS = 30.0
+_CLOSE_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -152,7 +153,7 @@ class LogMonitor:
         self._stop.set()
         self._ready.set()  # nobody waits any longer
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_CLOSE_SECONDS)  # no longer: it may be compiling the kernels
 
     # --- counts ----------------------------------------------------------------------------------
 

@@ -22,14 +22,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from store.errors import DamageError, StoreError, StoreIOError
-from store.printable import printable
+from store.printable import printable, size_text
 from streaming.web.parameters import ParameterError
 
 TEMPLATES = Path(__file__).parent / "templates"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READS_MAX = 16  # threads that answer pages; a read may wait for a swap
-_SIZES = ("bytes", "kB", "MB", "GB", "TB", "PB")
-_KILO, _THREE_DIGITS = 1000, 100
+_KILO = 1000
 _log = logging.getLogger(__name__)
 
 Load = Callable[[Request], Mapping[str, Any]]  # runs in a thread
@@ -186,15 +185,6 @@ def time_text(timestamp_ms: int) -> str:
     except OverflowError:
         return str(timestamp_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def size_text(size: float) -> str:
-    """Return a number of bytes in about three digits; units are powers of 1000."""
-    power = 0
-    while size >= _KILO and power < len(_SIZES) - 1:
-        size, power = size / _KILO, power + 1
-    digits = 0 if power == 0 or size >= _THREE_DIGITS else 1
-    return f"{size:,.{digits}f} {_SIZES[power]}"
 
 
 def duration_text(milliseconds: float) -> str:

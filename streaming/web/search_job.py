@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from store.reads.search import LogSearch
 
 _PENDING_BYTES = 256 * 1024
-_TICK_SECONDS = 0.1
+_TICK_SECONDS = 0.05
 _TAIL_THREADS = 2  # for the newest messages of tails that begin
 COMPLETE, MAX, LIMIT = "complete", "max", "limit"  # why a search ended
 

@@ -6,9 +6,9 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from store.errors import StoreError
-from streaming.sinks.ordered_sink import SinkCounts
 from streaming.web.metrics import families
 from streaming.web.metrics.families import Node
 from streaming.web.metrics.samples import BUCKETS_MS, Samples
@@ -19,6 +19,9 @@ from streaming.web.metrics.storage import (
     measure_drops,
     measure_log,
 )
+
+if TYPE_CHECKING:
+    from streaming.sinks.ordered_sink import SinkCounts
 
 DISPATCH, MIRROR = "dispatch", "mirror"
 

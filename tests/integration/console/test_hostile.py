@@ -52,8 +52,11 @@ def test_hostile_texts_are_shown_as_text(
 ) -> None:
     tab = new_tab(hostile_console, size=size)
     page = tab.open(hostile_console.page_url(SHOP, path))
-    if "messages" in path or "tail" in path:
-        page.wait_for_timeout(500)
+    if path.startswith("/messages") and path != "/messages/0":
+        expect(page.locator("#said")).to_contain_text("found")
+        expect(page.locator("#stop")).to_be_hidden()
+    if path.startswith("/tail"):
+        expect(page.locator("#rows tr")).to_have_count(7)
 
     assert_harmless(tab)
 

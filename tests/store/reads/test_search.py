@@ -309,6 +309,19 @@ def test_a_malformed_condition_is_refused(wrong: dict[str, Any]) -> None:
         MessageFilter(**wrong)
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_a_log_that_ends_with_a_blank_is_searched_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, newest_first: bool
+) -> None:
+    """The broker has filled a file, and has not written to the next one yet."""
+    config = make_store(tmp_path, 1000)
+    last = log_files(tmp_path)[-1]
+    last.write_bytes(bytes(last.stat().st_size))
+    found = list(LogSearch(tmp_path, config, MessageFilter()).messages(newest_first=newest_first))
+    assert len(found) > 100
+    assert "not searched" not in caplog.text
+
+
 def test_following_yields_what_is_appended(tmp_path: Path) -> None:
     """The writer appends each next part when the previous one has been found."""
     config = make_store(tmp_path, 300)

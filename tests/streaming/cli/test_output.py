@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from store.printable import size_text
 from streaming.cli import run
 from streaming.cli.commands import COMMANDS, load_command
-from streaming.cli.lines import seconds_text, size_text
+from streaming.cli.lines import seconds_text
 from streaming.cli.long_running import LineReporter, progress_line
 from streaming.queries.metrics import DispatchProgress
 from tests.logs.build import Message, build_log, write_log

@@ -5,7 +5,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -269,6 +269,17 @@ def test_a_client_that_does_not_read_is_disconnected(
                 time.sleep(0.05)
         assert time.monotonic() < deadline
     wait_until(lambda: not made.console.app.state.searches.running)
+
+
+def test_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
+    make_store(tmp_path, 1)
+    with console(source(tmp_path)) as c, ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(c.events("b/tail"))
+        assert c.get("/healthz").status_code == 503
+        stack.close()
+        wait_until(lambda: c.get("/healthz").status_code == 200)
 
 
 def test_invalid_requests_are_answered_with_400(made: Made) -> None:
