@@ -34,7 +34,7 @@ from store.commitlog.search import (
     is_boundary,
 )
 from store.config import StoreConfig
-from store.layout import BLANK_RECORD, MAGIC_BLANK, struct_of
+from store.layout import BLANK_RECORD, struct_of
 from store.reads.matches import LogFollower, LogMatches
 from store.reads.message_filter import MessageFilter
 
@@ -105,7 +105,7 @@ class LogSearch:
                 if report is not None:
                     done = end - requests.begin if newest_first else requests.end - begin
                     report(done, end - begin)
-        if self.end < end and not self._is_blank(self.end):
+        if self.end < end:
             _log.warning(
                 "%s: the log ends at offset %d, with a record that is incomplete or damaged; "
                 "the %d bytes after it were not searched",
@@ -133,14 +133,6 @@ class LogSearch:
             if self.stop.is_set():
                 return
             yield message
-
-    def _is_blank(self, offset: int) -> bool:
-        """Return whether a blank record begins at an offset: the log goes on in the next file."""
-        file = self.log.find(offset)
-        if file is None or offset - file.base + _BLANK.size > file.length:
-            return False
-        _, magic = _BLANK.unpack_from(file.map(), offset - file.base)
-        return bool(magic == MAGIC_BLANK)
 
     def _span(self) -> tuple[int, int]:
         """Return the span to scan: it begins at a record, and contains all matches."""

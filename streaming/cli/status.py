@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from store.io.user_path import given_output
+from store.printable import size_text
 from store.root.status import DispatchStatus, read_dispatch_status, status_json
 from streaming.cli import EXIT_NO
-from streaming.cli.lines import duration_text, print_json, print_line, size_text
+from streaming.cli.lines import duration_text, print_json, print_line
 from streaming.cli.options import (
     Json,
     RootOptions,
