@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import stat
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -103,7 +104,7 @@ def serve(
     Read-only, beside a running broker or dispatch or on a copied store. Prints its URL and runs
     until it is stopped (Ctrl-C or SIGTERM).
     """
-    from streaming.cli.long_running import stop_signals
+    from streaming.cli.long_running import POLL_SECONDS, stop_signals
     from streaming.web.app import create_app
     from streaming.web.brokers import Broker
     from streaming.web.security import ConsoleSettings
@@ -124,7 +125,13 @@ def serve(
         app = create_app(brokers, settings)
         with listen(access.host, access.port) as listening:
             _announce(access, listening.getsockname()[1], as_json=as_json)
-            serve_app(app, listening, stop.wait)
+            serve_app(app, listening, lambda: _await_stop(stop, POLL_SECONDS))
+
+
+def _await_stop(stop: threading.Event, poll_seconds: float) -> None:
+    """Wait for a signal. Another thread may take it; the main one handles it when it wakes."""
+    while not stop.wait(poll_seconds):
+        pass
 
 
 def _announce(access: AccessOptions, port: int, *, as_json: bool) -> None:
