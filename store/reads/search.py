@@ -34,12 +34,10 @@ from store.commitlog.search import (
     is_boundary,
 )
 from store.config import StoreConfig
-from store.layout import BLANK_RECORD, struct_of
 from store.reads.matches import LogFollower, LogMatches
 from store.reads.message_filter import MessageFilter
 
 CLOCK_STEP_MS = 10 * 60 * 1000
-_BLANK = struct_of(BLANK_RECORD)
 _TIME_MIN = -(1 << 63)
 _log = logging.getLogger(__name__)
 
