@@ -4,6 +4,8 @@
 ``reput/progress``      the progress record (``checkpoints.progress``)
 ``reput/batch``         the undo record of the batch in flight (``checkpoints.batch_record``)
 ``reput/swap``          the record of the swap in progress (``checkpoints.swap``)
+``reput/recovered``     what the last recovery did (``checkpoints.recovery.reports``)
+``reput/verified``      what the last recorded verification found
 ``reput/spark/``        the Spark checkpoint, one directory for each epoch
 ``reput/rebuild/new``   rebuilt queues, during the swap of some queues
 ``reput/rebuild/old``   the queues that they replace
@@ -22,6 +24,7 @@ from store.root.progress import PROGRESS
 
 REPUT_DIR = PROGRESS.parent
 BATCH = REPUT_DIR / "batch"
+RECOVERED, VERIFIED = REPUT_DIR / "recovered", REPUT_DIR / "verified"
 SPARK_DIR = REPUT_DIR / "spark"
 
 REBUILD_DIR = REPUT_DIR / "rebuild"

@@ -45,6 +45,7 @@ def recover(
     that matches its log. Reports what was found, what was truncated, why, and how long it took.
     """
     from checkpoints.output import is_empty
+    from checkpoints.recovery.reports import record_recoveries
     from checkpoints.root import DispatchRoot
     from checkpoints.settings import resolve_config
     from store.root.progress import read_progress_view
@@ -63,7 +64,10 @@ def recover(
         say(describe_settings(config))
     with recovery_progress(is_shown=sys.stderr.isatty() and not as_json) as report:
         root = DispatchRoot.open(output, store, config, report=report)
-        root.close(clean=True)
+        try:
+            record_recoveries(output, root.recovered, root.disk)
+        finally:
+            root.close(clean=True)
     for recovered in root.recovered:
         if as_json:
             print_json({"event": "recovered", **recovered_json(recovered)})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from store.errors import ConfigError
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import print_json, print_line, say
 from streaming.cli.option_groups import add_command
@@ -43,6 +44,19 @@ _COUNTED = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class VerifyOptions(ScanOptions):
+    """What scans the log, and whether the result is kept."""
+
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="Keep the result in OUTPUT, for reput serve to show; a dispatch may run.",
+        ),
+    ] = False
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     add_command(app, "verify", verify_store)
@@ -52,23 +66,27 @@ def verify_store(
     store: Store,
     output: Output = None,
     *,
-    scan: ScanOptions,
+    options: VerifyOptions,
     broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
     """Compare queues and index with their commit log.
 
     Derives both again from the log, compares byte for byte, and names the first unit or entry of
-    each file that differs; writes nothing. Exits with 1 if anything differs. A root built by reput
-    is compared up to its progress, a broker's up to the log's end. Older, stale and duplicate units
-    and entries of a broker are counted.
+    each file that differs. Writes nothing, except with --record. Exits with 1 if anything differs.
+    A root built by reput is compared up to its progress, a broker's up to the log's end. Older,
+    stale and duplicate units and entries of a broker are counted.
     """
+    from checkpoints.recovery.reports import record_verification
     from checkpoints.settings import resolve_config
+    from store.root.progress import read_progress_view
     from streaming.queries.verify import verify
 
     root = output if output is not None else store
-    settings = scan.spark_settings()
+    settings = options.spark_settings()
     config = resolve_config(store, root, broker.broker_conf, broker.broker_version)
+    if options.record and read_progress_view(root) is None:
+        raise ConfigError(f"--record: {root} is not a root that a dispatch made")
     if not as_json:
         say(describe_settings(config))
     with (
@@ -76,6 +94,9 @@ def verify_store(
         progress_bar("verifying", is_shown=sys.stderr.isatty() and not as_json) as report,
     ):
         result = verify(store, root, config, report, feed)
+    if options.record:
+        span = result.begin_offset, result.end_offset
+        record_verification(root, span, result.messages, result.differences)
     if as_json:
         print_json(result_json(result))
     else:

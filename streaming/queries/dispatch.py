@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.recovery.adoption import RecoveryReporter
+from checkpoints.recovery.reports import record_recoveries
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import open_store_config
 from store.commitlog.commit_log import CommitLog
@@ -159,6 +160,7 @@ def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -
             recovered.why,
         )
     try:
+        record_recoveries(output, root.recovered, root.disk)
         sink = _sink(root, config, options)
     except BaseException:
         root.close(clean=True)

@@ -203,7 +203,7 @@ def health(request: Request) -> dict[str, Any]:
         "status": broker.status(),
         "damage": [_damage_json(e) for e in damages]
         + [{"text": text, "hint": ""} for text in filter(None, [broker.monitor.error()])],
-        "verify": None,
+        "verify": broker.verification(),
         "settings": settings_json(broker.config),
         "versions": {
             "reput": version("rocketmq-reput"),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from checkpoints.state_paths import RECOVERED
 from store.errors import ConfigError, StoreError
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
 from store.reads.message_store import MessageStore
@@ -106,7 +107,7 @@ class Broker:
             "log_max_offset": end,
             "log_bytes": end - first,
             "problem": problem or self.overview.error(),
-            "recovered": None,
+            "recovered": self._recovery(),
             "damage": [*self.overview.damages(), *filter(None, [self.monitor.error()])],
             "now_ms": now,
         }
@@ -119,6 +120,20 @@ class Broker:
         dispatch = read_dispatch_status(self.store_root, self.output, self.config)
         now = int(time.time() * 1000)
         return dispatch.stuck_ms(now) > self.settings.stuck_after * 1000
+
+    def _recovery(self) -> dict[str, Any] | None:
+        """Return what the last recovery of OUTPUT did, None without one."""
+        if not (self.output / RECOVERED).exists():
+            return None
+        from checkpoints.recovery.reports import read_recovery  # noqa: PLC0415 - loads numba
+
+        return _report(read_recovery, self.output)
+
+    def verification(self) -> dict[str, Any] | None:
+        """Return the last result of ``verify --record``, None without one."""
+        from checkpoints.recovery.reports import read_verification  # noqa: PLC0415 - loads numba
+
+        return _report(read_verification, self.output)
 
     def _dispatch_status(self, now: int) -> dict[str, Any]:
         """Return the status of the dispatch into OUTPUT; nulls if there is none."""
@@ -170,3 +185,12 @@ class Broker:
         )
         opened.max_body_bytes = self.settings.max_body_bytes
         return opened
+
+
+def _report(read: Callable[[Path], Any], output: Path) -> dict[str, Any] | None:
+    """Return a report as JSON values; why it cannot be read is its ``error``."""
+    try:
+        report = read(output)
+    except StoreError as e:
+        return {"error": str(e)}
+    return None if report is None else asdict(report)

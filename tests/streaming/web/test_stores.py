@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from checkpoints.root import DispatchRoot
+from checkpoints.state_paths import VERIFIED
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.writer import CommitLogWriter
 from store.errors import UnsupportedFormatError
+from streaming.cli import run
 from streaming.web.brokers import Broker
 from streaming.web.security import ConsoleSettings
 from tests.support.consoles import console, source, wait_until
@@ -73,6 +75,31 @@ def test_the_status_counts_the_backlog(tmp_path: Path) -> None:
         wait_until(lambda: c.api("b/status")["is_stuck"])
         response = c.get("/healthz")
         assert (response.status_code, response.text) == (503, "b: stuck for more than 0 s\n")
+
+
+def test_the_last_recovery_and_the_last_verification_are_shown(tmp_path: Path) -> None:
+    root, output = tmp_path / "store", tmp_path / "out"
+    dispatch_all(root, output, make_store(root, 300))
+    with console(source(root, output)) as c:
+        assert c.api("b/status")["recovered"] is None
+        assert c.api("b/health")["verify"] is None
+        assert "no result is recorded" in c.get("/brokers/b/health").text
+        (output / "abort").touch()  # as if a broker had run on it
+        (output / "checkpoint").write_bytes(bytes(4096))
+        assert run(["recover", str(root), "--output", str(output)]) == 0
+        assert run(["verify", str(root), "--output", str(output), "--record"]) == 0
+        recovered = c.api("b/status")["recovered"]
+        assert recovered["from_offset"] == recovered["to_offset"]
+        assert recovered["reasons"]
+        verified = c.api("b/health")["verify"]
+        assert (verified["equal"], verified["messages"]) == (True, 300)
+        assert "Recovered in the last 24 hours" in c.get("/brokers/b").text
+        page = c.get("/brokers/b/health").text
+        assert "equal, " in page
+        assert "no result is recorded" not in page
+        (output / VERIFIED).write_bytes(b"{}\n00000000\n")
+        assert "does not match its checksum" in c.api("b/health")["verify"]["error"]
+        assert "does not match its checksum" in c.get("/brokers/b/health").text
 
 
 def test_a_damaged_queue_is_shown_and_the_others_are_read(tmp_path: Path) -> None:
