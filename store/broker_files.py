@@ -39,6 +39,7 @@ from store.io.file_system import read_small_file
 from store.layout import CONFIG_DIR, TIMER_CHECKPOINT, struct_of
 
 BACKUP_SUFFIX = ".bak"
+_INT64_LIMIT = 1 << 63
 
 _TOPICS = "topics.json"
 _CONSUMER_OFFSETS = "consumerOffset.json"
@@ -259,4 +260,6 @@ def _key(text: str, name: str) -> int:
 def _integer(value: Any, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{name} holds {shown(str(value))}, not an integer")
+    if not -_INT64_LIMIT <= value < _INT64_LIMIT:
+        raise ValueError(f"{name} holds an integer of more than 64 bits")
     return value

@@ -49,6 +49,8 @@ MESSAGE_FIELDS: Mapping[str, pa.DataType] = MappingProxyType(
 
 def message_schema(wanted: Sequence[str] = tuple(MESSAGE_FIELDS)) -> pa.Schema:
     """Return the Arrow schema of the wanted columns, in their order. Raises ConfigError."""
+    if not wanted:
+        raise ConfigError("no column is named")
     for name in wanted:
         if name not in MESSAGE_FIELDS:
             known = ", ".join(MESSAGE_FIELDS)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +40,12 @@ from store.reads.message_filter import MessageFilter
 _RANGE_BYTES = 16 * 1024 * 1024
 _POLL_BYTES = 16 * 1024 * 1024
 _KNOWN_MAX = 256  # last records of polls that are remembered
+_PIECE_BYTES = 256 * 1024
 _HEAD_BYTES = 88  # of a record: its fields before the body, store time and queue offset included
+
+
+def _never() -> bool:
+    return False
 
 
 class LogMatches:
@@ -67,15 +72,30 @@ class LogMatches:
             else:
                 self.check_expired(stretch)
 
-    def rows(self, requests: DispatchRequests, wanted: MessageFilter) -> NDArray[np.int64]:
-        """Return the rows of a stretch that only ``messages`` can still exclude, in log order."""
+    def rows(
+        self,
+        requests: DispatchRequests,
+        wanted: MessageFilter,
+        is_stopped: Callable[[], bool] = _never,
+    ) -> NDArray[np.int64]:
+        """Return the rows of a stretch that only ``messages`` can still exclude, in log order.
+
+        A regular expression may take long, so ``is_stopped`` is asked every 256 KB of records; once
+        it is true, no further row is returned.
+        """
         rows = wanted.candidates(requests)
-        if len(rows) and wanted.columns:
-            file = self._file_of(requests)
-            if file is None:
-                return rows[:0]
-            rows = rows[self._column_mask(requests, rows, file, wanted)]
-        return rows
+        if not len(rows) or not wanted.columns:
+            return rows
+        file = self._file_of(requests)
+        if file is None:
+            return rows[:0]
+        found = [rows[:0]]
+        pieces = np.cumsum(requests.size[rows].astype(np.int64)) // _PIECE_BYTES
+        for piece in np.split(rows, np.flatnonzero(np.diff(pieces)) + 1):
+            if is_stopped():
+                break
+            found.append(piece[self._column_mask(requests, piece, file, wanted)])
+        return np.concatenate(found)
 
     def messages(
         self, requests: DispatchRequests, rows: NDArray[np.int64], wanted: MessageFilter

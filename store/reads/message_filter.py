@@ -6,6 +6,7 @@ message decides.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,14 @@ from store.index.file import index_key_hash
 from store.layout import SCHEDULE_TOPIC, SYS_ROLLBACK
 from store.reads.get_message import TagFilter, parse_tags
 from store.reads.query_message import keys_of
+
+_REPETITIONS_MAX = 300
+# An escape, a class, a group's begin or end, a counted repetition, or any other character.
+_TOKENS = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<open>\()|(?P<close>\))"
+    r"|\{(?P<min>[0-9]{1,9})(?:,(?P<max>[0-9]{0,9}))?\}|.",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)  # no slots: the tag filter is parsed once
@@ -56,6 +65,11 @@ class MessageFilter:
             if not _is_unicode(text):
                 raise ConfigError(f"{shown(text)} is not text: it cannot be encoded in UTF-8")
         for pattern in self._patterns:
+            if repetitions(pattern) > _REPETITIONS_MAX:
+                raise ConfigError(
+                    f"regular expression {shown(pattern)} repeats too much: nested counts such as "
+                    f"(a{{1,9}}){{1,9}} multiply, to {_REPETITIONS_MAX} at most"
+                )
             try:
                 pc.match_substring_regex(pa.array([b""]), pattern)
             except pa.ArrowInvalid as e:
@@ -147,6 +161,27 @@ def _word_pattern(word: str) -> str:
 
 def _byte_pattern(text: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in text.encode())
+
+
+def repetitions(pattern: str) -> int:
+    """Return how often the counted repetitions of a pattern repeat its parts, in all.
+
+    RE2 expands ``x{9}`` to nine copies, and matches in a time proportional to text and copies.
+    """
+    total, outer, last = 0, list[int](), 1  # copies in the open group, those around it, of an atom
+    for token in _TOKENS.finditer(pattern):
+        if token["open"]:
+            outer.append(total)
+            total = 0
+        elif token["close"]:
+            last, total = total + 1, (outer.pop() if outer else 0) + total + 1
+        elif token["min"]:
+            count = int(token["max"] or token["min"])
+            total += last * max(count - 1, 0)
+            last *= max(count, 1)
+        else:
+            last = 1
+    return total + sum(outer)
 
 
 def _is_unicode(text: str) -> bool:

@@ -125,7 +125,7 @@ class LogSearch:
     def _messages(
         self, requests: DispatchRequests, *, newest_first: bool = False
     ) -> Iterator[Message]:
-        rows = self._matches.rows(requests, self._wanted)
+        rows = self._matches.rows(requests, self._wanted, self.stop.is_set)
         rows = rows[::-1] if newest_first else rows
         for message in self._matches.messages(requests, rows, self._wanted):
             if self.stop.is_set():

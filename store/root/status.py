@@ -81,14 +81,13 @@ def status_at(log: CommitLog, offset: int, progress_timestamp: int) -> DispatchS
 
     A backlog that begins with damage has been waiting since that time. A blank is no backlog.
     """
-    begin = max(offset, log.min_offset())
-    waiting, end = _message_at(log, begin), log.max_offset(begin)
-    if waiting is not None:
-        timestamp = waiting.store_timestamp
-        return DispatchStatus(offset, progress_timestamp, timestamp, max(end - begin, 0))
-    if end <= log.roll_next_file(begin):
+    begin, last = max(offset, log.min_offset()), log.last_file()
+    waiting = _message_at(log, begin)
+    if waiting is None and (last is None or last.base <= begin):
         return DispatchStatus(offset, progress_timestamp, None)
-    return DispatchStatus(offset, progress_timestamp, progress_timestamp, end - begin)
+    timestamp = progress_timestamp if waiting is None else waiting.store_timestamp
+    behind = max(log.max_offset(begin) - begin, 0)  # loads the kernels: for a backlog only
+    return DispatchStatus(offset, progress_timestamp, timestamp, behind)
 
 
 def _message_at(log: CommitLog, offset: int) -> Message | None:

@@ -113,6 +113,8 @@ def export_messages(
         _exit_empty(options, as_json=as_json)
     for name in done.without_messages:
         say(f"topic {name} has no message in the exported part of the log")
+    for lost in done.lost:
+        say(f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}")
     if as_json:
         print_json({"to": str(to), **asdict(done)})
         return

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from checkpoints.progress import LostRange
 from checkpoints.recovery.fingerprint import find_log_change
 from checkpoints.settings import open_store_config
 from store.arrow.schema import MESSAGE_FIELDS
@@ -87,7 +88,8 @@ class ExportOptions:
 class ExportResult:
     """The result of an export: the range of the log, and what was written.
 
-    ``without_messages`` are the requested topics without a message in the range.
+    ``without_messages`` are the requested topics without a message in the range, ``lost`` the parts
+    that could not be read and were left out.
     """
 
     begin_offset: int
@@ -96,6 +98,7 @@ class ExportResult:
     bytes: int
     messages: int
     without_messages: tuple[str, ...]
+    lost: tuple[LostRange, ...] = ()
 
 
 def export(
@@ -271,7 +274,8 @@ class ExportJob:
         else:
             self._directory.roll_back()
         size = sum(file.size for file in files)
-        return ExportResult(begin, end, len(files), size, messages, missing)
+        lost = tuple(lost for part in parts for lost in part.lost)
+        return ExportResult(begin, end, len(files), size, messages, missing, lost)
 
     def _spec(self) -> FileSpec:
         """Return the specification that all tasks share.

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from checkpoints.progress import LostRange
 from checkpoints.recovery.fingerprint import fingerprint_at
 from store.arrow.batches import BodyLimits, message_batches
 from store.arrow.json_lines import columns_of, json_lines
@@ -108,6 +109,7 @@ class ExportedPart:
     messages: int = 0
     last: Fingerprint | None = None
     seen: set[str] = field(default_factory=set)
+    lost: list[LostRange] = field(default_factory=list)  # damage that was skipped
     similar: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -120,7 +122,9 @@ def export_part(task: ExportTask) -> ExportedPart:
     for stretch in Scanner(task.spec.config).read(task.part, skip_damage=task.spec.skip_damage):
         if not isinstance(stretch, Damage):
             writer.add(stretch)
-        elif not task.spec.skip_damage:
+        elif task.spec.skip_damage:
+            writer.skip(stretch)
+        else:
             raise stretch.error()
     return writer.finish()
 
@@ -167,6 +171,10 @@ class _PartWriter:
             self._buffered_bytes += self._tables[-1].nbytes
             if self._buffered_bytes >= _FLUSH_BYTES:
                 self._flush()
+
+    def skip(self, damage: Damage) -> None:
+        """Note a part that cannot be read."""
+        self._done.lost.append(LostRange(damage.begin, damage.end, damage.path, damage.reason))
 
     def finish(self) -> ExportedPart:
         """Write the remaining rows; return the result."""

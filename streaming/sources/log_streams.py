@@ -35,6 +35,7 @@ class LogStreams:
         self._options = rows.options
         self._stores: dict[str, Store] = {}  # those that exist, and were opened
         self._streams: dict[str, LogStream] = {}  # all that ever did
+        self._roots: dict[str, str] = {}  # from which they were opened
         self._is_fixed = False  # no store may join: the query reads what is available now
         self._turn = 0  # rotates, so that no store always gets what others left of a limit
         self._read_to_end: dict[str, int] = {}  # the offset of a log's end, once it was read
@@ -44,14 +45,17 @@ class LogStreams:
         """Find the stores; return their streams. Raises StoreError, unless losses are skipped."""
         if self._options.is_single and self._streams:
             return self._streams
-        found = {store.broker: store for store in find_stores(self._options)}
+        skip = None if self._options.fail_on_data_loss else self._fail_or_warn
+        found = {store.broker: store for store in find_stores(self._options, skip)}
         if self._is_fixed:
             found = {name: store for name, store in found.items() if name in self._streams}
         self._stores = {}
         for name, store in found.items():
             try:
-                if name not in self._streams or not Path(store.root).is_dir():
+                is_moved = self._roots.get(name) != store.root
+                if is_moved or not Path(store.root).is_dir():
                     self._streams[name] = self._rows.stream(store, self._range_bytes)
+                    self._roots[name] = store.root
                 self._stores[name] = store
             except (ConfigError, StoreIOError) as e:
                 self._fail_or_warn(name, e)
@@ -148,10 +152,15 @@ class LogStreams:
         """Return the offsets by broker."""
         if set(offset) != {OFFSET_KEY} or isinstance(offset[OFFSET_KEY], Mapping):
             return {name: of_broker[OFFSET_KEY] for name, of_broker in offset.items()}
-        first = next(iter(find_stores(self._options)), None)
-        if first is None:
-            raise ConfigError(f"no store at {', '.join(self._options.paths)}")
-        return {first.broker: offset[OFFSET_KEY]}
+        stores, paths = find_stores(self._options), ", ".join(self._options.paths)
+        if not stores:
+            raise ConfigError(f"no store at {paths}")
+        if len(stores) > 1 and len(self._options.paths) == 1:
+            raise ConfigError(
+                f"the checkpoint is of one store, and {paths} matches {len(stores)}: name that "
+                "store first in option 'paths'"
+            )
+        return {stores[0].broker: offset[OFFSET_KEY]}
 
     def _encode(self, offsets: Mapping[str, int]) -> StreamOffset:
         if self._options.is_single and len(offsets) == 1:

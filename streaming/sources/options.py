@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from glob import has_magic
 from typing import Any
 
@@ -113,7 +114,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> S
     return SourceOptions(
         paths=paths,
         is_single=bool(values.get("path")) and not has_magic(paths[0]),
-        broker_names=_broker_names(values.get("brokernames")),
+        broker_names=_broker_names(values.get("brokernames"), paths),
         broker_conf=values.get("brokerconf"),
         broker_version=_version(values.get("brokerversion")),
         subscribe=_topics(values.get("subscribe")),
@@ -180,14 +181,18 @@ def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(_local_path, found)))
 
 
-def _broker_names(text: str | None) -> Mapping[str, str]:
-    """Return the names of brokers by store."""
+def _broker_names(text: str | None, paths: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the names of brokers by store, without a slash at its end."""
     names = {} if text is None else _json(text)
     if not isinstance(names, dict) or not all(map(_is_text, names.values())):
         raise ConfigError(
             f"option 'brokerNames' = {shown(text or '')} is not a JSON object of names by path"
         )
-    return {_local_path(path): name for path, name in names.items()}
+    by_path = {_local_path(path).rstrip("/"): name for path, name in names.items()}
+    for path in by_path:
+        if not any(path == p.rstrip("/") or fnmatch(path, p.rstrip("/")) for p in paths):
+            raise ConfigError(f"option 'brokerNames' names {shown(path)}, which is not read")
+    return by_path
 
 
 def _json(text: str) -> Any:

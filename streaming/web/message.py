@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from store import layout
+from store import java, layout
 from store.commitlog.message_json import body_json, message_fields
 from store.commitlog.record import Message, decode_msg_id
 from store.errors import BodyTooLargeError, ConfigError, StoreError
@@ -63,7 +63,7 @@ async def body(request: Request) -> Response:
     plain = "".join(
         c if c.isascii() and c.isalnum() else "_" for c in request.path_params["broker"]
     )
-    name = f"{plain}-{request.path_params['offset']}.bin"
+    name = f"{plain}-{parse_number('offset', request.path_params['offset'])}.bin"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(data["body"], media_type="application/octet-stream", headers=headers)
 
@@ -193,7 +193,7 @@ def related(found: Message) -> list[dict[str, Any]]:
     real_topic = properties.get(layout.PROPERTY_REAL_TOPIC)
     if real_topic is not None and real_topic != found.topic:
         queue_id = properties.get(layout.PROPERTY_REAL_QUEUE_ID, "")
-        place = {"topic": real_topic, "queue_id": int(queue_id) if queue_id.isdigit() else None}
+        place = {"topic": real_topic, "queue_id": java.parse_int(queue_id)}
         add("target", "the topic and queue to which it is delivered", **place)
     if found.sys_flag & layout.SYS_TRANSACTION in (layout.SYS_COMMIT, layout.SYS_ROLLBACK):
         half = found.prepared_transaction_offset

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 _RETRY_SECONDS = 2.0  # after damage
 _MINUTE = 60
+_MATCH_SECONDS = 1.0  # for the conditions of a tail in one stretch
 _STRETCH_MESSAGES_MAX = 200  # that are decoded for a tail; older ones count as skipped
 _PENDING_MAX = 1000  # messages that wait for a tail's client
 _PENDING_BYTES_MAX = 4 * 1024 * 1024
@@ -267,13 +268,36 @@ class LogMonitor:
 
 
 def _offer(matches: LogMatches, requests: DispatchRequests, feeds: list[TailFeed]) -> None:
-    """Give the messages of a stretch to the tails whose conditions they meet."""
+    """Give the messages of a stretch to the tails whose conditions they meet.
+
+    Tails whose conditions cannot be matched, or take too long, miss the stretch; the others do not.
+    """
     for _, group in groupby(sorted(feeds, key=lambda f: f.key), key=lambda f: f.key):
         alike = list(group)
-        rows = matches.rows(requests, alike[0].wanted)
-        skipped = max(len(rows) - _STRETCH_MESSAGES_MAX, 0)
-        found = matches.messages(requests, rows[skipped:], alike[0].wanted)
-        texts = [json.dumps(message_summary(m)) for m in found]
-        if texts or skipped:
-            for feed in alike:
+        deadline = time.monotonic() + _MATCH_SECONDS
+        try:
+            texts, skipped = _texts(matches, requests, alike[0].wanted, deadline)
+            error = "the conditions take too long for a live tail" if _is_past(deadline) else ""
+        except StoreError as e:
+            texts, skipped, error = [], len(requests), str(e)
+        for feed in alike:
+            if texts or skipped:
                 feed.offer(texts, skipped)
+            if error:
+                feed.fail(error)
+
+
+def _texts(
+    matches: LogMatches, requests: DispatchRequests, wanted: MessageFilter, deadline: float
+) -> tuple[list[str], int]:
+    """Return the newest messages of a stretch, and how many were skipped. Raises StoreError."""
+    rows = matches.rows(requests, wanted, lambda: _is_past(deadline))
+    if _is_past(deadline):
+        return [], len(requests)
+    skipped = max(len(rows) - _STRETCH_MESSAGES_MAX, 0)
+    found = matches.messages(requests, rows[skipped:], wanted)
+    return [json.dumps(message_summary(m)) for m in found], skipped
+
+
+def _is_past(deadline: float) -> bool:
+    return time.monotonic() > deadline

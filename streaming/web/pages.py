@@ -6,7 +6,7 @@ import errno
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from importlib.metadata import version
@@ -201,8 +201,20 @@ def duration_text(milliseconds: float) -> str:
 
 
 def url(text: str) -> str:
-    """Return text as one segment of a path: percent-encoded, "/" too."""
-    return quote(text, safe="", errors="surrogateescape")
+    """Return text as one segment of a path: percent-encoded, "/" too.
+
+    A file name that is not UTF-8 keeps its bytes; any other lone surrogate becomes ``?``.
+    """
+    try:
+        return quote(text, safe="", errors="surrogateescape")
+    except UnicodeEncodeError:
+        return quote(text, safe="", errors="replace")
+
+
+def url_query(values: Mapping[str, object] | Iterable[tuple[str, object]]) -> str:
+    """Return names and values as the query of a URL."""
+    pairs = values.items() if isinstance(values, Mapping) else values
+    return "&".join(f"{url(str(name))}={url(str(value))}" for name, value in pairs)
 
 
 def _environment() -> Environment:
@@ -213,6 +225,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "urlencode": url_query,
         "time": time_text,
         "size": size_text,
         "duration": duration_text,

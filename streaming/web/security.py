@@ -96,8 +96,9 @@ class Security:
         if len(query) > _QUERY_BYTES_MAX or query.count(b"&") >= _QUERY_VALUES_MAX:
             text = f"the query has more than {_QUERY_BYTES_MAX} bytes or {_QUERY_VALUES_MAX} values"
             return _refuse(path, HTTPStatus.REQUEST_URI_TOO_LONG, text)
-        if path.startswith("/api/") and headers.get("sec-fetch-site", "none") not in _SITES:
-            return _refuse(path, HTTPStatus.FORBIDDEN, "the API does not answer other sites")
+        is_foreign = headers.get("sec-fetch-site", "none") not in _SITES
+        if is_foreign and not _is_link(path, headers, query):
+            return _refuse(path, HTTPStatus.FORBIDDEN, "the console does not answer other sites")
         if path != "/healthz" and not self._has_token(headers):
             response = _refuse(path, HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
             response.headers["WWW-Authenticate"] = 'Basic realm="reput", charset="UTF-8"'
@@ -117,6 +118,13 @@ class Security:
         except (binascii.Error, ValueError):
             return False
         return secrets.compare_digest(password, token.encode())
+
+
+def _is_link(path: str, headers: Headers, query: bytes) -> bool:
+    """Return whether a request of another site is a link that a user follows to a page."""
+    is_page = path == "/" or path.startswith("/brokers/")
+    how = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+    return is_page and how == ("navigate", "document") and b"run=" not in query
 
 
 def host_name(host: str) -> str:

@@ -136,6 +136,7 @@ def test_damage_is_raised_after_the_messages_before_it(s: MessageStore) -> None:
     ("arguments", "says"),
     [
         (("T", 0, 0, None, ["colour"]), "a message has no column 'colour'"),
+        (("T", 0, 0, None, []), "no column is named"),
         (("T", 7, 0), "has no queue 7 of topic 'T'"),
         (("Nope", 0, 0), "has no queue 0 of topic 'Nope'"),
         (("T", 0, 201), "offset 201 is outside queue 0 of topic 'T', which holds offsets 0 to 200"),

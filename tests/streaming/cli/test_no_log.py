@@ -7,7 +7,8 @@ import pytest
 from store.errors import ConfigError
 from streaming.cli import run
 from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
-from streaming.sources.messages import CommitLogReader, _MessageRows
+from streaming.sources.message_rows import MessageRows
+from streaming.sources.messages import CommitLogReader
 from streaming.sources.options import parse_options
 
 
@@ -61,7 +62,7 @@ def test_a_rebuild_of_devices_is_refused(
 def test_a_batch_read_of_it_is_an_error(new_broker: Path) -> None:
     options = parse_options({"path": str(new_broker)}, streaming=False)
     with pytest.raises(ConfigError, match="holds no commit log file"):
-        CommitLogReader(_MessageRows(options, ("topic",))).partitions()
+        CommitLogReader(MessageRows(options, ("topic",))).partitions()
 
 
 def test_a_dispatch_waits_for_the_first_file(new_broker: Path) -> None:

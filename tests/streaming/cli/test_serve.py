@@ -11,9 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from store.config import load_identity
 from store.errors import ConfigError
 from streaming.cli import run
-from streaming.cli.serve import default_name, is_loopback, parse_store, read_token
+from streaming.cli.serve import is_loopback, parse_store, read_token
 from tests.support.commands import REPUT
 from tests.support.stores.written import make_store
 
@@ -136,9 +137,9 @@ def test_an_existing_path_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_broker(tmp_path: Path) -> None:
-    assert default_name(tmp_path) == tmp_path.name
+    assert load_identity(tmp_path).name == tmp_path.name
     (tmp_path / "broker.conf").write_text("brokerName = broker-a\n")
-    assert default_name(tmp_path) == "broker-a"
+    assert load_identity(tmp_path).name == "broker-a"
 
 
 @pytest.mark.parametrize(

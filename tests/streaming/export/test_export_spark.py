@@ -95,7 +95,8 @@ def test_an_export_of_a_damaged_log_fails_and_leaves_no_files(
     with pytest.raises(DamageError, match="at offset 4096"):
         export(spark, store, to, ExportOptions())
     assert not list(to.rglob("part-*.parquet"))
-    export(spark, store, tmp_path / "rest", ExportOptions(fail_on_data_loss=False))
+    done = export(spark, store, tmp_path / "rest", ExportOptions(fail_on_data_loss=False))
+    assert [lost.begin for lost in done.lost] == [4096]
     assert 20 < spark.read.parquet(str(tmp_path / "rest")).count() < 33
     with pytest.raises(ConfigError, match="is not a directory"):
         export(spark, store / "none", tmp_path / "other", ExportOptions())

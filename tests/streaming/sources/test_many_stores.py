@@ -136,6 +136,10 @@ def test_offsets_are_given_by_broker(spark: SparkSession, stores: dict[str, Path
         ({"paths": '["hdfs://a/b"]'}, "a store can only be read from a mounted file system"),
         ({"path": "a", "brokerNames": "[]"}, "'brokerNames' = '\\[\\]' is not a JSON object"),
         ({"path": "a", "startingOffsets": '{"b": 7}'}, "nor such offsets by broker"),
+        (
+            {"path": "/a", "brokerNames": '{"/b": "x"}'},
+            "names '/b', which is not read",
+        ),
     ],
 )
 def test_a_malformed_option_is_named(options: dict[str, str], says: str) -> None:
@@ -150,6 +154,22 @@ def test_a_glob_matches_stores_alone(stores: dict[str, Path], tmp_path: Path) ->
     assert found == ()
     found = find_stores(parse_options({"path": f"{tmp_path}/data/*/*"}))
     assert {store.broker for store in found} == COUNTS.keys()
+
+
+def test_a_store_whose_broker_conf_is_unreadable_can_be_skipped(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    (stores["broker-a"] / "broker.conf").write_bytes(b"\xff")
+    options = parse_options({"path": f"{tmp_path}/data/*/store", "brokerNames": "{}"})
+    with pytest.raises(ConfigError, match="not a Java properties file"):
+        find_stores(options)
+    skipped: list[str] = []
+    found = find_stores(options, lambda root, _: skipped.append(root))
+    assert [store.broker for store in found] == ["broker-b", "broker-c"]
+    assert skipped == [str(stores["broker-a"])]
+    names = json.dumps({f"{stores['broker-a']}/": "a"})
+    found = find_stores(parse_options({"path": f"{tmp_path}/data/*/store", "brokerNames": names}))
+    assert [store.broker for store in found] == ["a", "broker-b", "broker-c"]
 
 
 # --- streams -----------------------------------------------------------------------------------

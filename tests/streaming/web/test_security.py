@@ -117,7 +117,12 @@ def test_other_sites_cannot_use_the_api(made: Made, site: str, status: int) -> N
     headers = {"Sec-Fetch-Site": site}
     response = made.console.client.get("/api/brokers", headers=headers)
     assert response.status_code == status
-    assert made.console.client.get("/brokers/b", headers=headers).status_code == 200
+    assert made.console.client.get("/brokers/b", headers=headers).status_code == status
+    assert made.console.client.get("/metrics", headers=headers).status_code == status
+    link = headers | {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert made.console.client.get("/brokers/b", headers=link).status_code == 200
+    search = made.console.client.get("/brokers/b/messages?run=1", headers=link)
+    assert search.status_code == status
 
 
 def test_without_the_token_only_healthz_answers(guarded: Console) -> None:

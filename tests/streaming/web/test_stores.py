@@ -102,6 +102,25 @@ def test_the_last_recovery_and_the_last_verification_are_shown(tmp_path: Path) -
         assert "does not match its checksum" in c.get("/brokers/b/health").text
 
 
+def test_hostile_numbers_and_surrogates_break_no_page(tmp_path: Path) -> None:
+    root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(root, 30)
+    properties = {**make_properties(), "REAL_TOPIC": "X", "REAL_QID": "²"}
+    with CommitLogWriter(root, config) as writer:
+        at = writer.append(NewMessage("SCHEDULE_TOPIC_XXXX", 0, b"x", properties))
+    offsets = {"offsetTable": {"TopicA@g\ud800": {"0": 1}, "TopicB@h": {"0": 10**400}}}
+    (root / "config").mkdir()
+    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    topics = {"topicConfigTable": {"a\ud800b": {}, "TopicA": {}}}
+    (root / "config" / "topics.json").write_text(json.dumps(topics))
+    dispatch_all(root, output, config)
+    with console(source(root, output)) as c:
+        for page in (*PAGES, f"/messages/{at}", "/topics/TopicA"):
+            assert c.get(f"/brokers/b{page}").status_code == 200, page
+        assert c.get("/metrics").status_code == 200
+        assert c.get("/brokers/b/messages/%0a1/body").status_code == 400
+
+
 def test_a_damaged_queue_is_shown_and_the_others_are_read(tmp_path: Path) -> None:
     root, output = tmp_path / "store", tmp_path / "out"
     config = make_store(root, 300)
