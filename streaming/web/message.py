@@ -19,7 +19,7 @@ from store.errors import BodyTooLargeError, ConfigError, StoreError
 from store.reads.message_place import QueuePlace
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
-from streaming.web.pages import load
+from streaming.web.pages import attachment, load
 from streaming.web.parameters import parse_number
 
 _SHOWN_BYTES = 1024 * 1024
@@ -60,11 +60,8 @@ def message(request: Request) -> dict[str, Any]:
 async def body(request: Request) -> Response:
     """Return the decompressed body as a download."""
     data = await load(request, lambda r: {"body": _find(r).read_body()})
-    plain = "".join(
-        c if c.isascii() and c.isalnum() else "_" for c in request.path_params["broker"]
-    )
-    name = f"{plain}-{parse_number('offset', request.path_params['offset'])}.bin"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    offset = parse_number("offset", request.path_params["offset"])
+    headers = attachment(request.path_params["broker"], f"{offset}.bin")
     return Response(data["body"], media_type="application/octet-stream", headers=headers)
 
 
@@ -138,7 +135,7 @@ def hex_lines(data: bytes) -> list[dict[str, Any]]:
         {
             "offset": at,
             "hex": line.hex(" "),
-            "ascii": "".join(chr(b) if 32 <= b < 127 else "." for b in line),  # noqa: PLR2004
+            "ascii": "".join(chr(b) if 32 <= b < 127 else "." for b in line),  # noqa: PLR2004 - printable ASCII
         }
         for at, line in lines
     ]

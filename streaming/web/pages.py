@@ -98,6 +98,12 @@ def json_response(data: Mapping[str, Any], status: int = HTTPStatus.OK) -> Respo
     return Response(json.dumps(data), status, media_type="application/json")
 
 
+def attachment(broker: str, name: str) -> dict[str, str]:
+    """Return the headers of a download, whose file is named after its broker."""
+    plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in broker)
+    return {"Content-Disposition": f'attachment; filename="{plain}-{name}"'}
+
+
 def query_of(params: QueryParams) -> dict[str, str | list[str]]:
     """Return the raw query parameters; one that is repeated is a list."""
     values = {name: params.getlist(name) for name in params}

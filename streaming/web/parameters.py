@@ -55,7 +55,7 @@ class SearchQuery:
         return replace(self, max_count=count if own is None else min(own, count))
 
     def going_on_at(self, offset: int) -> SearchQuery:
-        """Return the query that goes on at a physical offset: ``next`` of an earlier answer."""
+        """Return the query that resumes at a physical offset: ``next`` of an earlier answer."""
         return self._bounded(offset, offset)
 
     def _bounded(self, begin: int, end: int) -> SearchQuery:

@@ -20,7 +20,14 @@ from store.commitlog.record import Message
 from store.errors import StoreError
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
-from streaming.web.pages import BrokenOffError, error_fields, json_response, load, render
+from streaming.web.pages import (
+    BrokenOffError,
+    attachment,
+    error_fields,
+    json_response,
+    load,
+    render,
+)
 from streaming.web.parameters import ParameterError, SearchQuery, choice, parse_search
 from streaming.web.search_job import COMPLETE, Encode, Limits, SearchJob, SearchSlots
 
@@ -59,8 +66,7 @@ async def messages(request: Request) -> Response:
         return Stream(_events(request, job), "text/event-stream", on_close=job.finish)
     as_csv = form == "csv"
     job = await start_job(request, _csv_of(broker) if as_csv else _line_of(broker), Limits())
-    name = "".join(c if c.isascii() and c.isalnum() else "_" for c in broker.name)
-    headers = {"Content-Disposition": f'attachment; filename="{name}-messages.{form}"'}
+    headers = attachment(broker.name, f"messages.{form}")
     head = _csv_row(_CSV_FIELDS) if as_csv else ""
     media_type = "text/csv; charset=utf-8" if as_csv else "application/x-ndjson"
     return Stream(_lines(request, job, head), media_type, headers=headers, on_close=job.finish)

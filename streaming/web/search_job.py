@@ -100,7 +100,7 @@ class Limits:
 class SearchJob:
     """One search. ``finish`` must be called once its client is gone or has everything.
 
-    ``reason`` is why the search ended, "" while it runs; ``next`` is where to go on, None if there
+    ``reason`` is why the search ended, "" while it runs; ``next`` is where to resume, None if there
     is nothing more.
     """
 
@@ -160,7 +160,7 @@ class SearchJob:
 
     @property
     def next(self) -> int | None:
-        """The physical offset from which another search goes on, None if this one is complete."""
+        """The physical offset from which another search resumes, None if this one is complete."""
         if self.reason in ("", COMPLETE):
             return None
         last, (begin, end) = self._last, self._span
