@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _TOKEN_MIN, _TOKEN_BYTES_MAX = 16, 4096
 _NAME_MAX = 100
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def serve(
     from streaming.cli.long_running import POLL_SECONDS, stop_signals
     from streaming.web.app import create_app
     from streaming.web.brokers import Broker
-    from streaming.web.security import ConsoleSettings
+    from streaming.web.security import LOOPBACK_NAMES, ConsoleSettings
     from streaming.web.server import listen
     from streaming.web.server import serve as serve_app
 
@@ -115,7 +114,7 @@ def serve(
     token = None if access.token_file is None else read_token(access.token_file)
     _check_remote(access)
     settings = ConsoleSettings(
-        allowed_hosts=_LOOPBACK_NAMES | {_host(h) for h in (access.host, *_names(access))},
+        allowed_hosts=LOOPBACK_NAMES | {_host(h) for h in (access.host, *_names(access))},
         token=token,
         max_body_bytes=body_limit(view.max_body_bytes),
         stuck_after=check_seconds("--stuck-after", view.stuck_after),

@@ -37,6 +37,7 @@ _STATIC_CACHE = "private, max-age=300"
 _METHODS = ("GET", "HEAD")
 _QUERY_BYTES_MAX = 8 * 1024
 _QUERY_VALUES_MAX = 200
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _SITES = ("same-origin", "none")  # a page of the console, or the user; older browsers send nothing
 
 
@@ -48,7 +49,7 @@ class ConsoleSettings:
     names in lower case that a request's Host may have.
     """
 
-    allowed_hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
+    allowed_hosts: frozenset[str] = LOOPBACK_NAMES
     token: str | None = None
     max_body_bytes: int = BODY_BYTES_MAX
     stuck_after: float = 60.0

@@ -18,11 +18,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from streaming.web.metrics.samples import Measure, metrics_response
-from streaming.web.security import host_name
+from streaming.web.security import LOOPBACK_NAMES, host_name
 from streaming.web.server import listen, serve
 
 _CLOSE_SECONDS = 5.0
-_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 Fault = Callable[[], str]
 
 
@@ -35,7 +34,7 @@ class MetricsEndpoint:
     def __init__(self, host: str, port: int) -> None:
         self._socket = listen(host, port, "--metrics-")
         self._host, self._port = self._socket.getsockname()[:2]
-        self._hosts = _LOOPBACK_HOSTS | {host.lower(), self._host}
+        self._hosts = LOOPBACK_NAMES | {host.lower(), self._host}
         self._source: tuple[Measure, Fault] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reput-metrics", daemon=True)
