@@ -11,6 +11,7 @@ messages does not load numba.
 from __future__ import annotations
 
 import errno
+from bisect import bisect_left
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ _LOG_HINT = "restore the file from a replica or a backup"
 _CONF_HINT = "pass the broker.conf this log was written with (--broker-conf)"
 _CRC_NAME = PROPERTY_CRC.encode()
 NO_CUTS = (np.empty(0, np.int64), 1 << 62)
+_PAGE = 65536
 
 
 class CommitLog:
@@ -131,6 +133,24 @@ class CommitLog:
         if end.last >= 0:
             self._end = (last, end.last)  # rechecked by the next walk: it may be truncated by then
         return self.roll_next_file(last.base) if end.reason == rk.BLANK else last.base + end.at
+
+    def likely_end(self) -> int:
+        """Return about where the log ends, without a walk: beyond it, its last file holds zeros.
+
+        0 without files. The log may end before it, or go on after zeros.
+        """
+        last = self.last_file()
+        if last is None:
+            return 0
+        data = last.map()
+
+        def is_blank(at: int) -> bool:
+            return not data[at : at + _PAGE].strip(b"\0")
+
+        pages = range(0, len(data), _PAGE)
+        return min(
+            last.base + bisect_left(pages, True, key=is_blank) * _PAGE, last.base + len(data)
+        )
 
     def is_within(self, end: int) -> bool:
         """Return whether the log holds all of a record that ends at ``end``.

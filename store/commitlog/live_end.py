@@ -34,13 +34,13 @@ class LiveEnd:
         self._stop = ((0, -1), 0.0)  # (file, offset) of the last failed record, time first seen
         self._searched = (0, -1, False)  # (file, offset) after which no record was found; clean
 
-    def find(self) -> int:
+    def find(self, boundary: int = 0) -> int:
         """Return the offset where the log ends, as of the last refresh of its files.
 
-        Follows the chain of the last file. CRCs are checked only after damage, which a log that was
-        closed cleanly may contain.
+        Follows the chain of the last file, from ``boundary`` as ``CommitLog.max_offset`` does. CRCs
+        are checked only after damage, which a log that was closed cleanly may contain.
         """
-        end, last = self._log.max_offset(), self._log.last_file()
+        end, last = self._log.max_offset(boundary), self._log.last_file()
         if last is None or last.length != self._log.file_size or not self._is_clean():
             return end
         while end < last.base + last.length:

@@ -27,7 +27,7 @@ from store.kernels.log_walk import WalkEnd, walk
 
 UNLIMITED = 1 << 62
 _CUTS_MAX = 4096
-_TAIL_BYTES = 8 * 1024 * 1024  # before the live end; they are always walked
+_TAIL_BYTES = 8 * 1024 * 1024  # before the likely end; a split of them would be scanned in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,13 @@ class LogPlanner:
         """Yield ranges of ``split_bytes`` from ``begin``, without a walk: in order, but not tiling.
 
         Only the first range of a file begins at a record. A body may hold a copy of a record, and a
-        range may hold damage, so the caller checks that each scan begins where the previous one
-        ended. The ranges end before the live end, where a plan is needed, and before a file that is
-        missing or has the wrong size.
+        range may hold damage or the live end, so the caller checks that each scan begins where the
+        previous one ended and is whole; elsewhere a plan is needed. The ranges end before a file
+        that is missing or has the wrong size.
         """
         log = self._log
         log.refresh()
-        until = min(until, log.max_offset() - min(split_bytes, _TAIL_BYTES))
+        until = min(until, log.likely_end() - min(split_bytes, _TAIL_BYTES))
         while begin < until:
             file = log.find(begin)
             if file is None or file.length != log.file_size:
@@ -108,10 +108,10 @@ class LogPlanner:
                 yield LogRange(at, stop, str(file.path), file.base, at_record=at == begin)
             begin = end
 
-    def end(self) -> int:
+    def end(self, boundary: int = 0) -> int:
         """Return the current end of the log (``LiveEnd.find``)."""
         self._log.refresh()
-        return self._live_end.find()
+        return self._live_end.find(boundary)
 
     def _plan_file(self, at: int, stop: int, until: int) -> tuple[list[LogRange], bool]:
         """Plan within the file of ``at``; return the ranges, and whether the log may continue.

@@ -89,7 +89,7 @@ def scan_in_order(
 
     The scan stops at the span's end, at the log's end, or at damage, which is the last stretch.
     Threads scan the splits of ``LogPlanner.splits``. A split whose first record does not begin
-    where the previous one ended is scanned again from there; parts without a usable split are
+    where the previous one ended is scanned again from there; parts without a whole split are
     planned by a walk.
 
     Raises StoreError as the planner and the scanner do.
@@ -99,11 +99,10 @@ def scan_in_order(
     with closing(_ScanAhead(config, splits, Scanner.read_split)) as ahead:
         while at < end:
             scan = _scan_from(ahead, at)
-            if scan is not None and scan.requests and scan.requests[-1].end <= end:
+            if scan is not None and scan.is_whole and scan.requests[-1].end <= end:
                 at = scan.requests[-1].end
                 yield at, list(scan.requests)
-                if scan.is_whole:
-                    continue
+                continue
             plan = planner.plan(at, max_bytes=batch_bytes, until=end)
             if not plan.ranges:
                 return

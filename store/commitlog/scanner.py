@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from store.commitlog.commit_log import NO_CUTS
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.errors import DamageError, LostDataError, StoreIOError, UnsupportedFormatError
@@ -19,7 +20,7 @@ from store.java import decode
 from store.kernels import record as rk
 from store.kernels import scan as sk
 from store.kernels import topic as tk
-from store.kernels.log_walk import find_record
+from store.kernels.log_walk import find_record, walk
 from store.kernels.properties import NAME_ENDS
 from store.kernels.record import Rules
 from store.kernels.scan import Columns, QueueTable, ScanEnd
@@ -86,7 +87,8 @@ Stretch = DispatchRequests | Damage  # what a scan yields: records, or an unread
 class SplitScan:
     """The scan of a split: adjacent requests, from the first record that begins in the split.
 
-    ``is_whole``: a record begins where the last one ends, or the log continues in the next file.
+    ``is_whole``: a valid record or a blank follows the last one, or the log continues in the next
+    file.
     """
 
     requests: list[DispatchRequests]
@@ -223,6 +225,8 @@ class Scanner:
             requests.append(stretch)
             if reason == rk.BLANK:
                 requests[-1] = replace(stretch, end=split.base + len(view))
+        if reason == rk.OK and (at := requests[-1].end - split.base) < len(view):
+            reason = walk(view, (split.base, at, at + 1), self.rules, False, NO_CUTS).reason
         return SplitScan(requests, is_whole=reason in (rk.OK, rk.BLANK))
 
     def chunks(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from checkpoints.rebuild import NewRoot, QueueSelection
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import open_store_config
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.planner import LogPlanner
+from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.replay import cannot_derive, log_too_short
 from store.commitlog.scanner import Damage
 from store.consumequeue.files import ConsumeQueue
@@ -180,17 +181,16 @@ class _Rebuild:
 
         Raises StoreError, except for damage of the log.
         """
-        selection = self._selection
-        stops = selection.stops() if selection is not None else [(self._planner.end(), None)]
-        first, end = built.progress.begin_offset, stops[-1][0]
+        selection, first = self._selection, built.progress.begin_offset
+        end = built.log.likely_end() if selection is None else selection.stops()[-1][0]
 
         def report_end(requests: DispatchRequests) -> None:
             if self._report is not None:
-                self._report(requests.end - first, end - first)
+                self._report(requests.end - first, max(requests.end, end) - first)
 
         sink = DispatchSink(built, built.log.config, listeners=(report_end,), selection=selection)
         try:
-            for stop, lost in stops:
+            for stop, lost in self._stops(sink):
                 self._dispatch_to(stop, built, sink)
                 if lost is not None:
                     sink.apply([lost])
@@ -203,6 +203,17 @@ class _Rebuild:
             sink.close()
         self.damage = sink.damage
         return True
+
+    def _stops(self, sink: DispatchSink) -> Iterator[tuple[int, Damage | None]]:
+        """Yield the offsets up to which to dispatch, each with a range to count as lost.
+
+        The end of the log takes a walk of its last file, so it is found after most is dispatched.
+        """
+        if self._selection is not None:
+            yield from self._selection.stops()
+        else:
+            yield UNLIMITED, None
+            yield self._planner.end(sink.applied_to()), None
 
     def _dispatch_to(self, stop: int, built: DispatchRoot, sink: DispatchSink) -> None:
         begin = sink.applied_to()

@@ -1,5 +1,6 @@
 """A log scanned in splits yields the stretches of a walk, wherever it is split."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.planner import UNLIMITED
-from store.commitlog.replay import scan_in_order
+from store.commitlog.replay import Scanned, scan_in_order
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import UnsupportedFormatError
@@ -25,14 +26,24 @@ FILE_SIZE = 8192
 
 
 def by_splits(
-    store_root: Path, config: StoreConfig, begin: int, batch_bytes: int
+    store_root: Path, config: StoreConfig, begin: int, batch_bytes: int, *, finds_end: bool = False
 ) -> tuple[list[DispatchRequests], Damage | None]:
-    """Return the requests of the splits, which must be adjacent, and the damage."""
+    """Return the requests of the splits, which must be adjacent, and the damage.
+
+    With ``finds_end``, the end of the log is only known after most of it, as in a rebuild.
+    """
     _, planner = log_of(store_root, config)
     requests, damage, at = list[DispatchRequests](), None, begin
-    for stop, stretches in scan_in_order(
-        planner, config, (begin, planner.end()), batch_bytes=batch_bytes
-    ):
+
+    def scan() -> Iterator[Scanned]:
+        if finds_end:
+            yield from scan_in_order(planner, config, (at, UNLIMITED), batch_bytes=batch_bytes)
+        if damage is None:
+            yield from scan_in_order(
+                planner, config, (at, planner.end(at)), batch_bytes=batch_bytes
+            )
+
+    for stop, stretches in scan():
         assert damage is None
         for stretch in stretches:
             assert stretch.begin == at
@@ -48,8 +59,19 @@ def by_splits(
 def assert_same(
     store_root: Path, config: StoreConfig, batch_bytes: int, begin: int = 0
 ) -> tuple[list[DispatchRequests], Damage | None]:
-    walked, expected = by_walk(store_root, config, begin)
-    requests, damage = by_splits(store_root, config, begin, batch_bytes)
+    """Return what the splits yield; it must be what a walk does."""
+    for finds_end in (False, True):
+        requests, damage = by_splits(store_root, config, begin, batch_bytes, finds_end=finds_end)
+        assert_equal(requests, damage, *by_walk(store_root, config, begin))
+    return requests, damage
+
+
+def assert_equal(
+    requests: list[DispatchRequests],
+    damage: Damage | None,
+    walked: list[DispatchRequests],
+    expected: Damage | None,
+) -> None:
     assert (damage and (damage.begin, damage.reason, damage.path)) == (
         expected and (expected.begin, expected.reason, expected.path)
     )
@@ -61,7 +83,6 @@ def assert_same(
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
         names = [(r.topics[q], int(r.queue_ids[q])) for r in requests for q in r.queue]
         assert names == [(r.topics[q], int(r.queue_ids[q])) for r in walked for q in r.queue]
-    return requests, damage
 
 
 @given(message_lists(), st.integers(100, 5_000), st.sampled_from(sorted(VARIANTS)), st.data())
@@ -100,6 +121,20 @@ def test_a_copy_of_a_record_in_a_body_is_not_a_beginning(tmp_path: Path) -> None
     for batch_bytes in range(150, 1_500, 10):
         requests, _ = assert_same(tmp_path, config, batch_bytes)
         assert {topic for r in requests for topic in r.topics} == {"TopicTest"}
+
+
+def test_a_torn_tail_before_stale_data_is_not_scanned_as_a_record(tmp_path: Path) -> None:
+    sent = messages(20)
+    store_root = write_store(tmp_path, sent)
+    end = by_walk(store_root, CONFIG, 0)[0][-1].end
+    path = sorted((store_root / "commitlog").iterdir())[end // 4096]
+    content = bytearray(path.read_bytes())
+    content[end % 4096 - 5 : end % 4096] = bytes(5)  # of its properties: nothing protects them
+    content[-100:] = b"\xff" * 100
+    path.write_bytes(content)
+    for batch_bytes in range(150, 1_500, 10):
+        requests, _ = assert_same(store_root, CONFIG, batch_bytes)
+        assert concat(requests).end < end
 
 
 def test_a_record_larger_than_several_splits(tmp_path: Path) -> None:
