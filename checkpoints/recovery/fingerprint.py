@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store import layout
-from store.commitlog.commit_log import NO_CUTS, CommitLog
+from store.commitlog.commit_log import CommitLog
 from store.commitlog.scanner import scan_rules
 from store.errors import DamageError
-from store.kernels.log_walk import walk
+from store.kernels.log_walk import NO_CUTS, walk
 from store.kernels.record import BLANK, OK, check_record, find_parts, read_i32, read_i64
 from store.root.progress import Fingerprint
 

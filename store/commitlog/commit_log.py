@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from store.commitlog.owned_record import Owner, RecordRef, decode_owned, owned_store_timestamp
 from store.commitlog.record import Message, decode_message, encode_property_crc
 from store.config import StoreConfig
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 _LOG_HINT = "restore the file from a replica or a backup"
 _CONF_HINT = "pass the broker.conf this log was written with (--broker-conf)"
 _CRC_NAME = PROPERTY_CRC.encode()
-NO_CUTS = (np.empty(0, np.int64), 1 << 62)
 _PAGE = 65536
 
 
@@ -144,13 +141,12 @@ class CommitLog:
             return 0
         data = last.map()
 
-        def is_blank(at: int) -> bool:
-            return not data[at : at + _PAGE].strip(b"\0")
+        def page(number: int) -> bytes:
+            return data[number * _PAGE : (number + 1) * _PAGE].rstrip(b"\0")
 
-        pages = range(0, len(data), _PAGE)
-        return min(
-            last.base + bisect_left(pages, True, key=is_blank) * _PAGE, last.base + len(data)
-        )
+        pages = range(-(-len(data) // _PAGE))
+        held = bisect_left(pages, True, key=lambda number: not page(number))
+        return last.base + (held - 1) * _PAGE + len(page(held - 1)) if held else last.base
 
     def is_within(self, end: int) -> bool:
         """Return whether the log holds all of a record that ends at ``end``.
@@ -263,7 +259,7 @@ class CommitLog:
     def _walk(self, file: MappedFile, begin: int, end: int, *, is_live: bool) -> WalkEnd:
         """Walk the records of a file without their CRCs; check property CRCs at the live end."""
         from store.commitlog.scanner import scan_rules  # noqa: PLC0415 - loads the kernels
-        from store.kernels.log_walk import walk  # noqa: PLC0415 - loads the kernels
+        from store.kernels.log_walk import NO_CUTS, walk  # noqa: PLC0415 - loads the kernels
 
         rules = scan_rules(self.config)
         checks_property_crc = is_live and rules.check_property_crc

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 
 from store import layout
-from store.commitlog.commit_log import NO_CUTS, CommitLog
+from store.commitlog.commit_log import CommitLog
 from store.commitlog.scanner import scan_rules
 from store.io.file_system import data_extents
 from store.io.mapped_file import MappedFile
 from store.kernels import record as rk
-from store.kernels.log_walk import WalkEnd, find_record, walk
+from store.kernels.log_walk import NO_CUTS, WalkEnd, find_record, walk
 
 _STALLED_SECONDS = 2.0
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.commitlog.commit_log import NO_CUTS
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.errors import DamageError, LostDataError, StoreIOError, UnsupportedFormatError
@@ -20,7 +19,7 @@ from store.java import decode
 from store.kernels import record as rk
 from store.kernels import scan as sk
 from store.kernels import topic as tk
-from store.kernels.log_walk import find_record, walk
+from store.kernels.log_walk import NO_CUTS, find_record, walk
 from store.kernels.properties import NAME_ENDS
 from store.kernels.record import Rules
 from store.kernels.scan import Columns, QueueTable, ScanEnd

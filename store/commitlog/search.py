@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from store.commitlog.commit_log import NO_CUTS, CommitLog
+from store.commitlog.commit_log import CommitLog
 from store.commitlog.scanner import scan_rules
 from store.errors import ConfigError
 from store.io.mapped_file import MappedFile
 from store.kernels import record as rk
-from store.kernels.log_walk import first_stored, walk
+from store.kernels.log_walk import NO_CUTS, first_stored, walk
 from store.kernels.record import Rules, check_record, read_i64
 
 _TIME_MAX = (1 << 63) - 1

@@ -16,6 +16,8 @@ from store.kernels import record as rk
 from store.kernels.jit import kernel
 from store.kernels.record import Rules, check_record, is_complete, read_i32, read_i64
 
+NO_CUTS = (np.empty(0, np.int64), 1 << 62)  # of ``walk``
+
 
 class WalkEnd(NamedTuple):
     """Where and why a walk stopped, the last record before, and how many cuts were recorded."""
