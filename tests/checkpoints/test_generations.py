@@ -25,8 +25,7 @@ from store.layout import LOCK_CONTENT, LOCK_FILE
 from store.reads import message_store
 from store.reads.get_message import get_message
 from store.root.progress import PROGRESS, SWAP, read_progress_view
-from tests.stress.reads import RenamingDisk
-from tests.support.dispatching import HastyDisk, dispatch_all
+from tests.support.dispatching import HastyDisk, RenamingDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all, rebuild_topic
 from tests.support.stores.aged import log_files, sent
 from tests.support.verify_stores import CONFIG, forget_progress, write_store

@@ -37,10 +37,10 @@ from tests.stress.reads import (
     KEYS,
     QUEUES,
     TOPICS,
-    RenamingDisk,
     message,
     number_of,
 )
+from tests.support.dispatching import RenamingDisk
 from tests.support.rebuilding import rebuild_all
 
 FILES_KEPT = 24

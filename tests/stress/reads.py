@@ -30,7 +30,7 @@ from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.reads.get_message import GetMessageResult
 from streaming.sinks.dispatch import DispatchSink
-from tests.support.dispatching import HastyDisk
+from tests.support.dispatching import RenamingDisk
 
 LOG_FILE, QUEUE_FILE, INDEX_SLOTS, INDEX_ENTRIES = 1 << 20, 20_000, 200, 4000
 CONF = f"""
@@ -79,13 +79,6 @@ def check_message(found: Message, topic: str, queue_id: int) -> int:
 
 
 # --- the writer's process ----------------------------------------------------------------------
-
-
-class RenamingDisk(HastyDisk):
-    """A disk on which progress exists at any time."""
-
-    def _rename(self, source: Path, target: Path) -> None:
-        source.replace(target)
 
 
 def write(directory: Path, seconds: float, seed: int) -> None:

@@ -44,6 +44,13 @@ class HastyDisk(Disk):
         super()._rename(source, target)
 
 
+class RenamingDisk(HastyDisk):
+    """A hasty disk for roots with readers: progress exists at any time."""
+
+    def _rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+
 @dataclass(frozen=True)
 class Content:
     """A file's size and its pages that are not all zero."""

@@ -22,8 +22,8 @@ from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter
 from streaming.sinks.dispatch import DispatchSink
-from tests.stress.reads import CONF, CONFIG, COUNTS, Hammer, RenamingDisk, message
-from tests.support.dispatching import assert_same_store, dispatch_all
+from tests.stress.reads import CONF, CONFIG, COUNTS, Hammer, message
+from tests.support.dispatching import RenamingDisk, assert_same_store, dispatch_all
 
 _PROJECT = Path(__file__).parents[2]
 
