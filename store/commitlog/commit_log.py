@@ -97,6 +97,12 @@ class CommitLog:
                 return file
         return self.files[0] if self.files else None
 
+    def missing_files(self) -> list[LostDataError]:
+        """Return the gaps between the files: ranges of the log that no file holds."""
+        ends = [file.base + self.file_size for file in self.files]
+        gaps = zip(ends, self.files[1:], strict=False)
+        return [self._lost(end, file.base) for end, file in gaps if end < file.base]
+
     def check_file(self, file: MappedFile) -> None:
         """Raise DamageError if a file does not have the configured size."""
         if file.length != self.file_size:
@@ -227,17 +233,15 @@ class CommitLog:
         begin = offset - offset % self.file_size
         file = self._queue.checked(begin)
         if file is None:
-            raise LostDataError(
-                self.directories[0],
-                begin,
-                begin + self.file_size,
-                reason="no file holds this part of the log",
-                hint=_LOG_HINT,
-            )
+            raise self._lost(begin, begin + self.file_size)
         if file.length != self.file_size:
             reason, _ = wrong_size(file, self.file_size)
             raise DamageError(file.path, file.base, reason, f"{_LOG_HINT}, or {_CONF_HINT}")
         return file
+
+    def _lost(self, begin: int, end: int) -> LostDataError:
+        reason = "no file holds this part of the log"
+        return LostDataError(self.directories[0], begin, end, reason=reason, hint=_LOG_HINT)
 
     def _begins_record(self, file: MappedFile, offset: int) -> bool:
         """Return whether an undecodable record, not a blank, begins at ``offset``.

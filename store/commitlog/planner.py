@@ -60,6 +60,7 @@ class LogPlanner:
         self._fast_rules = self._rules._replace(check_crc=False, check_property_crc=False)
         self._record_ends = np.empty(_CUTS_MAX, np.int64)
         self._live_end = LiveEnd(commit_log, is_clean)
+        self.is_clean = is_clean
 
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
         """Plan from ``begin``: about ``max_bytes`` (at most one record more), never past ``until``.

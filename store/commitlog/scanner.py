@@ -59,6 +59,13 @@ class Damage:
     reason: str
     is_lost: bool = False
 
+    def passed(self) -> DamageError:
+        """Return the error of a read that resumed after the damage."""
+        if self.is_lost:
+            return LostDataError(self.path, self.begin, self.end, reason=self.reason)
+        hint = f"the offsets up to {self.end} could not be read; restore the file"
+        return DamageError(self.path, self.begin, self.reason, f"{hint} from a replica or a backup")
+
     def error(self) -> DamageError:
         """Return the error that names file, offset, reason and remedy."""
         if self.is_lost:

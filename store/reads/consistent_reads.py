@@ -7,6 +7,7 @@ the current files, then compares the root with the progress on which the answer 
 * unchanged: the answer is valid;
 * another generation, or a replacement in progress: the read waits for the swap or recovery to end,
   then is repeated, whatever its result was;
+* the progress was deleted: the error is raised at once;
 * an error is raised if it occurs twice in a row within a generation: a file may expire between its
   listing and its use.
 
@@ -16,14 +17,13 @@ Reads on one object run one at a time, so threads may share it. None waits while
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from store.errors import StoreError
-from store.root.progress import ProgressReader, ProgressView
+from store.root.progress import SWAP_SECONDS, ProgressReader, ProgressView, Wait
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -31,7 +31,12 @@ _Reads = TypeVar("_Reads", bound="ConsistentReads")
 
 
 class ConsistentReads:
-    """Base of consistent reads on one root; a subclass decorates its reads as defined below."""
+    """Base of consistent reads on one root; a subclass decorates its reads as defined below.
+
+    ``swap_wait_seconds`` is the time that a read waits while a swap or a recovery replaces files.
+    """
+
+    swap_wait_seconds = SWAP_SECONDS
 
     def __init__(self, output: Path) -> None:
         self.output = output
@@ -50,9 +55,9 @@ class ConsistentReads:
 
     def _retry(self, read: Callable[[], _T], error: Exception | None) -> _T:
         """Repeat a read that raised ``error``, or during which the root changed."""
-        deadline = self._progress_reader.deadline()
+        wait = Wait(self.swap_wait_seconds)
         while True:
-            self._progress_reader.await_generation(deadline)
+            self._progress_reader.await_generation(wait)
             previous, error = error, None
             with self._guard:
                 self._check_open()
@@ -64,14 +69,16 @@ class ConsistentReads:
                 else:
                     if self._progress_reader.is_same_generation(self._progress):
                         return answer
+                if error is not None and self._progress_reader.is_deleted(self._progress):
+                    raise error
                 is_consistent = error is not None and self._progress_reader.is_same_generation(
                     self._progress
                 )
-            is_late = time.monotonic() >= deadline
+            is_late = wait.is_over()
             if error is not None and is_consistent and (is_late or _is_same(error, previous)):
                 raise error
             if is_late:
-                raise self._progress_reader.replaced_repeatedly()
+                raise self._progress_reader.replaced_repeatedly(wait)
 
 
 def of_generation(

@@ -2,8 +2,8 @@
 
 The columns of a scan exclude most records; only candidates are decoded, and checked in full.
 
-Damage raises DamageError after the matches before it. A file that expires is no damage: its
-messages are no longer in the log.
+Damage raises DamageError after the matches before it, or is listed and passed. A file that expires
+is no damage: its messages are no longer in the log.
 
 While a log is followed, a broker may truncate it, when it starts after a crash, and then write
 other records at the same offsets. The last records read are therefore compared before each poll; if
@@ -30,11 +30,13 @@ from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import Message, limit_bodies
-from store.commitlog.scanner import Damage, Scanner, Stretch
+from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.commitlog.search import is_boundary
 from store.config import StoreConfig
 from store.errors import StoreIOError
 from store.io.mapped_file import MappedFile
+from store.kernels import record as rk
+from store.kernels.log_walk import NO_CUTS, walk
 from store.reads.message_filter import MessageFilter
 
 _RANGE_BYTES = 16 * 1024 * 1024
@@ -63,14 +65,53 @@ class LogMatches:
             self.log, lambda: was_closed_cleanly(store_root), range_bytes=_RANGE_BYTES
         )
         self._max_body_bytes = max_body_bytes
+        self._scanner = Scanner(self.config)
 
-    def readable(self, stretches: Iterable[Stretch]) -> Iterator[DispatchRequests]:
-        """Yield the requests before any damage. Raises DamageError, not for an expired part."""
+    def readable(
+        self, stretches: Iterable[Stretch], passed: list[Damage] | None = None
+    ) -> Iterator[DispatchRequests]:
+        """Yield the requests of adjacent stretches; nothing of a part that has expired.
+
+        Damage raises DamageError. With ``passed``, it is appended to that list instead, and the
+        requests from the next valid record on follow.
+        """
         for stretch in stretches:
             if isinstance(stretch, DispatchRequests):
                 yield stretch
-            else:
+            elif passed is None:
                 self.check_expired(stretch)
+            else:
+                yield from self._past(stretch, passed)
+
+    def _past(self, damage: Damage, passed: list[Damage]) -> Iterator[DispatchRequests]:
+        """Yield the requests of a damaged range; append what of it cannot be read."""
+        if self._has_expired(damage):
+            return
+        file = self.log.find(damage.begin)
+        if damage.is_lost or file is None or file.length != self.log.file_size:
+            passed.append(damage)
+            return
+        part = LogRange(damage.begin, damage.end, damage.path, file.base)
+        for stretch in self._scanner.read(part, skip_damage=True):
+            if isinstance(stretch, DispatchRequests):
+                yield stretch
+            else:
+                passed.append(stretch)
+
+    def torn_end(self, end: int) -> Damage | None:
+        """Return the damage at the end of a log that was closed cleanly, None if it has none.
+
+        Such a log ends before zeros or a blank, or with its file.
+        """
+        file = self.log.find(end)
+        if file is None or end == file.base or not self.planner.is_clean():
+            return None
+        at = end - file.base
+        span = (file.base, at, at + 1)
+        reason = walk(file.view(), span, self._scanner.rules, False, NO_CUTS).reason
+        if reason in (rk.OK, rk.BLANK, rk.EMPTY):
+            return None
+        return Damage(end, self.log.likely_end(), str(file.path), rk.REASONS[reason])
 
     def rows(
         self,
@@ -126,9 +167,12 @@ class LogMatches:
 
     def check_expired(self, damage: Damage) -> None:
         """Raise DamageError unless the damage is a part of the log that has expired."""
-        self.log.refresh()
-        if not damage.is_lost or damage.end > self.log.min_offset():
+        if not self._has_expired(damage):
             raise damage.error()
+
+    def _has_expired(self, damage: Damage) -> bool:
+        self.log.refresh()
+        return damage.is_lost and damage.end <= self.log.min_offset()
 
     def _column_mask(
         self,

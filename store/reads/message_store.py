@@ -15,12 +15,12 @@ from store import java
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.record import Message, limit_bodies, limited
-from store.config import StoreConfig, load_config
+from store.config import StoreConfig
 from store.consumequeue.bounds import DispatchLimit
 from store.consumequeue.names import can_name_directory, list_topics, queue_directory
 from store.consumequeue.reader import QueueReader
 from store.consumequeue.time_search import Boundary, find_offset
-from store.errors import ConfigError, DamageError, StoreIOError
+from store.errors import ConfigError, DamageError, LostDataError, StoreIOError
 from store.index.file import IndexFiles
 from store.io.file_system import link_below, list_directories
 from store.io.user_path import given_path
@@ -43,9 +43,7 @@ from store.reads.message_place import (
 )
 from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
 from store.reads.query_message import KEY_TYPE, Query, QueryResult, open_index, query_message
-from store.root.config import check_last_record, config_of_root
-from store.root.progress import read_progress_view
-from store.unsupported import refuse_unsupported_store
+from store.root.config import check_last_record, find_config
 
 _AT_QUEUE_END = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
@@ -58,8 +56,8 @@ class MessageStore(ArrowReads):
     One compressed body may decompress to ``max_body_bytes``, those of one call to four times that.
 
     An answer comes from one generation of the root's files. While a swap or a recovery replaces
-    them, a call waits; it raises StoreIOError (EBUSY) if the replacement was interrupted or takes
-    too long.
+    them, a call waits, for ``swap_wait_seconds`` at most; it raises StoreIOError (EBUSY) if the
+    replacement was interrupted or takes longer.
     """
 
     max_body_bytes = BODY_BYTES_MAX
@@ -91,20 +89,8 @@ class MessageStore(ArrowReads):
         """
         root = given_path(store_root)
         target = root if output is None else given_path(output)
-        for path in (root, target):
-            if not path.is_dir():
-                raise ConfigError(f"{path} is not a directory")
         conf = None if broker_conf is None else Path(broker_conf)
-        progress = read_progress_view(target)
-        if progress is None:
-            config = load_config(root, conf, broker_version)
-            refuse_unsupported_store(root, config)
-        else:
-            config = config_of_root(progress, root, conf, broker_version)
-        store = cls(root, target, config)
-        paths = config.commit_log_paths(root)
-        if not any(path.is_dir() for path in paths):
-            raise ConfigError(f"{paths[0]} does not exist: {root} has no commit log")
+        store = cls(root, target, find_config(root, target, conf, broker_version))
         store._refresh_progress()
         return store
 
@@ -140,6 +126,12 @@ class MessageStore(ArrowReads):
         """Return the physical offset at which the log ends, dispatched or not; 0 without files."""
         self._log.refresh()
         return self._log.max_offset()
+
+    @of_log
+    def missing_files(self) -> list[LostDataError]:
+        """Return an error for each range between the log's files that no file holds."""
+        self._log.refresh_if_changed()
+        return self._log.missing_files()
 
     @of_log
     def reput_from_offset(self) -> int | None:

@@ -8,8 +8,9 @@ A condition on time narrows the span by a binary search over the files. Store ti
 of the log except where the clock stepped back. The span is wider by ``CLOCK_STEP_MS`` on both
 sides: a match is found unless the clock stepped back by more.
 
-Damage raises DamageError where the search reaches it, after the matches before it. A file that
-expires during the search is no damage: its messages are no longer in the log.
+Damage raises DamageError where the search reaches it, after the matches before it; or the search
+lists it and resumes with the next valid record. A file that expires during the search is no damage:
+its messages are no longer in the log.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.record import Message
 from store.commitlog.replay import scan_in_order, scan_newest_first
+from store.commitlog.scanner import Damage
 from store.commitlog.search import (
     first_stored_after,
     first_stored_at,
@@ -48,10 +50,11 @@ class LogSearch:
     """The search for one filter in the log of the store at ``store_root``. Not thread-safe.
 
     ``span`` is the part of the log to search, ``end`` the end of the log as searched so far.
-    Setting ``stop`` ends a search early.
+    Setting ``stop`` ends a search early. ``damages``, a list with ``skip_damage``, collects the
+    damage that ``messages`` has passed so far; None raises it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is independent of the others
         self,
         store_root: Path,
         config: StoreConfig,
@@ -59,20 +62,26 @@ class LogSearch:
         *,
         max_body_bytes: int = BODY_BYTES_MAX,
         stop: Event | None = None,
+        skip_damage: bool = False,
     ) -> None:
         self._matches = LogMatches(store_root, config, max_body_bytes)
         self.log = self._matches.log
         self.span = (0, 0)
-        self.end = 0
+        self.end = self._log_end = 0
         self._config = self._matches.config
         self._planner = self._matches.planner
         self._wanted = wanted
         self.stop = stop if stop is not None else Event()
+        self.damages: list[Damage] | None = [] if skip_damage else None
 
     def messages(
         self, *, newest_first: bool = False, report: Report | None = None
     ) -> Generator[Message]:
-        """Yield the matches in the current log as they are found. Raises StoreError."""
+        """Yield the matches in the current log as they are found. Raises StoreError.
+
+        With ``skip_damage``, the newest record of a log that was closed cleanly counts as damage if
+        it cannot be read.
+        """
         with closing(self._stretches(newest_first=newest_first, report=report)) as stretches:
             for requests in stretches:
                 yield from self._messages(requests, newest_first=newest_first)
@@ -93,6 +102,9 @@ class LogSearch:
         begin, end = self.span = self._span()
         self.end = begin
         scan = self._newest_first if newest_first else self._oldest_first
+        if self.damages is not None and end == self._log_end:
+            torn = self._matches.torn_end(end)
+            self.damages += [torn] if torn is not None else []
         if report is not None:
             report(0, end - begin)
         with closing(scan(begin, end)) as stretches:
@@ -103,7 +115,7 @@ class LogSearch:
                 if report is not None:
                     done = end - requests.begin if newest_first else requests.end - begin
                     report(done, end - begin)
-        if self.end < end:
+        if self.end < end and not self.damages:
             _log.warning(
                 "%s: the log ends at offset %d, with a record that is incomplete or damaged; "
                 "the %d bytes after it were not searched",
@@ -137,6 +149,7 @@ class LogSearch:
         log, wanted = self.log, self._wanted
         log.refresh()
         begin, end = max(log.min_offset(), 0), self._planner.end()
+        self._log_end = end
         if wanted.from_time is not None:
             begin = max(begin, self._stored_from(max(wanted.from_time - CLOCK_STEP_MS, _TIME_MIN)))
         if wanted.to_time is not None:
@@ -168,7 +181,7 @@ class LogSearch:
         while begin < end:
             with closing(scan_in_order(self._planner, self._config, (begin, end))) as scan:
                 for _, stretches in scan:
-                    yield from self._matches.readable(stretches)
+                    yield from self._matches.readable(stretches, self.damages)
                     self.end = stretches[-1].end
             if self.end == begin:
                 return
@@ -178,4 +191,4 @@ class LogSearch:
         with closing(scan_newest_first(self._planner, self._config, (begin, end))) as scan:
             for stretches in scan:
                 self.end = max(self.end, stretches[-1].end)
-                yield from reversed(list(self._matches.readable(stretches)))
+                yield from reversed(list(self._matches.readable(stretches, self.damages)))

@@ -8,6 +8,7 @@ copied store keeps its lag.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -156,6 +157,7 @@ def _queue_state(store: MessageStore, topic: str, queue_id: int) -> QueueState:
             store.message_store_timestamp(topic, queue_id, end - 1),
         )
     except (DamageError, StoreIOError) as e:
+        _raise_if_busy(e)
         return QueueState(topic, queue_id, damage=e)
 
 
@@ -189,9 +191,16 @@ def _lag(
     try:
         next_timestamp = store.message_store_timestamp(topic, queue_id, next_offset)
     except (DamageError, StoreIOError) as e:
+        _raise_if_busy(e)
         return Lag(queue, offset, messages, None, None, expired, e)
     if next_timestamp < 0:  # it has expired since
         return Lag(queue, offset, messages, None, None, expired)
     # At least 0: the clock may have stepped back.
     milliseconds = max(queue.latest_timestamp - next_timestamp, 0)
     return Lag(queue, offset, messages, milliseconds, next_timestamp, expired)
+
+
+def _raise_if_busy(error: DamageError | StoreIOError) -> None:
+    """Raise the error of a root whose files are being replaced: the queue is not damaged."""
+    if isinstance(error, StoreIOError) and error.errno == errno.EBUSY:
+        raise error

@@ -15,9 +15,33 @@ from store.config import (
     load_config,
 )
 from store.errors import ConfigError, DamageError
-from store.root.progress import ProgressView
+from store.root.progress import ProgressView, read_progress_view
+from store.unsupported import refuse_unsupported_store
 
 _OMIT_HINT = "omit the option: the root records its own settings"
+
+
+def find_config(
+    store_root: Path, output: Path | None, broker_conf: Path | None, broker_version: str | None
+) -> StoreConfig:
+    """Return the settings of a store, those recorded at ``output`` if it was dispatched there.
+
+    Raises ConfigError if something is missing or contradictory, UnsupportedFormatError, and for
+    the progress record DamageError, StoreIOError.
+    """
+    for path in (store_root, output):
+        if path is not None and not path.is_dir():
+            raise ConfigError(f"{path} is not a directory")
+    progress = None if output is None else read_progress_view(output)
+    if progress is None:
+        config = load_config(store_root, broker_conf, broker_version)
+        refuse_unsupported_store(store_root, config)
+    else:
+        config = config_of_root(progress, store_root, broker_conf, broker_version)
+    paths = config.commit_log_paths(store_root)
+    if not any(path.is_dir() for path in paths):
+        raise ConfigError(f"{paths[0]} does not exist: {store_root} has no commit log")
+    return config
 
 
 def config_of_root(

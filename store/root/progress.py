@@ -59,7 +59,7 @@ from store.layout import ABORT_FILE, LOCK_FILE
 
 PROGRESS = Path("reput", "progress")
 SWAP = Path("reput", "swap")  # exists while rebuilt queues replace the old ones
-_SWAP_SECONDS, _SWAP_POLL_SECONDS = 30.0, 0.005  # how long a read waits, and how often it polls
+SWAP_SECONDS, _SWAP_POLL_SECONDS = 30.0, 0.005  # how long a read waits, and how often it polls
 _SWAPPING = "a swap of rebuilt files (reput rebuild)"
 _RECOVERING = "a recovery"
 
@@ -104,6 +104,18 @@ class ProgressView:
     def generation(self) -> int:
         """Number of rollbacks, adoptions and swaps: they add a batch but no rollback point."""
         return self.batch - (int(self.milestones[-1]["number"]) if self.milestones else 0)
+
+
+class Wait:
+    """The time that a read may wait, from now on, while files are replaced."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def is_over(self) -> bool:
+        """Return whether the time is up."""
+        return time.monotonic() >= self._end
 
 
 class ProgressReader:
@@ -152,10 +164,14 @@ class ProgressReader:
             return False
         return not current.is_recovering and current.generation == progress.generation
 
-    def await_generation(self, deadline: float) -> None:
-        """Wait while a swap or a recovery replaces files, until ``deadline`` (monotonic time).
+    def is_deleted(self, progress: ProgressView | None) -> bool:
+        """Return whether the root had progress, but has none now: it is only ever renamed over."""
+        return progress is not None and read_state_file(self._path_text) is None
 
-        Raises StoreIOError (EBUSY) if the owner of the root is dead or misses the deadline.
+    def await_generation(self, wait: Wait) -> None:
+        """Wait while a swap or a recovery replaces files.
+
+        Raises StoreIOError (EBUSY) if the owner of the root is dead or takes too long.
         """
         while (replacement := self._find_replacement()) is not None:
             with replacement.file:
@@ -165,17 +181,13 @@ class ProgressReader:
                 if replacement.is_current():
                     if owner is None:
                         raise self._busy(_interrupted(replacement, self._lock))
-                    if time.monotonic() >= deadline:
-                        raise self._busy(_in_progress(replacement, owner))
+                    if wait.is_over():
+                        raise self._busy(_in_progress(replacement, owner, wait))
             time.sleep(_SWAP_POLL_SECONDS)
 
-    def deadline(self) -> float:
-        """Return the monotonic time until which a read that starts to wait now may wait."""
-        return time.monotonic() + _SWAP_SECONDS
-
-    def replaced_repeatedly(self) -> StoreIOError:
+    def replaced_repeatedly(self, wait: Wait) -> StoreIOError:
         """Return the error for a read whose generation was replaced at every attempt."""
-        return self._busy(f"its files were replaced repeatedly for {_SWAP_SECONDS} s")
+        return self._busy(f"its files were replaced repeatedly for {wait.seconds:g} s")
 
     def is_at_rest(self) -> bool:
         """Return whether no owner has written to the root since the last ``read``."""
@@ -231,11 +243,11 @@ def _interrupted(work: _Replacement, lock: Path) -> str:
     )
 
 
-def _in_progress(work: _Replacement, owner: int) -> str:
+def _in_progress(work: _Replacement, owner: int, wait: Wait) -> str:
     process = "another process" if owner == UNKNOWN_OWNER else f"process {owner}"
     return (
         f"{work.name} ({work.path}) has been in progress in {process} since {work.since()}; the "
-        f"read waited {_SWAP_SECONDS} s; retry when it is done"
+        f"read waited {wait.seconds:g} s; retry when it is done"
     )
 
 

@@ -261,12 +261,9 @@ class Reporter(LineReporter):
             fields = recovered_json(recovered)
             self.say("recovered", recovered_line(recovered), **fields | fields.pop("cut"))
         at, is_new = prepared.begin, root.progress.is_untouched
-        how, text = ("begins", "starts") if is_new else ("goes on", "resumes")
+        how = text = "starts" if is_new else "resumes"
         if at < root.progress.reput_from_offset:
-            how, text = (
-                "dispatches again, which changes nothing,",
-                "replays, which changes nothing,",
-            )
+            how, text = "replays", "replays, which changes nothing,"
         self.say("position", f"{root.path}: {text} at offset {at:,}", begin_offset=at, how=how)
         self.begin_offset = at
         if not root.log.files:

@@ -330,10 +330,10 @@ class MirrorReporter(LineReporter):
 
     def begin(self, prepared: PreparedMirror, options: MirrorOptions) -> None:
         """Report the mirror's name and its start offset."""
-        how, text = ("begins", "starts") if prepared.is_new else ("goes on", "resumes")
+        how = "starts" if prepared.is_new else "resumes"
         self.say(
             "position",
-            f"mirror {prepared.name!r} {text} at offset {prepared.begin:,}, to Kafka at "
+            f"mirror {prepared.name!r} {how} at offset {prepared.begin:,}, to Kafka at "
             f"{options.bootstrap}",
             name=prepared.name,
             begin_offset=prepared.begin,

@@ -122,7 +122,8 @@ def search(
     """Search the log by key, tag, property, body, time and topic.
 
     Reads the log alone: it also finds messages that are in no queue. Prints each message when it
-    is found; Ctrl-C ends the search. Exits with 1 if there is none.
+    is found; Ctrl-C ends the search. Exits with 1 if there is none, with 3 if a part of the log
+    is damaged: the rest is searched.
     """
     message_filter = _search_filter(wanted)
     searched = (0, 0)
@@ -147,6 +148,7 @@ def search(
         if job.stop.is_set():
             done, total = map(size_text, searched)
             say(f"interrupted: {done} of {total} were searched")
+        _raise_damage(job)
         if not count:
             exit_not_found(NOT_FOUND, "no message matches", {}, as_json=as_json)
 
@@ -171,12 +173,23 @@ def tail(store: Store, wanted: TailOptions, broker: BrokerOptions, as_json: Json
             for message in _newest(job, wanted, show):
                 print_message(message)
                 has_any = True
+        if not wanted.follow:
+            _raise_damage(job)
         if wanted.follow:
             for message in job.follow(job.end, POLL_SECONDS):
                 print_message(message)
         elif not has_any and not job.stop.is_set():
             topics = " or ".join(map(shown, wanted.topic))
             exit_not_found(NOT_FOUND, f"no message of topic {topics} matches", {}, as_json=as_json)
+
+
+def _raise_damage(job: LogSearch) -> None:
+    """Raise DamageError if the search passed damage, after a warning for each further place."""
+    errors = [damage.passed() for damage in job.damages or ()]
+    for error in errors[1:]:
+        say(f"warning: {error}")
+    if errors:
+        raise errors[0]
 
 
 def _newest(job: LogSearch, wanted: TailOptions, show: Report | None) -> Iterator[Message]:
@@ -204,7 +217,14 @@ def _opened_search(
 
     root = RootOptions(None, broker.broker_conf, broker.broker_version)
     with opened_store(store, root, max_body_bytes) as s, stop_signals() as stop:
-        yield LogSearch(s.store_root, s.config, wanted, max_body_bytes=s.max_body_bytes, stop=stop)
+        yield LogSearch(
+            s.store_root,
+            s.config,
+            wanted,
+            max_body_bytes=s.max_body_bytes,
+            stop=stop,
+            skip_damage=True,
+        )
 
 
 def _search_filter(wanted: SearchOptions) -> MessageFilter:

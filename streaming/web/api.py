@@ -201,7 +201,7 @@ def health(request: Request) -> dict[str, Any]:
     return {
         "broker": broker.name,
         "status": broker.status(),
-        "damage": [_damage_json(e) for e in damages]
+        "damage": [_damage_json(e) for e in (*broker.damages(), *damages)]
         + [{"text": text, "hint": ""} for text in filter(None, [broker.monitor.error()])],
         "verify": broker.verification(),
         "settings": settings_json(broker.config),

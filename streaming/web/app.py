@@ -30,9 +30,9 @@ _BROKER = "/brokers/{broker}"
 _HOME = View("/", "brokers.html", api.brokers)
 # The HTML pages; the JSON twin of each is below /api.
 VIEWS = (
-    View(_BROKER, "overview.html", api.overview),
-    View(f"{_BROKER}/groups", "groups.html", api.groups),
-    View(f"{_BROKER}/topics/{{topic:path}}", "topic.html", api.topic),
+    View(_BROKER, "overview.html", api.overview, ("page", "filter", "sort", "system")),
+    View(f"{_BROKER}/groups", "groups.html", api.groups, ("page", "filter")),
+    View(f"{_BROKER}/topics/{{topic:path}}", "topic.html", api.topic, ("page",)),
     View(f"{_BROKER}/messages/{{offset}}", "message.html", message.message),
     View(f"{_BROKER}/health", "health.html", api.health),
 )

@@ -6,23 +6,34 @@ index answer with an error, and the log is still read.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checkpoints.state_paths import RECOVERED
-from store.errors import ConfigError, StoreError
+from store.config import StoreConfig
+from store.errors import ConfigError, DamageError, LostDataError, StoreError, StoreIOError
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
 from store.reads.message_store import MessageStore
+from store.root.config import find_config
 from store.root.progress import PROGRESS
 from store.root.status import read_dispatch_status, status_json
 from streaming.web.monitor import LogMonitor
 from streaming.web.overview import OverviewCache
 from streaming.web.security import ConsoleSettings
+
+if TYPE_CHECKING:
+    from checkpoints.progress import LostRange
+    from store.commitlog.scanner import Damage
+
+_SWAP_WAIT_SECONDS = 1.0  # that a page waits while files of OUTPUT are replaced
+_QUEUE_READS = threading.BoundedSemaphore(8)  # of all brokers: other pages have threads left
+_MET_MAX = 100  # damaged places that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,8 @@ class Broker:
         self.settings = settings
         self._guard = threading.Lock()
         self._queues: MessageStore | None = None
-        self.config = self._open_any().config
+        self._met: dict[tuple[Path, int], tuple[DamageError, int]] = {}
+        self.config = self._find_config()
         # Reads of the log alone. Its root is a directory that never holds queues or progress.
         logs = self.config.commit_log_paths(self.store_root)
         self.log = MessageStore(self.store_root, logs[0], self.config)
@@ -80,8 +92,12 @@ class Broker:
         """Yield the reads on queues and index. Raises StoreError if they cannot be read (yet)."""
         with self._guard:
             if self._queues is None:
-                self._queues = self._open(self.source)
+                self._queues = self._open()
             opened = self._queues
+        if not _QUEUE_READS.acquire(timeout=_SWAP_WAIT_SECONDS):
+            raise StoreIOError(
+                "read", self.output, OSError(errno.EBUSY, "too many reads wait for it")
+            )
         try:
             yield opened
         except ConfigError:  # OUTPUT was replaced, perhaps: the next read opens it again
@@ -89,13 +105,32 @@ class Broker:
                 if self._queues is opened:
                     self._queues = None
             raise
+        finally:
+            _QUEUE_READS.release()
+
+    def note_damage(self, error: DamageError) -> None:
+        """Show damage that a read met, until its file changes."""
+        with self._guard:
+            if len(self._met) < _MET_MAX:
+                self._met[error.path, error.offset] = error, _changed_ns(error.path)
+
+    def damages(self) -> list[DamageError | LostDataError]:
+        """Return the damage of the log that is known: missing files, and what reads met."""
+        with self._guard:
+            for place, (error, changed) in list(self._met.items()):
+                if _changed_ns(error.path) != changed:
+                    del self._met[place]
+            met = [error for error, _ in self._met.values()]
+        return [*self.log.missing_files(), *met]
 
     def status(self) -> dict[str, Any]:
         """Return the status of log, dispatch and monitor; damage is part of it."""
         now = int(time.time() * 1000)
         problem: str | None = None
+        damages: list[str] = []
         try:
             first, end = max(self.log.min_phy_offset(), 0), self.log.max_phy_offset()
+            damages = [str(e) for e in self.damages()]
         except StoreError as e:
             first = end = 0
             problem = str(e)
@@ -108,7 +143,7 @@ class Broker:
             "log_bytes": end - first,
             "problem": problem or self.overview.error(),
             "recovered": self._recovery(),
-            "damage": [*self.overview.damages(), *filter(None, [self.monitor.error()])],
+            "damage": [*damages, *self.overview.damages(), *filter(None, [self.monitor.error()])],
             "now_ms": now,
         }
         return fields | self._dispatch_status(now) | self.monitor.status()
@@ -153,38 +188,47 @@ class Broker:
         return {
             "reput_from_offset": dispatch.reput_from_offset,
             **status_json(dispatch, now, is_stuck=is_stuck),
-            "lost": [
-                {"begin": r.begin, "end": r.end, "path": r.path, "reason": r.reason}
-                for r in progress.lost
-            ],
+            "lost": [range_json(r) for r in progress.lost],
             "dropped": {
                 name: sum(counts[name] for counts in progress.drops.values())
                 for name in ("repeated", "gaps")
             },
         }
 
-    def _open_any(self) -> MessageStore:
-        """Open OUTPUT, or the store alone if OUTPUT cannot be read yet."""
+    def _find_config(self) -> StoreConfig:
+        """Return the settings recorded in OUTPUT, or those of the store if it cannot be read."""
         source = self.source
-        if source.output is not None:
-            try:
-                return self._open(source)
-            except ConfigError:
-                if (self.output / PROGRESS).exists():
-                    raise
-            except StoreError:
-                pass  # every page that needs OUTPUT reports it
-        alone = BrokerSource(
-            source.name, source.store_root, None, source.broker_conf, source.broker_version
-        )
-        return self._open(alone)
+        given = source.broker_conf, source.broker_version
+        try:
+            return find_config(self.store_root, self.output, *given)
+        except ConfigError:
+            if source.output is None or (self.output / PROGRESS).exists():
+                raise
+        except (DamageError, StoreIOError):
+            pass  # every page that needs the queues reports it
+        return find_config(self.store_root, None, *given)
 
-    def _open(self, source: BrokerSource) -> MessageStore:
+    def _open(self) -> MessageStore:
+        source = self.source
         opened = MessageStore.open(
             source.store_root, source.output, source.broker_conf, source.broker_version
         )
         opened.max_body_bytes = self.settings.max_body_bytes
+        opened.swap_wait_seconds = _SWAP_WAIT_SECONDS
         return opened
+
+
+def range_json(damage: Damage | LostRange) -> dict[str, Any]:
+    """Return a range of the log that could not be read as JSON values."""
+    return {name: getattr(damage, name) for name in ("begin", "end", "path", "reason")}
+
+
+def _changed_ns(path: Path) -> int:
+    """Return when a file was last changed, -1 if it does not exist."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return -1
 
 
 def _report(read: Callable[[Path], Any], output: Path) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from store.errors import DamageError, StoreError, StoreIOError
 from store.printable import printable, size_text
-from streaming.web.parameters import ParameterError
+from streaming.web.parameters import ParameterError, check_names
 
 TEMPLATES = Path(__file__).parent / "templates"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,11 +36,12 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class View(NamedTuple):
-    """A page: its path, its template, and what loads its object."""
+    """A page: its path, its template, what loads its object, and its query parameters."""
 
     path: str
     template: str
     load: Load
+    parameters: tuple[str, ...] = ()
 
 
 def page(view: View) -> Endpoint:
@@ -56,6 +57,7 @@ def twin(view: View) -> Endpoint:
     """Return the endpoint of a view as JSON."""
 
     async def endpoint(request: Request) -> Response:
+        check_names(request.query_params, view.parameters)
         return json_response(await load(request, view.load))
 
     return endpoint
@@ -159,6 +161,9 @@ def _status(error: Exception) -> int:
 
 async def _error(request: Request, error: Exception) -> Response:
     fields = error_fields(error)
+    broker = request.app.state.brokers.get(request.path_params.get("broker"))
+    if broker is not None and isinstance(error, DamageError):
+        broker.note_damage(error)
     is_bug = fields["status"] == HTTPStatus.INTERNAL_SERVER_ERROR
     if is_bug and not isinstance(error, BrokenOffError):
         _log.error("%s: %s", request.scope["path"], error, exc_info=error)
@@ -166,9 +171,7 @@ async def _error(request: Request, error: Exception) -> Response:
     if request.scope["path"].startswith("/api/"):
         response = json_response(fields, fields["status"])
     else:
-        names = request.app.state.brokers
-        broker = request.path_params.get("broker")
-        data = {**fields, "broker": broker if broker in names else None}
+        data = {**fields, "broker": None if broker is None else broker.name}
         response = render(request, "error.html", data, fields["status"])
     response.headers.update(headers or {})
     return response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,11 @@ from streaming.sources.option_values import parse_time
 if TYPE_CHECKING:
     from store.reads.message_filter import MessageFilter
 
+TAIL_PARAMETERS = frozenset({"topic", "tag", "key", "property", "body", "words", "n"})
+SEARCH_PARAMETERS = (TAIL_PARAMETERS - {"n"}) | {
+    "queue_id", "queue_offset", "from_time", "to_time", "uniq_key", "msg_id", "commit_log_offset",
+    "order", "max", "next", "format",
+}  # fmt: skip
 NEWEST, OLDEST = "newest", "oldest"
 _INT64_MAX = (1 << 63) - 1
 _INT32_MAX = (1 << 31) - 1
@@ -54,7 +60,7 @@ class SearchQuery:
         own = self.max_count
         return replace(self, max_count=count if own is None else min(own, count))
 
-    def going_on_at(self, offset: int) -> SearchQuery:
+    def resuming_at(self, offset: int) -> SearchQuery:
         """Return the query that resumes at a physical offset: ``next`` of an earlier answer."""
         return self._bounded(offset, offset)
 
@@ -101,7 +107,7 @@ def parse_search(params: QueryParams) -> SearchQuery:
         host,
     )
     at = number(params, "next")
-    return query if at is None else query.going_on_at(at)
+    return query if at is None else query.resuming_at(at)
 
 
 def parse_tail(params: QueryParams) -> MessageFilter:
@@ -156,6 +162,14 @@ def _time(params: QueryParams, name: str) -> int | None:
         return parse_time(name, text(params, name))
     except ConfigError as e:
         raise ParameterError(name, str(e).removeprefix(f"{name} ")) from e
+
+
+def check_names(params: QueryParams, known: Collection[str]) -> None:
+    """Raise ParameterError for a parameter that is not known: a misspelt one would be ignored."""
+    for name in params:
+        if name not in known:
+            names = ", ".join(sorted(known)) if known else "none"
+            raise ParameterError(name, f"unknown parameter; known here: {names}")
 
 
 # --- single values -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from store.commitlog.message_json import BODY_FIELDS, JSON_FIELDS, message_json,
 from store.commitlog.record import Message
 from store.errors import StoreError
 from streaming.web.api import broker_of
-from streaming.web.brokers import Broker
+from streaming.web.brokers import Broker, range_json
 from streaming.web.pages import (
     BrokenOffError,
     attachment,
@@ -28,7 +28,14 @@ from streaming.web.pages import (
     load,
     render,
 )
-from streaming.web.parameters import ParameterError, SearchQuery, choice, parse_search
+from streaming.web.parameters import (
+    SEARCH_PARAMETERS,
+    ParameterError,
+    SearchQuery,
+    check_names,
+    choice,
+    parse_search,
+)
 from streaming.web.search_job import COMPLETE, Encode, Limits, SearchJob, SearchSlots
 
 PAGE_MAX = 100  # messages of a JSON answer, unless the query has a max
@@ -57,6 +64,7 @@ async def page(request: Request) -> Response:
 
 async def messages(request: Request) -> Response:
     """Answer a search in the format that the query names."""
+    check_names(request.query_params, SEARCH_PARAMETERS)
     form = choice(request.query_params, "format", ("json", "sse", "jsonl", "csv"))
     if form == "json":
         return json_response(await _found(request, Limits(_JSON_BYTES_MAX), None))
@@ -148,14 +156,18 @@ async def _found(request: Request, limits: Limits, max_count: int | None) -> dic
         "total_bytes": job.total_bytes,
         "is_complete": job.reason == COMPLETE,
         "elapsed_ms": job.elapsed_ms,
+        "damage": [range_json(damage) for damage in job.damages],
         "next": job.next,
     }
 
 
 async def _events(request: Request, job: SearchJob) -> AsyncGenerator[str]:
-    reported = 0.0
+    reported, passed = 0.0, 0
     try:
         async for texts in job.texts(_slots(request)):
+            for damage in job.damages[passed:]:
+                passed += 1
+                yield event("damage", {**range_json(damage), "error": str(damage.passed())})
             if texts:
                 yield "".join(event("message", text) for text in texts)
             if time.monotonic() - reported >= _PROGRESS_SECONDS:
@@ -168,13 +180,19 @@ async def _events(request: Request, job: SearchJob) -> AsyncGenerator[str]:
 
 
 async def _lines(request: Request, job: SearchJob, head: str) -> AsyncGenerator[str]:
-    """Yield the lines of a download. An error breaks the connection, so that clients notice it."""
+    """Yield the lines of a download.
+
+    An error breaks the connection, so that clients notice it; so does, at the end, damage that the
+    search has passed.
+    """
     if head:
         yield head
     try:
         async for texts in job.texts(_slots(request)):
             if texts:
                 yield "".join(texts)
+        if job.damages:
+            raise job.damages[0].passed()
     except StoreError as e:
         _log.warning("a download was broken off: %s", e)
         raise BrokenOffError(str(e)) from e

@@ -25,6 +25,7 @@ from streaming.web.parameters import ParameterError, SearchQuery
 from streaming.web.security import ConsoleSettings
 
 if TYPE_CHECKING:
+    from store.commitlog.scanner import Damage
     from store.reads.search import LogSearch
 
 _PENDING_BYTES = 256 * 1024
@@ -112,6 +113,7 @@ class SearchJob:
         self.searched_bytes = self.total_bytes = 0
         self.reason = ""
         self.error: Exception | None = None
+        self.damages: list[Damage] = []  # that the search has passed
         self.stop = threading.Event()
         self._broker = broker
         self._encode = encode
@@ -205,6 +207,7 @@ class SearchJob:
     def _run(self) -> Generator[str]:
         """Yield "" when the search pauses, then why it ended."""
         search = self._open()
+        self.damages = search.damages or []
         found = search.messages(newest_first=self.query.is_newest_first, report=self._report)
         with closing(found):
             for message in found:
@@ -215,6 +218,8 @@ class SearchJob:
                 if reason or self._pending >= _PENDING_BYTES:
                     yield reason
             self._span = search.span
+        for damage in self.damages:
+            self._broker.note_damage(damage.passed())
         yield LIMIT if self.stop.is_set() else COMPLETE
 
     def _open(self) -> LogSearch:
@@ -229,6 +234,7 @@ class SearchJob:
             self.query.wanted,
             max_body_bytes=broker.settings.max_body_bytes,
             stop=self.stop,
+            skip_damage=True,
         )
 
     def _add(self, message: Message) -> str:

@@ -20,7 +20,14 @@ from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
 from streaming.web.monitor import TailFeed
 from streaming.web.pages import error_fields, load, render
-from streaming.web.parameters import ParameterError, SearchQuery, number, parse_tail
+from streaming.web.parameters import (
+    TAIL_PARAMETERS,
+    ParameterError,
+    SearchQuery,
+    check_names,
+    number,
+    parse_tail,
+)
 from streaming.web.search import Stream, event
 from streaming.web.search_job import Limits, SearchJob
 
@@ -65,6 +72,7 @@ async def page(request: Request) -> Response:
 
 async def follow(request: Request) -> Response:
     """Stream the newest messages that match, then new ones."""
+    check_names(request.query_params, TAIL_PARAMETERS)
     broker, slots = broker_of(request), request.app.state.tails
     parsed = await load(request, _parse)
     slots.take()

@@ -148,7 +148,7 @@ def check_uses(directory: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _waits_for_no_swap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.root.progress._SWAP_SECONDS", 0)
+    monkeypatch.setattr(MessageStore, "swap_wait_seconds", 0)
 
 
 @pytest.mark.parametrize("name", STATE_FILES)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import store.root.progress
 from checkpoints.progress import read_progress, write_progress
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import SwapRecord, write_swap
@@ -227,7 +226,7 @@ READS: list[Callable[[MessageStore], object]] = [
 def test_a_read_after_an_interrupted_swap_or_recovery_names_the_command_to_run(
     roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", FOREVER)
+    monkeypatch.setattr(MessageStore, "swap_wait_seconds", FOREVER)
     with MessageStore.open(*roots) as s:
         in_log = s.get_message("T", 0, 0).messages[0]
         record = begin(roots[1])
@@ -251,13 +250,13 @@ def test_a_read_after_an_interrupted_swap_or_recovery_names_the_command_to_run(
 def test_a_read_that_times_out_names_the_running_process_and_its_start(
     roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", 0.0)
+    monkeypatch.setattr(MessageStore, "swap_wait_seconds", 0.0)
     lock, disk = roots[1] / LOCK_FILE, Disk()
     with MessageStore.open(*roots) as s:
         handle = disk.lock(lock, LOCK_CONTENT)
         record = begin(roots[1])
         os.utime(record, (1_700_000_000, 1_700_000_000))
-        message = f"in process {os.getpid()} since 2023-11-14T22:13:20Z; the read waited 0.0 s"
+        message = f"in process {os.getpid()} since 2023-11-14T22:13:20Z; the read waited 0 s"
         for read in READS:
             with pytest.raises(StoreIOError, match=message) as raised:
                 read(s)
@@ -268,7 +267,7 @@ def test_a_read_that_times_out_names_the_running_process_and_its_start(
 def test_a_read_waits_for_another_process_that_changes_the_root(
     roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", FOREVER)
+    monkeypatch.setattr(MessageStore, "swap_wait_seconds", FOREVER)
     output = roots[1]
     with MessageStore.open(*roots) as s:
         right, found = answers(s), []
@@ -296,7 +295,7 @@ def test_a_read_waits_for_another_process_that_changes_the_root(
 def test_a_read_of_a_root_that_keeps_changing_gives_up(
     roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", 0.5)
+    monkeypatch.setattr(MessageStore, "swap_wait_seconds", 0.5)
     original = get_message
 
     def changing(*args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,6 @@ from random import Random
 import pytest
 
 import checkpoints.rebuild
-import store.root.progress
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from checkpoints.state_paths import BOOT, BULK_DIR, REBUILD_DIR
@@ -275,7 +274,7 @@ def messages_of(reads: MessageStore) -> list[tuple[str, int, bytes]]:
 def test_a_reader_of_a_killed_rebuild_gets_right_answers_or_an_error(
     made: tuple[Path, Path], config: StoreConfig, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
-    monkeypatch.setattr(store.root.progress, "_SWAP_SECONDS", 0)
+    monkeypatch.setattr(MessageStore, "swap_wait_seconds", 0)
     store_root, output = made
     with MessageStore.open(store_root, output) as reads:
         right = messages_of(reads)

@@ -6,8 +6,8 @@ import { duration, messageRow, number, size } from "./rows.js";
 const PAGE_MAX = "100";
 const form = document.getElementById("search");
 const rows = document.getElementById("rows");
-const [run, progress, said, stop, on, found, none] =
-  ["run", "progress", "said", "stop", "on", "found", "none"].map((id) => document.getElementById(id));
+const [run, progress, said, stop, on, found, none, damage] =
+  ["run", "progress", "said", "stop", "on", "found", "none", "damage"].map((id) => document.getElementById(id));
 let source = null;
 let count = 0;
 let last = null; // the last message found
@@ -52,6 +52,8 @@ function withZone(text) {
 /** Search from the beginning: the results so far are dropped. */
 function start() {
   rows.replaceChildren();
+  damage.replaceChildren();
+  damage.hidden = true;
   count = 0;
   last = null;
   search();
@@ -76,6 +78,7 @@ function search() {
   source = new EventSource(url);
   source.addEventListener("message", (event) => add(JSON.parse(event.data)));
   source.addEventListener("progress", (event) => show(JSON.parse(event.data)));
+  source.addEventListener("damage", (event) => addDamage(JSON.parse(event.data)));
   source.addEventListener("done", (event) => done(JSON.parse(event.data)));
   source.addEventListener("failed", (event) => fail(JSON.parse(event.data)));
   source.onerror = () => refused(url);
@@ -87,6 +90,14 @@ function add(message) {
   if (!waiting.length) requestAnimationFrame(flush);
   waiting.push(messageRow(message));
   found.hidden = false;
+}
+
+/** Name a part of the log that the search could not read. */
+function addDamage({ error }) {
+  const text = document.createElement("p");
+  text.textContent = error;
+  damage.append(text);
+  damage.hidden = false;
 }
 
 function flush() {
@@ -111,7 +122,7 @@ function done(result) {
   if (result.next !== null) offerNext(result.next);
 }
 
-/** Show the link that goes on with the search at a commit log offset. */
+/** Show the link that continues the search at a commit log offset. */
 function offerNext(offset) {
   const params = new URLSearchParams(location.search);
   params.set("next", offset);

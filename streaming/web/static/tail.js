@@ -33,7 +33,7 @@ function follow(url) {
   source.onopen = () => state("good", isPaused ? "paused" : "live");
   source.addEventListener("message", (event) => receive(JSON.parse(event.data)));
   source.addEventListener("skipped", (event) => skip(JSON.parse(event.data).count));
-  // The server goes on after an error, such as a damaged record, once it can.
+  // The server resumes after an error, such as a damaged record, when it can.
   source.addEventListener("failed", (event) => showError(form, JSON.parse(event.data)));
   source.onerror = async () => {
     if (source.readyState !== EventSource.CLOSED) return state("warn", "reconnecting");

@@ -120,7 +120,7 @@ def test_search_goes_on_after_the_wanted_number(
     page = tab.open(shop_console.page_url(SHOP, "/messages?topic=OrderTopic&tag=Paid&max=30"))
     assert finished(page).startswith("30 found")
 
-    page.get_by_role("link", name="Search on").click()
+    page.get_by_role("link", name="Continue").click()
 
     expect(page.locator("#rows tr")).to_have_count(60)
     keys = texts(tab, "#rows tr")
@@ -236,7 +236,7 @@ def test_results_appear_while_the_search_runs_and_it_goes_on_after_a_stop(
     expect(page.locator("#said")).to_contain_text("Stopped")
     screenshot(tab, "messages-stopped", tmp_path)
     assert 0 < page.locator("#rows tr").count() < 200
-    page.get_by_role("link", name="Search on").click()
+    page.get_by_role("link", name="Continue").click()
     finished(page)
     offsets = [int(text.replace(",", "")) for text in texts(tab, "#rows td:nth-child(4)")]
     expected = range(9999, 2_000_000, 10_000)

@@ -66,7 +66,7 @@ def test_the_whole_command_killed(kafka: KafkaServer, tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     events = [json.loads(line) for line in said.splitlines()]
     assert [e["event"] for e in events if e["event"] != "progress"] == ["position", "stop"]
-    assert events[0]["how"] == "goes on"
+    assert events[0]["how"] == "resumes"
     assert events[0]["begin_offset"] > 0
     assert events[-1]["messages_ever"] == count
     assert_each_once(kafka, store, "cli")

@@ -14,6 +14,8 @@ import pytest
 
 from store.commitlog.record import NewMessage
 from store.commitlog.writer import CommitLogWriter
+from store.reads.message_filter import MessageFilter
+from store.reads.search import LogSearch
 from streaming.cli import run
 from streaming.cli import search as search_module
 from tests.logs.build import PREPARED, Message, build_log, write_log
@@ -143,15 +145,34 @@ def test_a_malformed_option_is_refused(
     assert words in err
 
 
-def test_damage_ends_a_search_after_the_matches_before_it(reput: Reput, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [[], ["--newest-first"]])
+def test_a_search_passes_damage_and_exits_with_3(
+    reput: Reput, tmp_path: Path, order: list[str]
+) -> None:
     make_store(tmp_path, 900)
+    everything = offsets(reput("search", tmp_path, "--json", *order)[1])
     corrupt(tmp_path / "commitlog" / f"{65536:020d}", 88)
-    code, out, err = reput("search", tmp_path, "--json")
+    code, out, err = reput("search", tmp_path, "--json", *order)
     assert code == 3
     assert "at offset 65536: " in err
-    offsets = [json.loads(line)["commit_log_offset"] for line in out.splitlines()]
-    assert offsets[0] == 0
-    assert 65000 < offsets[-1] < 65536
+    assert "--fail-on-data-loss" not in err
+    assert offsets(out) == [at for at in everything if at != 65536]
+
+
+def test_a_tail_reports_the_newest_record_if_it_cannot_be_read(
+    reput: Reput, tmp_path: Path
+) -> None:
+    config = make_store(tmp_path, 900)
+    last = list(LogSearch(tmp_path, config, MessageFilter()).messages())[-1]
+    corrupt(Path(last.path), last.commit_log_offset % 65536 + last.spans.body_at)
+    code, out, err = reput("tail", tmp_path, "--topic", last.topic, "-n", "2", "--json")
+    assert code == 3
+    assert f"at offset {last.commit_log_offset}: " in err
+    assert len(out.splitlines()) == 2
+
+
+def offsets(out: str) -> list[int]:
+    return [json.loads(line)["commit_log_offset"] for line in out.splitlines()]
 
 
 def test_ctrl_c_ends_a_search_with_what_was_found(

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -212,20 +213,41 @@ def test_the_server_ends_at_once_with_open_searches(
         assert response.status_code == 200
 
 
-def test_damage_ends_a_search_with_its_error(tmp_path: Path) -> None:
+def test_damage_is_listed_and_passed(tmp_path: Path) -> None:
     config = make_store(tmp_path, 3000)
-    message = list(LogSearch(tmp_path, config, MessageFilter()).messages())[200]
+    everything = list(LogSearch(tmp_path, config, MessageFilter()).messages())
+    message = everything[200]
+    expected = [m.commit_log_offset for m in everything if m is not message]
     corrupt(Path(message.path), message.commit_log_offset + message.spans.body_at)
     with console(source(tmp_path)) as c:
-        response = c.get("/api/brokers/b/messages", order="oldest", max=3000)
-        assert (response.status_code, "damaged" in response.json()["error"]) == (409, True)
+        assert c.api("b/status")["damage"] == []
+        for order in ("oldest", "newest"):
+            answer = c.api("b/messages", order=order, max=3000)
+            found = [m["commit_log_offset"] for m in answer["messages"]]
+            assert found == (expected if order == "oldest" else expected[::-1])
+            (damage,) = answer["damage"]
+            assert (damage["begin"], damage["end"]) == (
+                message.commit_log_offset,
+                message.commit_log_offset + message.size,
+            )
         with c.events("b/messages", format="sse", order="oldest") as events:
             received = list(events)
-        name, data = received[-1]
-        assert (name, data["status"]) == ("failed", 409)
-        assert len([1 for name, _ in received if name == "message"]) == 200
+        assert [data["begin"] for name, data in received if name == "damage"] == [damage["begin"]]
+        assert received[-1][0] == "done"
         with pytest.raises(httpx.RemoteProtocolError):
             c.get("/api/brokers/b/messages", format="jsonl", order="oldest")
+        assert str(damage["begin"]) in c.api("b/status")["damage"][0]  # until the file changes
+        assert len(c.api("b/health")["damage"]) == 1
+        corrupt(Path(message.path), message.commit_log_offset + message.spans.body_at)
+        os.utime(message.path)
+        assert c.api("b/status")["damage"] == []
+
+
+def test_an_unknown_parameter_is_refused(made: Made) -> None:
+    for path in ("messages", "tail", "topics/TopicA", "health", "status"):
+        response = made.console.get(f"/api/brokers/b/{path}", tpoic="TopicA")
+        assert response.status_code == 400
+        assert response.json()["parameter"] == "tpoic"
 
 
 def test_a_json_answer_is_limited_in_bytes(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,13 @@
 
 import json
 import os
+import shutil
 import stat
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +18,15 @@ from checkpoints.root import DispatchRoot
 from checkpoints.state_paths import VERIFIED
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.writer import CommitLogWriter
-from store.errors import UnsupportedFormatError
+from store.errors import StoreError, UnsupportedFormatError
+from store.reads.message_filter import MessageFilter
+from store.reads.search import LogSearch
+from store.root.progress import PROGRESS
 from streaming.cli import run
 from streaming.web.brokers import Broker
 from streaming.web.security import ConsoleSettings
 from tests.support.consoles import console, source, wait_until
-from tests.support.dispatching import dispatch_all
+from tests.support.dispatching import RenamingDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
@@ -191,7 +199,7 @@ def test_reads_go_on_while_rebuilt_files_are_swapped_in(tmp_path: Path) -> None:
         for reader in readers:
             reader.start()
         for _ in range(5):
-            rebuild_all(root, output, config, batch_bytes=1 << 20)
+            rebuild_all(root, output, config, disk=RenamingDisk(), batch_bytes=1 << 20)
         stop.set()
         for reader in readers:
             reader.join()
@@ -211,6 +219,81 @@ def test_an_interrupted_swap_is_an_error_and_the_log_is_read(
         assert len(c.api("b/messages", max=500)["messages"]) == 300
         for page in PAGES:
             assert c.get(f"/brokers/b{page}").status_code == 200
+
+
+def delete(output: Path) -> None:
+    shutil.rmtree(output)
+
+
+def replace_by_pipe(output: Path) -> None:
+    shutil.rmtree(output)
+    os.mkfifo(output)
+
+
+def replace_progress_by_pipe(output: Path) -> None:
+    (output / PROGRESS).unlink()
+    os.mkfifo(output / PROGRESS)
+
+
+def swap(output: Path) -> None:
+    """Leave a swap in progress, whose owner is this process."""
+    (output / "reput" / "swap").write_bytes(b"x")
+
+
+@pytest.mark.parametrize("fail", [delete, replace_by_pipe, replace_progress_by_pipe, swap])
+def test_output_that_cannot_be_read_holds_up_nothing_else(
+    tmp_path: Path, fail: Callable[[Path], None]
+) -> None:
+    root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(root, 300)
+    dispatch_all(root, output, config)
+    owner = DispatchRoot.open(output, root, config)
+    with console(source(root, output)) as c, ThreadPoolExecutor(30) as pool:
+        assert c.get("/api/brokers/b/topics/TopicA").status_code == 200
+        fail(output)
+        began = time.monotonic()
+        blocked = [pool.submit(c.get, "/api/brokers/b/topics/TopicA") for _ in range(30)]
+        assert len(c.api("b/messages", max=500)["messages"]) == 300
+        assert c.get("/healthz").status_code in (200, 503)
+        assert c.api("b/status")["log_bytes"] > 0
+        answered = time.monotonic() - began
+        assert {response.result().status_code for response in blocked} == {503}
+        assert answered < 5
+        assert time.monotonic() - began < 10  # 8 at a time, each for 1 s
+    with suppress(StoreError):  # its files are gone
+        owner.close(clean=False)
+
+
+def test_a_store_that_no_longer_holds_its_last_record_is_shown_as_damaged(tmp_path: Path) -> None:
+    config = make_store(tmp_path / "one", 300)
+    dispatch_all(tmp_path / "one", tmp_path / "one", config)
+    last = list(LogSearch(tmp_path / "one", config, MessageFilter()).messages())[-1]
+    corrupt(Path(last.path), last.commit_log_offset + last.spans.body_at)
+    make_store(tmp_path / "two", 30)
+    with console(source(tmp_path / "one", None, "one"), source(tmp_path / "two", None, "two")) as c:
+        assert "dispatched last" in c.get("/api/brokers/one/topics/TopicA").json()["error"]
+        assert len(c.api("one/messages", max=500)["messages"]) == 299
+        assert len(c.api("two/messages", max=500)["messages"]) == 30
+        wait_until(lambda: "dispatched last" in str(c.api("one/status")["problem"]))
+        for page in PAGES:
+            assert c.get(f"/brokers/one{page}").status_code == 200
+        corrupt(Path(last.path), last.commit_log_offset + last.spans.body_at)
+        assert c.api("one/topics/TopicA")["total"] == 2
+
+
+def test_a_file_that_is_missing_between_others_is_damage(tmp_path: Path) -> None:
+    make_store(tmp_path, 3000)
+    files = sorted((tmp_path / "commitlog").iterdir())
+    assert len(files) > 3
+    with console(source(tmp_path)) as c:
+        assert c.api("b/status")["damage"] == []
+        files[1].unlink()
+        (damage,) = c.api("b/status")["damage"]
+        assert "offsets 65536 to 131072 are lost" in damage
+        assert "no file holds" in c.api("b/health")["damage"][0]["text"]
+        assert 'reput_damage{broker="b"' in c.get("/metrics").text.replace("cluster=", "")
+        files[0].unlink()  # expiry deletes from the beginning
+        assert c.api("b/status")["damage"] == []
 
 
 def test_several_brokers_are_shown_side_by_side(tmp_path: Path) -> None:
