@@ -104,7 +104,7 @@ class LogMatches:
         Such a log ends before zeros or a blank, or with its file.
         """
         file = self.log.find(end)
-        if file is None or end == file.base or not self.planner.is_clean():
+        if file is None or not self.planner.is_clean():
             return None
         at = end - file.base
         span = (file.base, at, at + 1)

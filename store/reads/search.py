@@ -50,8 +50,8 @@ class LogSearch:
     """The search for one filter in the log of the store at ``store_root``. Not thread-safe.
 
     ``span`` is the part of the log to search, ``end`` the end of the log as searched so far.
-    Setting ``stop`` ends a search early. ``damages``, a list with ``skip_damage``, collects the
-    damage that ``messages`` has passed so far; None raises it.
+    Setting ``stop`` ends a search early. ``damages`` holds the damage passed so far with
+    ``skip_damage``; without it, damage raises DamageError.
     """
 
     def __init__(  # noqa: PLR0913 - each is independent of the others
@@ -72,7 +72,8 @@ class LogSearch:
         self._planner = self._matches.planner
         self._wanted = wanted
         self.stop = stop if stop is not None else Event()
-        self.damages: list[Damage] | None = [] if skip_damage else None
+        self.damages: list[Damage] = []
+        self._passed = self.damages if skip_damage else None
 
     def messages(
         self, *, newest_first: bool = False, report: Report | None = None
@@ -102,9 +103,6 @@ class LogSearch:
         begin, end = self.span = self._span()
         self.end = begin
         scan = self._newest_first if newest_first else self._oldest_first
-        if self.damages is not None and end == self._log_end:
-            torn = self._matches.torn_end(end)
-            self.damages += [torn] if torn is not None else []
         if report is not None:
             report(0, end - begin)
         with closing(scan(begin, end)) as stretches:
@@ -115,6 +113,7 @@ class LogSearch:
                 if report is not None:
                     done = end - requests.begin if newest_first else requests.end - begin
                     report(done, end - begin)
+        self._list_torn_end()
         if self.end < end and not self.damages:
             _log.warning(
                 "%s: the log ends at offset %d, with a record that is incomplete or damaged; "
@@ -181,7 +180,7 @@ class LogSearch:
         while begin < end:
             with closing(scan_in_order(self._planner, self._config, (begin, end))) as scan:
                 for _, stretches in scan:
-                    yield from self._matches.readable(stretches, self.damages)
+                    yield from self._matches.readable(stretches, self._passed)
                     self.end = stretches[-1].end
             if self.end == begin:
                 return
@@ -190,5 +189,15 @@ class LogSearch:
     def _newest_first(self, begin: int, end: int) -> Generator[DispatchRequests]:
         with closing(scan_newest_first(self._planner, self._config, (begin, end))) as scan:
             for stretches in scan:
-                self.end = max(self.end, stretches[-1].end)
-                yield from reversed(list(self._matches.readable(stretches, self.damages)))
+                if self.end == begin:
+                    self.end = stretches[-1].end
+                    self._list_torn_end()
+                yield from reversed(list(self._matches.readable(stretches, self._passed)))
+
+    def _list_torn_end(self) -> None:
+        """List what follows the last record read, if the log was closed cleanly before it."""
+        if self._passed is None or self.span[1] != self._log_end:
+            return
+        torn = self._matches.torn_end(self.end)
+        if torn is not None and torn not in self.damages:
+            self.damages.append(torn)

@@ -185,7 +185,7 @@ def tail(store: Store, wanted: TailOptions, broker: BrokerOptions, as_json: Json
 
 def _raise_damage(job: LogSearch) -> None:
     """Raise DamageError if the search passed damage, after a warning for each further place."""
-    errors = [damage.passed() for damage in job.damages or ()]
+    errors = [damage.passed() for damage in job.damages]
     for error in errors[1:]:
         say(f"warning: {error}")
     if errors:

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from store.commitlog.message_json import BODY_FIELDS, JSON_FIELDS, message_json, message_summary
 from store.commitlog.record import Message
+from store.commitlog.scanner import Damage
 from store.errors import StoreError
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker, range_json
@@ -167,7 +168,7 @@ async def _events(request: Request, job: SearchJob) -> AsyncGenerator[str]:
         async for texts in job.texts(_slots(request)):
             for damage in job.damages[passed:]:
                 passed += 1
-                yield event("damage", {**range_json(damage), "error": str(damage.passed())})
+                yield damage_event(damage)
             if texts:
                 yield "".join(event("message", text) for text in texts)
             if time.monotonic() - reported >= _PROGRESS_SECONDS:
@@ -177,6 +178,11 @@ async def _events(request: Request, job: SearchJob) -> AsyncGenerator[str]:
         yield event("failed", _failure(request, e))
         return
     yield event("done", {**job.progress(), "reason": job.reason, "next": job.next})
+
+
+def damage_event(damage: Damage) -> str:
+    """Return the event of a part of the log that a search could not read."""
+    return event("damage", {**range_json(damage), "error": str(damage.passed())})
 
 
 async def _lines(request: Request, job: SearchJob, head: str) -> AsyncGenerator[str]:

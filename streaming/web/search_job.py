@@ -207,7 +207,7 @@ class SearchJob:
     def _run(self) -> Generator[str]:
         """Yield "" when the search pauses, then why it ended."""
         search = self._open()
-        self.damages = search.damages or []
+        self.damages = search.damages
         found = search.messages(newest_first=self.query.is_newest_first, report=self._report)
         with closing(found):
             for message in found:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from store.commitlog.message_json import message_summary
 from store.commitlog.record import Message
+from store.commitlog.scanner import Damage
 from store.errors import StoreError
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
@@ -28,7 +29,7 @@ from streaming.web.parameters import (
     number,
     parse_tail,
 )
-from streaming.web.search import Stream, event
+from streaming.web.search import Stream, damage_event, event
 from streaming.web.search_job import Limits, SearchJob
 
 if TYPE_CHECKING:
@@ -116,8 +117,11 @@ class _Tail:
         """Yield the events of the tail, without an end."""
         yield HEARTBEAT
         try:
-            for text in await self._newest():
+            newest, damages = await self._newest()
+            for text in newest:
                 yield event("message", self._named(text))
+            for damage in damages:
+                yield damage_event(damage)
         except StoreError as e:  # new messages may be readable all the same
             yield event("failed", error_fields(e))
         problem = self._broker.monitor.error()
@@ -142,10 +146,13 @@ class _Tail:
         """Stop to take messages."""
         self._broker.monitor.remove(self._feed)
 
-    async def _newest(self) -> list[str]:
-        """Return the newest messages before those of the monitor, the oldest first."""
+    async def _newest(self) -> tuple[list[str], list[Damage]]:
+        """Return the newest messages before those of the monitor, and the damage among them.
+
+        The oldest message is first.
+        """
         if not self._count:
-            return []
+            return [], []
         wanted = replace(self._feed.wanted, to_offset=self._feed.begin)
         query = SearchQuery(wanted, is_newest_first=True, max_count=self._count)
         job = SearchJob(self._broker, query, _encode, Limits(seconds=_NEWEST_SECONDS))
@@ -155,7 +162,7 @@ class _Tail:
                 found = [text async for texts in job.texts(slots) for text in texts]
             finally:
                 job.finish()
-        return found[::-1]
+        return found[::-1], job.damages
 
     def _event(self, item: str | int) -> str:
         """Return the event of a message, or of a number of messages that were skipped."""

@@ -34,7 +34,9 @@ function follow(url) {
   source.addEventListener("message", (event) => receive(JSON.parse(event.data)));
   source.addEventListener("skipped", (event) => skip(JSON.parse(event.data).count));
   // The server resumes after an error, such as a damaged record, when it can.
-  source.addEventListener("failed", (event) => showError(form, JSON.parse(event.data)));
+  for (const name of ["failed", "damage"]) {
+    source.addEventListener(name, (event) => showError(form, JSON.parse(event.data)));
+  }
   source.onerror = async () => {
     if (source.readyState !== EventSource.CLOSED) return state("warn", "reconnecting");
     state("bad", "ended");
