@@ -7,6 +7,7 @@ JDK 17, hashing follows ``String.hashCode``, splitting ``String.split`` with a l
 from __future__ import annotations
 
 import re
+import time
 from unicodedata import decimal
 
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
@@ -65,3 +66,8 @@ def parse_int(text: str, *, bits: int = 32) -> int | None:
 def int32(value: int) -> int:
     """Wrap to a signed 32-bit integer."""
     return ((value - _INT_MIN) & 0xFFFFFFFF) + _INT_MIN
+
+
+def now_ms() -> int:
+    """Return ``System.currentTimeMillis``: the time in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

@@ -10,7 +10,6 @@ Nothing depends on these records, and no lock is needed: each write replaces the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from checkpoints.recovery.recovery import Recovered
 from checkpoints.state_paths import RECOVERED, VERIFIED
 from store.io.checked_json import Count, Offset, Position, encode_record, read_record
 from store.io.disk import Disk
+from store.java import now_ms
 
 _SHOWN_MAX = 10
 
@@ -60,7 +60,7 @@ def record_recoveries(output: Path, recovered: Sequence[Recovered], disk: Disk) 
     if not recovered:
         return
     report = RecoveryReport(
-        timestamp=_now_ms(),
+        timestamp=now_ms(),
         reasons=tuple(r.why for r in recovered),
         from_offset=recovered[0].from_offset,
         to_offset=recovered[-1].to_offset,
@@ -77,7 +77,7 @@ def record_verification(
     """Record the result of a verification of a span of the log. Raises StoreIOError."""
     begin, end = span
     report = VerificationReport(
-        timestamp=_now_ms(),
+        timestamp=now_ms(),
         equal=not differences,
         begin_offset=begin,
         end_offset=end,
@@ -96,7 +96,3 @@ def read_recovery(output: Path) -> RecoveryReport | None:
 def read_verification(output: Path) -> VerificationReport | None:
     """Return the result of the last verification that was recorded. Raises as ``read_recovery``."""
     return read_record(output / VERIFIED, VerificationReport)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +40,7 @@ from store.config import StoreConfig
 from store.errors import DamageError
 from store.io.disk import Disk
 from store.io.mapped_file import file_name
+from store.java import now_ms
 from store.kernels.record import BLANK, find_parts
 from store.layout import ABORT_FILE, BLANK_SIZE, MAGIC_BLANK, struct_of
 
@@ -51,11 +51,6 @@ _NUMBER = re.compile(rb"#{2,18}")  # 18 digits always fit an i64
 _ADVANCING = (0, layout.SYS_COMMIT)
 _DELAY = layout.PROPERTY_DELAY
 _DEFAULTS = StoreConfig()
-
-
-def now_ms() -> int:
-    """Return the time in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class CommitLogWriter:

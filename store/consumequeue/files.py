@@ -7,6 +7,7 @@ another record of its queue.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from itertools import pairwise
 from mmap import mmap
@@ -23,7 +24,6 @@ from store.layout import CQ_UNIT, CQ_UNIT_SIZE, PRE_BLANK_SIZE, struct_of
 _UNIT = struct_of(CQ_UNIT)
 _THREE = struct_of(CQ_UNIT, CQ_UNIT, CQ_UNIT)
 _CONF_HINT = "pass the broker.conf that these queues were written with (--broker-conf)"
-_REBUILD_HINT = "consume queues can be rebuilt from the log"
 _NO_UNIT = bytes(CQ_UNIT_SIZE)
 
 
@@ -94,19 +94,26 @@ class ConsumeQueue:
         for file in self.files:
             if file.length != self.file_size:
                 reason = f"the file has {file.length} bytes, not {self.file_size}"
-                raise DamageError(file.path, file.base, reason, _CONF_HINT)
+                raise DamageError(
+                    file.path, file.base, reason, f"{self._rebuild_hint()}, or {_CONF_HINT}"
+                )
         for file, follower in pairwise(self.files):
             if follower.base != file.base + self.file_size:
                 reason = f"files from {file.base + self.file_size} on are missing"
-                raise DamageError(follower.path, follower.base, reason, _REBUILD_HINT)
+                raise DamageError(follower.path, follower.base, reason, self._rebuild_hint())
         self._is_checked = True
+
+    def _rebuild_hint(self) -> str:
+        topic, queue_id = shlex.quote(self.directory.parent.name), self.directory.name
+        command = f"reput rebuild STORE --output OUTPUT --topic {topic} --queue {queue_id}"
+        return f"{command} rebuilds this queue from the log"
 
     def damage(self, offset: int, reason: str) -> DamageError:
         """Return the error for damage at a queue offset."""
         at = offset * CQ_UNIT_SIZE
         begins = [f for f in self.files if f.base <= at]
         path = begins[-1].path if begins else self.directory
-        return DamageError(path, at, f"queue offset {offset}: {reason}", _REBUILD_HINT)
+        return DamageError(path, at, f"queue offset {offset}: {reason}", self._rebuild_hint())
 
     def _reset_listing(self) -> None:
         files = self.files

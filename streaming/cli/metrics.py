@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from store.errors import ConfigError, StoreError
+from store.java import now_ms
 from streaming.cli.options import SessionOptions
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ def show_mirror(
     from streaming.web.metrics.storage import LogReader, Position
 
     sink = prepared.sink
-    last = Position(sink.position.commit_log_offset, _now_ms())
+    last = Position(sink.position.commit_log_offset, now_ms())
 
     def position() -> Position:
         """Return the position, and when a scrape first saw it."""
         nonlocal last
         offset = sink.position.commit_log_offset
         if offset != last.offset:
-            last = Position(offset, _now_ms())
+            last = Position(offset, now_ms())
         return last
 
     def counts() -> MirrorCounts:
@@ -155,7 +155,3 @@ def _fault(sink: BatchSink, log: LogReader, stuck_after: float) -> str:
         return log.read().fault(stuck_after)
     except StoreError as e:
         return f"failed: the store cannot be read ({type(e).__name__})"
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from store.errors import ConfigError, shown
+from store.java import now_ms
 from store.root.status import status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
@@ -274,7 +274,7 @@ def show_status(store: Path, options: MirrorOptions, stuck_after: float, *, as_j
     from streaming.queries.mirror_status import read_mirror_status
 
     mirror = read_mirror_status(store, options)
-    now = int(time.time() * 1000)
+    now = now_ms()
     is_stuck = mirror.progress.stuck_ms(now) > stuck_after * 1000
     if as_json:
         print_json(

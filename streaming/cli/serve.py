@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
 import stat
 import threading
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ import typer
 
 from store.config import load_identity
 from store.errors import ConfigError, StoreIOError, shown
+from store.io.file_system import read_small_file
 from store.io.user_path import given_output, given_path
 from streaming.cli.lines import print_json, print_line
 from streaming.cli.option_groups import add_command
@@ -194,20 +193,16 @@ def _check_name(name: str, text: str) -> None:
 def read_token(path: Path) -> str:
     """Read the token. Raises ConfigError if it is short, or if others may read it; StoreIOError."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            data = file.read(_TOKEN_BYTES_MAX + 1)
+        data, mode = read_small_file(path, _TOKEN_BYTES_MAX), path.stat().st_mode
     except OSError as e:
-        raise StoreIOError("read", path, e) from e
-    if not stat.S_ISREG(mode):
-        raise ConfigError(f"--token-file {path} is not a regular file")
+        raise StoreIOError("read --token-file", path, e) from e
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise ConfigError(f"--token-file {path} is open to all users (chmod o= {path})")
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError:
         lines = []
-    if len(lines) != 1 or len(data) > _TOKEN_BYTES_MAX or not lines[0].isprintable():
+    if len(lines) != 1 or not lines[0].isprintable():
         raise ConfigError(f"--token-file {path} does not hold one line of text")
     token = lines[0].strip()
     if len(token) < _TOKEN_MIN:
@@ -215,15 +210,9 @@ def read_token(path: Path) -> str:
     return token
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 def _check_remote(access: AccessOptions) -> None:
+    from streaming.web.security import is_loopback
+
     if is_loopback(access.host) or access.token_file is not None or access.allow_remote:
         return
     raise ConfigError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from store.io.user_path import given_output
+from store.java import now_ms
 from store.printable import size_text
 from store.root.status import DispatchStatus, read_dispatch_status, status_json
 from streaming.cli import EXIT_NO
@@ -48,7 +48,7 @@ def status(
     check_seconds("--stuck-after", stuck_after)
     with opened_store(store, RootOptions(output)) as s:
         dispatch = read_dispatch_status(store, output, s.config)
-    now = int(time.time() * 1000)
+    now = now_ms()
     is_stuck = dispatch.stuck_ms(now) > stuck_after * 1000
     if as_json:
         fields = {"reput_from_offset": dispatch.reput_from_offset}

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from store.errors import StoreError
+from store.java import now_ms
 from streaming.sinks.ordered_sink import BatchSink
 from streaming.sources.options import OFFSET_KEY
 
@@ -110,7 +111,7 @@ class ProgressListener(StreamingQueryListener):
         self._last = (now, counts)
         latest = max(latest_offset, counts.reput_from_offset)
         lag = latest - counts.reput_from_offset
-        age_ms = int(time.time() * 1000) - counts.last_store_timestamp
+        age_ms = now_ms() - counts.last_store_timestamp
         return DispatchProgress(
             reput_from_offset=counts.reput_from_offset,
             latest_offset=latest,

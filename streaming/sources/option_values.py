@@ -6,11 +6,11 @@ Every number fits Java's ``long``. Patterns bound the digits, so that no convers
 from __future__ import annotations
 
 import re
-import time
 from contextlib import suppress
 from datetime import datetime
 
 from store.errors import ConfigError, shown
+from store.java import now_ms
 
 TIME_FORMS = "epoch ms, ISO 8601, -2h (s, m, h, d), or now"
 _RELATIVE_TIME = re.compile("now|-([0-9]{1,9})([smhd])")
@@ -33,7 +33,7 @@ def parse_time(option: str, text: str | None) -> int | None:
     relative = _RELATIVE_TIME.fullmatch(text.strip())
     if relative is not None:
         count, unit = relative.groups(default="0")
-        return int(time.time() * 1000) - int(count) * _UNIT_MS.get(unit, 0)
+        return now_ms() - int(count) * _UNIT_MS.get(unit, 0)
     value = parse_time_ms(text)
     if value is None:
         raise ConfigError(f"{option} {shown(text)} {time_fault(text)}, nor relative (-2h, now)")

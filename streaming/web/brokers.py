@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from checkpoints.state_paths import RECOVERED
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, LostDataError, StoreError, StoreIOError
+from store.java import now_ms
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
 from store.reads.message_store import MessageStore
 from store.root.config import find_config
@@ -125,7 +125,7 @@ class Broker:
 
     def status(self) -> dict[str, Any]:
         """Return the status of log, dispatch and monitor; damage is part of it."""
-        now = int(time.time() * 1000)
+        now = now_ms()
         problem: str | None = None
         damages: list[str] = []
         try:
@@ -153,7 +153,7 @@ class Broker:
         if not (self.output / PROGRESS).exists():
             return False
         dispatch = read_dispatch_status(self.store_root, self.output, self.config)
-        now = int(time.time() * 1000)
+        now = now_ms()
         return dispatch.stuck_ms(now) > self.settings.stuck_after * 1000
 
     def _recovery(self) -> dict[str, Any] | None:

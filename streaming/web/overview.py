@@ -19,6 +19,7 @@ from typing import Any
 
 from store.consumequeue.names import is_system_topic
 from store.errors import StoreError
+from store.java import now_ms
 from store.reads.message_store import MessageStore
 from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
 from store.reads.topics_json import config_json, lag_json
@@ -108,7 +109,7 @@ class OverviewCache:
         return age > max(_AGE_MIN, _DURATIONS * self._listing.seconds)
 
     def _list(self) -> None:
-        began, now = time.monotonic(), int(time.time() * 1000)
+        began, now = time.monotonic(), now_ms()
         listing = Listing(None, StoreError("the listing failed"), now, 0.0)
         try:
             with self._opened() as store:

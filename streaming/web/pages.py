@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -22,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from store.errors import DamageError, StoreError, StoreIOError
+from store.java import now_ms
 from store.printable import printable, size_text
 from streaming.web.parameters import ParameterError, check_names
 
@@ -110,11 +110,6 @@ def query_of(params: QueryParams) -> dict[str, str | list[str]]:
     """Return the raw query parameters; one that is repeated is a list."""
     values = {name: params.getlist(name) for name in params}
     return {name: found if len(found) > 1 else found[0] for name, found in values.items()}
-
-
-def now_ms() -> int:
-    """Return the current time in epoch ms."""
-    return int(time.time() * 1000)
 
 
 def _api_url(request: Request) -> str:

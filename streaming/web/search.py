@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 
 from store.commitlog.message_json import BODY_FIELDS, JSON_FIELDS, message_json, message_summary
 from store.commitlog.record import Message
-from store.commitlog.scanner import Damage
 from store.errors import StoreError
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker, range_json
@@ -38,6 +37,9 @@ from streaming.web.parameters import (
     parse_search,
 )
 from streaming.web.search_job import COMPLETE, Encode, Limits, SearchJob, SearchSlots
+
+if TYPE_CHECKING:
+    from store.commitlog.scanner import Damage
 
 PAGE_MAX = 100  # messages of a JSON answer, unless the query has a max
 _JSON_BYTES_MAX = 32 * 1024 * 1024

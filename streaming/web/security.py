@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import ipaddress
 import secrets
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -126,6 +127,14 @@ def _is_link(path: str, headers: Headers, query: bytes) -> bool:
     is_page = path == "/" or path.startswith("/brokers/")
     how = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
     return is_page and how == ("navigate", "document") and b"run=" not in query
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def host_name(host: str) -> str:

@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from store.commitlog.message_json import message_summary
 from store.commitlog.record import Message
-from store.commitlog.scanner import Damage
 from store.errors import StoreError
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
@@ -33,6 +32,7 @@ from streaming.web.search import Stream, damage_event, event
 from streaming.web.search_job import Limits, SearchJob
 
 if TYPE_CHECKING:
+    from store.commitlog.scanner import Damage
     from store.reads.message_filter import MessageFilter
 
 HEARTBEAT = ": heartbeat\n\n"

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from store.config import load_identity
 from store.errors import StoreError
+from store.java import now_ms
 from store.reads.topics import Overview
 from streaming.web.brokers import Broker
 from streaming.web.metrics import families
@@ -27,7 +28,6 @@ from streaming.web.metrics.storage import (
     measure_incoming,
     measure_log,
     measure_timer,
-    now_ms,
     used_bytes,
 )
 

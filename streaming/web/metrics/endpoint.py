@@ -6,7 +6,6 @@ through a name that resolves to this machine. The paths and answers are those of
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 import threading
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from streaming.web.metrics.samples import Measure, metrics_response
-from streaming.web.security import LOOPBACK_NAMES, host_name
+from streaming.web.security import LOOPBACK_NAMES, host_name, is_loopback
 from streaming.web.server import listen, serve
 
 _CLOSE_SECONDS = 5.0
@@ -60,7 +59,7 @@ class MetricsEndpoint:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        return ipaddress.ip_address(self._host).is_loopback
+        return is_loopback(self._host)
 
     def show(self, measure: Measure, fault: Fault) -> None:
         """Serve these samples; ``fault`` returns why the query is unhealthy, "" if it is not."""

@@ -118,5 +118,7 @@ def exposition(measures: Sequence[Measure]) -> bytes:
 
 
 def _label_values(family: Family, node: Node, labels: tuple[str, ...]) -> list[str]:
-    # Lone surrogates cannot be encoded, and NUL ends Prometheus's parser.
-    return [printable(value) for value in (*node.label_values(family), *labels)]
+    # Lone surrogates cannot be encoded, and NUL ends Prometheus's parser. Backslashes are escaped
+    # as well, so that two names never share a series.
+    values = (*node.label_values(family), *labels)
+    return [printable(value.replace("\\", "\\\\")) for value in values]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from store.commitlog.commit_log import CommitLog
 from store.config import StoreConfig
 from store.consumequeue.names import is_system_topic
 from store.errors import DamageError, LostDataError, StoreIOError
+from store.java import now_ms
 from store.layout import TIMER_TOPIC
 from store.reads.topics import Lag, Overview
 from store.root.status import DispatchStatus, status_at
@@ -166,11 +166,6 @@ def measure_incoming(samples: Samples, node: Node, counts: Mapping[str, tuple[in
         labels = (topic, _flag(is_system_topic(topic)))
         samples.add(families.MESSAGES_IN, node, messages, *labels)
         samples.add(families.THROUGHPUT_IN, node, size, *labels)
-
-
-def now_ms() -> int:
-    """Return the time in epoch ms."""
-    return int(time.time() * 1000)
 
 
 def used_bytes(path: Path) -> int:

@@ -12,7 +12,7 @@ NOW = 1_700_000_000_000  # 2023-11-14T22:13:20Z
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: NOW / 1000)
+    monkeypatch.setattr(time, "time_ns", lambda: NOW * 1_000_000)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """``reput serve``: its options, its start and its end."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,9 +13,10 @@ import httpx
 import pytest
 
 from store.config import load_identity
-from store.errors import ConfigError
+from store.errors import ConfigError, StoreError, StoreIOError
 from streaming.cli import run
-from streaming.cli.serve import is_loopback, parse_store, read_token
+from streaming.cli.serve import parse_store, read_token
+from streaming.web.security import is_loopback
 from tests.support.commands import REPUT
 from tests.support.stores.written import make_store
 
@@ -79,7 +81,7 @@ def test_a_token_is_required_of_clients(tmp_path: Path) -> None:
         (["--host", "::"], "--token-file FILE"),
         (["--host", "example.com"], "--allow-remote to let anyone read"),
         (["--allowed-host", "a/b"], "'a/b' is not a host name"),
-        (["--token-file", "none"], "cannot read none"),
+        (["--token-file", "none"], "cannot read --token-file none"),
         (["--stuck-after", "-1"], "--stuck-after"),
         (["--max-body-bytes", "x"], "--max-body-bytes"),
         (["--output", "a:b", "more"], "--output applies to one STORE"),
@@ -151,7 +153,7 @@ def test_the_name_of_a_broker(tmp_path: Path) -> None:
         ("", 0o600, "one line"),
         ("0123456789abcdef\n0123456789abcdef\n", 0o600, "one line"),
         ("0123456789\x00abcdef", 0o600, "one line"),
-        ("x" * 5000, 0o600, "one line"),
+        ("x" * 5000, 0o600, "larger than 4096 bytes"),
     ],
 )
 def test_a_token_that_is_not_safe_is_refused(
@@ -160,13 +162,15 @@ def test_a_token_that_is_not_safe_is_refused(
     path = tmp_path / "token"
     path.write_text(content)
     path.chmod(mode)
-    with pytest.raises(ConfigError, match=error):
+    with pytest.raises(StoreError, match=error):
         read_token(path)
 
 
 def test_a_token_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not a regular file"):
-        read_token(Path("/dev/null"))
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    for path in (Path("/dev/null"), tmp_path / "pipe"):
+        with pytest.raises(StoreIOError, match="not a regular file"):
+            read_token(path)
 
 
 @pytest.mark.parametrize(
