@@ -39,6 +39,7 @@ from store.io.file_system import read_small_file
 from store.layout import CONFIG_DIR, TIMER_CHECKPOINT, struct_of
 
 BACKUP_SUFFIX = ".bak"
+PERM_READ, PERM_WRITE = 4, 2  # PermName
 _INT64_LIMIT = 1 << 63
 
 _TOPICS = "topics.json"
@@ -72,8 +73,9 @@ class TopicConfig:
         """The permissions as a broker prints them: R, W and X (inherited), or dashes."""
         if self.perm is None:
             return ""
-        # Java parity: PermName.perm2String; 4 is read, 2 write, 1 inherit.
-        return "".join(c if self.perm & bit else "-" for c, bit in (("R", 4), ("W", 2), ("X", 1)))
+        # Java parity: PermName.perm2String.
+        bits = (("R", PERM_READ), ("W", PERM_WRITE), ("X", 1))
+        return "".join(c if self.perm & bit else "-" for c, bit in bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,27 @@ def read_timer_checkpoint(store_root: Path) -> TimerCheckpoint | None:
         return None
     read_timestamp, _, queue_offset, _ = _TIMER_FIELDS.unpack_from(data)
     return TimerCheckpoint(read_timestamp, queue_offset)
+
+
+def encode_topics(queue_counts: Mapping[str, int]) -> bytes:
+    """Encode a ``topics.json``: these topics, readable and writable, with these queue counts."""
+    table = {
+        topic: {
+            "attributes": {},
+            "order": False,
+            "perm": PERM_READ | PERM_WRITE,
+            "readQueueNums": count,
+            "topicFilterType": "SINGLE_TAG",
+            "topicName": topic,
+            "topicSysFlag": 0,
+            "writeQueueNums": count,
+        }
+        for topic, count in queue_counts.items()
+    }
+    # Java parity: TopicConfigManager.decode fails without a dataVersion.
+    version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+    values = {"dataVersion": version, "topicConfigTable": table}
+    return json.dumps(values, ensure_ascii=False, indent=1).encode() + b"\n"
 
 
 def parse_fastjson(text: str) -> Any:

@@ -134,6 +134,8 @@ PROPERTY_REAL_TOPIC = "REAL_TOPIC"
 PROPERTY_REAL_QUEUE_ID = "REAL_QID"
 PROPERTY_CRC = "__CRC32#"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+RETRY_PREFIX = "%RETRY%"  # of a consumer group's retry topic
+LMQ_TOPIC_PREFIX = "%LMQ%"  # of a lite queue's name
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 
 # --- consume queue -----------------------------------------------------------------------------

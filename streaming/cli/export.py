@@ -57,6 +57,15 @@ class FileOptions:
             help="Omit the broker's own topics, such as SCHEDULE_TOPIC_XXXX and rmq_sys_…",
         ),
     ] = False
+    not_consumed_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GROUP",
+            help="Only what this consumer group has not consumed, by STORE/config/"
+            "consumerOffset.json: of its topics and its retry topic, or of those in --topic.",
+            show_default=False,
+        ),
+    ] = None
     from_time: StoredFrom = None
     to_time: StoredTo = None
     columns: Annotated[
@@ -108,6 +117,8 @@ def export_messages(
     to, options = files.to, _export_options(files, broker)
     settings = scan.spark_settings()
     with open_export(store, to, options) as job:
+        if job.not_consumed is not None and job.not_consumed.problem:
+            say(job.not_consumed.problem)
         done = _run(job, settings, is_shown=sys.stderr.isatty() and not as_json)
     if not done.messages and not options.append:
         _exit_empty(options, as_json=as_json)
@@ -142,6 +153,7 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
         columns=tuple(c.strip() for c in columns.split(",")) if columns is not None else None,
         exclude_system=files.exclude_system,
         append=files.append,
+        not_consumed_by=files.not_consumed_by,
     )
 
 
@@ -164,6 +176,8 @@ def _run(job: ExportJob, settings: SparkSettings | None, *, is_shown: bool) -> E
 def _exit_empty(options: ExportOptions, *, as_json: bool) -> NoReturn:
     """Report that there is nothing to export, and exit."""
     which = f" of topic {' or '.join(options.topics)}" if options.topics else ""
+    if options.not_consumed_by is not None:
+        which += f" that {options.not_consumed_by} has not consumed"
     timed = options.from_time is not None or options.to_time is not None
     reason = f"nothing to export: no message{which} in the {'time range' if timed else 'log'}"
     exit_not_found(_NO_MESSAGE, reason, {}, as_json=as_json)

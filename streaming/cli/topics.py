@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from store.broker_files import ConfigFile
-from store.errors import StoreError
+from checkpoints.settings import open_store_config
+from store.broker_files import ConfigFile, encode_topics
+from store.errors import ConfigError, StoreError
+from store.io.disk import Disk
 from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
 from store.reads.topics_json import overview_rows
 from streaming.cli import exit_code
@@ -16,7 +21,7 @@ from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import duration_text, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import Json, RootOptions, Store, opened_store
-from streaming.cli.show import drops_line
+from streaming.cli.show import drops_line, exit_not_found, progress_bar
 
 _TOPIC = Column("topic", Fit.WHOLE)
 _QUEUE_COLUMNS = (
@@ -50,6 +55,15 @@ def register(app: typer.Typer) -> None:
 def topics(
     store: Store,
     root: RootOptions,
+    write_topics_json: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead, write a topics.json for a broker that has lost it to this new file: the "
+            "topics and queue counts of the log.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show topics, queues and the lag of consumer groups.
@@ -59,6 +73,9 @@ def topics(
     reported. Lag in time is measured between two messages: the first one not consumed and the
     newest.
     """
+    if write_topics_json is not None:
+        _write_topics_json(store, root, write_topics_json, as_json=as_json)
+        return
     with opened_store(store, root) as s:
         overview = describe_topics(s)
         damages = [*_damages(overview), *overview.links]
@@ -75,6 +92,36 @@ def topics(
             say(f"reput: {damage}")
         if damages:
             raise typer.Exit(min(map(exit_code, damages)))
+
+
+def _write_topics_json(store: Path, root: RootOptions, path: Path, *, as_json: bool) -> None:
+    """Write the topics of the log to a new file. Exits with 1 if there is none."""
+    from store.reads.topics_from_log import topics_from_log
+
+    broker = root.broker_conf, root.broker_version
+    config = open_store_config(store, root.output, *broker, needs_log=True)
+    if os.path.lexists(path):
+        raise ConfigError(f"--write-topics-json {path} exists: give a new file")
+    logs = config.commit_log_paths(store)
+    if any(path.resolve().is_relative_to(log.resolve()) for log in logs):
+        raise ConfigError(f"--write-topics-json {path} is inside the commit log")
+    with progress_bar("reading", is_shown=sys.stderr.isatty() and not as_json) as report:
+        found = topics_from_log(store, root.output or store, config, report)
+    for damage in found.damages:
+        say(f"passed: offsets {damage.begin} to {damage.end} of {damage.path}: {damage.reason}")
+    if not found.queue_counts:
+        exit_not_found("NO_TOPIC", "no topic to write: the log has none", {}, as_json=as_json)
+    disk = Disk()
+    try:
+        disk.replace(path, encode_topics(found.queue_counts))
+    finally:
+        disk.close()
+    if as_json:
+        print_json({"to": str(path), "topics": found.queue_counts})
+        return
+    for topic, count in found.queue_counts.items():
+        print_line(f"{topic}: {count} {'queue' if count == 1 else 'queues'}")
+    print_line(f"wrote {len(found.queue_counts):,} topics to {path}")
 
 
 def _print_topics(overview: Overview) -> None:

@@ -38,6 +38,7 @@ from store.errors import (
 )
 from store.layout import CONSUME_QUEUE_DIR
 from streaming.export.directory import ExportDirectory, check_directory
+from streaming.export.not_consumed import NotConsumed, read_not_consumed
 from streaming.export.record import ExportRecord, ExportSettings
 from streaming.export.run import SparkRunner, TaskRunner, Tasks
 from streaming.export.task import (
@@ -67,7 +68,8 @@ class ExportOptions:
     Times are epoch ms of the store time, both inclusive. ``compression`` None is the format's
     default (snappy for Parquet, none for JSON Lines). ``columns`` None is all columns; those of
     JSON Lines are the fields of ``get --json``. ``append`` resumes where the last export into the
-    directory ended.
+    directory ended. ``not_consumed_by`` is a consumer group: only messages of its topics that it
+    has not consumed are exported; it excludes ``append``.
     """
 
     file_format: str = PARQUET
@@ -82,6 +84,7 @@ class ExportOptions:
     columns: tuple[str, ...] | None = None
     exclude_system: bool = False
     append: bool = False
+    not_consumed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,8 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
     """Plan an export; lock its directory while the context lasts. Raises as ``export``."""
     broker = options.broker_conf, options.broker_version
     config = open_store_config(store_root, None, *broker, needs_log=True)
-    settings = make_settings(store_root, options)
+    not_consumed = _not_consumed(store_root, config, options)
+    settings = make_settings(store_root, options, not_consumed)
     check_directory(to, append=options.append)
     for log in config.commit_log_paths(store_root):
         if to.resolve().is_relative_to(log.resolve()):
@@ -133,7 +137,7 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
         record = check_directory(to, append=options.append)
         if record is not None and (difference := settings.difference_from(record.settings)):
             raise ConfigError(f"--append: the export in {to} has other settings: {difference}")
-        job = ExportJob(store_root, config, options)
+        job = ExportJob(store_root, config, options, not_consumed)
         job.plan(directory, settings, record)
         yield job
     except BaseException:
@@ -143,7 +147,21 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
         directory.close()
 
 
-def make_settings(store_root: Path, options: ExportOptions) -> ExportSettings:
+def _not_consumed(
+    store_root: Path, config: StoreConfig, options: ExportOptions
+) -> NotConsumed | None:
+    """Read what the group of ``not_consumed_by`` has committed, None without that option."""
+    group = options.not_consumed_by
+    if group is None:
+        return None
+    if options.append:
+        raise ConfigError("--not-consumed-by and --append: the offsets of a group move; omit one")
+    return read_not_consumed(store_root, group, options.topics, enable_lmq=config.enable_lmq)
+
+
+def make_settings(
+    store_root: Path, options: ExportOptions, not_consumed: NotConsumed | None = None
+) -> ExportSettings:
     """Return the settings of an export. Raises ConfigError, which names the wrong option."""
     kind, begin, end = options.file_format, options.from_time, options.to_time
     if kind not in COMPRESSIONS:
@@ -163,9 +181,10 @@ def make_settings(store_root: Path, options: ExportOptions) -> ExportSettings:
         file_format=kind,
         compression=compression,
         columns=_columns(kind, options.columns),
-        topics=tuple(sorted(set(options.topics))),
+        topics=not_consumed.topics if not_consumed else tuple(sorted(set(options.topics))),
         exclude_system=options.exclude_system,
         from_time=begin,
+        not_consumed_by=options.not_consumed_by,
     )
 
 
@@ -196,8 +215,15 @@ def _columns(kind: str, requested: Sequence[str] | None) -> tuple[str, ...]:
 class ExportJob:
     """One export into a locked directory: first planned, then run."""
 
-    def __init__(self, store_root: Path, config: StoreConfig, options: ExportOptions) -> None:
+    def __init__(
+        self,
+        store_root: Path,
+        config: StoreConfig,
+        options: ExportOptions,
+        not_consumed: NotConsumed | None = None,
+    ) -> None:
         self._root, self._config, self._options = store_root, config, options
+        self.not_consumed = not_consumed
         self._stream = LogStream(
             store_root,
             config,
@@ -296,6 +322,7 @@ class ExportJob:
             to_time=None if options.append else options.to_time,
             skip_damage=not options.fail_on_data_loss,
             max_body_bytes=options.max_body_bytes,
+            not_consumed=self.not_consumed,
         )
 
     def _run_tasks(
@@ -320,7 +347,7 @@ class ExportJob:
         requested = set(self._record.settings.topics)
         missing = requested.difference(*(part.seen for part in parts))
         unknown = {t for t in missing if not _is_known_to_broker(self._root, t)}
-        if unknown and self._is_first:
+        if unknown and self._is_first and self.not_consumed is None:
             others = self._search_rest(run, tuple(sorted(unknown)))
             unknown = unknown.difference(*(part.seen for part in others))
             if unknown:

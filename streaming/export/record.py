@@ -9,8 +9,8 @@ field                meaning
 ===================  =========================================================================
 format               1
 store                the store's absolute path
-file_format          parquet or jsonl; compression, columns, topics, exclude_system, from_time:
-                     as the options
+file_format          parquet or jsonl; compression, columns, topics, exclude_system, from_time,
+                     not_consumed_by: as the options (absent is null)
 begin_offset         the offset at which the first export began
 end_offset           the log has been exported up to here, and the next export begins here
 messages             the number of messages in the directory
@@ -46,6 +46,7 @@ class ExportSettings:
     topics: tuple[str, ...]
     exclude_system: bool
     from_time: int | None
+    not_consumed_by: str | None = None
 
     def difference_from(self, other: ExportSettings) -> str:
         """Return the first setting that differs with both values, "" if all are equal."""
@@ -88,7 +89,7 @@ def decode_record(data: bytes, path: Path) -> ExportRecord:
         raise UnsupportedFormatError(
             f"{path} has format {version}; this release reads format {_FORMAT}"
         )
-    from_time = values.get("from_time")
+    from_time, group = values.get("from_time"), values.get("not_consumed_by")
     settings = ExportSettings(
         store=take.text("store"),
         file_format=take.text("file_format"),
@@ -97,6 +98,7 @@ def decode_record(data: bytes, path: Path) -> ExportRecord:
         topics=take.texts("topics"),
         exclude_system=take.flag("exclude_system"),
         from_time=None if from_time is None else take.integer("from_time"),
+        not_consumed_by=None if group is None else take.text("not_consumed_by"),
     )
     begin, end = take.integer("begin_offset"), take.integer("end_offset")
     if not 0 <= begin <= end < 1 << 63:

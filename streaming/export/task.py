@@ -34,6 +34,7 @@ from store.errors import StoreError
 from store.io.disk import Disk
 from store.io.mapped_file import map_file
 from store.root.progress import Fingerprint
+from streaming.export.not_consumed import NotConsumed
 
 PARQUET, JSONL = "parquet", "jsonl"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a Hive partition whose value is NULL
@@ -72,6 +73,7 @@ class FileSpec:
     to_time: int | None = None
     skip_damage: bool = False
     max_body_bytes: int = BODY_BYTES_MAX  # of one decompressed body
+    not_consumed: NotConsumed | None = None  # only messages that this group has not consumed
 
     def wants(self, topic: str) -> bool:
         """Return whether messages of a topic are exported."""
@@ -197,6 +199,8 @@ class _PartWriter:
             chosen &= times >= spec.from_time
         if spec.to_time is not None:
             chosen &= times <= spec.to_time
+        if spec.not_consumed is not None and chosen.any():
+            chosen &= spec.not_consumed.rows(stretch)
         return np.flatnonzero(chosen)
 
     def _batches(
