@@ -20,31 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.broker_files import ConfigFile, read_delay_offsets
-from store.broker_properties import BrokerProperties, read_properties
 from store.commitlog.scanner import Damage
-from store.config import BROKER_CONF, StoreConfig
+from store.config import StoreConfig
 from store.layout import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from store.pending.delay import delay_rows
 from store.pending.deliveries import Deliveries, Longs, codes
 from store.pending.half import half_rows
 from store.pending.held import Held, read_held
+from store.pending.settings import HoldSettings
 from store.pending.states import UNFINISHED, Kind, State, longs
 from store.pending.timer import timer_rows
 from store.reads.search import Report
 
 _HOUR_MS = 3_600_000
-
-
-@dataclass(frozen=True, slots=True)
-class HoldSettings:
-    """Settings of a broker that decide on pending messages only; the defaults are the broker's.
-
-    ``transaction_timeout_ms`` is the age at which a half message is first checked,
-    ``timer_precision_ms`` the width of a slot of the timer wheel.
-    """
-
-    transaction_timeout_ms: int = 6000
-    timer_precision_ms: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +86,6 @@ def _order(topic_hour: tuple[str, int | None]) -> tuple[str, int]:
     return topic, -1 if hour is None else hour
 
 
-def load_hold_settings(store_root: Path, broker_conf: Path | None = None) -> HoldSettings:
-    """Read the settings from broker.conf. Raises ConfigError, StoreIOError."""
-    path = store_root / BROKER_CONF if broker_conf is None else broker_conf
-    if broker_conf is None and not path.exists():
-        return HoldSettings()
-    read = BrokerProperties(read_properties(path), str(path))
-    default = HoldSettings()
-    return HoldSettings(
-        read.positive("transactionTimeOut", default.transaction_timeout_ms),
-        read.positive("timerPrecisionMs", default.timer_precision_ms),
-    )
-
-
 def find_pending(  # noqa: PLR0913 - the store, its settings, the question, and the time
     store_root: Path,
     config: StoreConfig,
@@ -160,7 +135,7 @@ def _rows(
                 *timer,
                 deliveries,
                 config=config,
-                precision_ms=settings.timer_precision_ms,
+                settings=settings,
                 now=now,
             ),
             half_rows(

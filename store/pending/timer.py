@@ -3,8 +3,12 @@
 ``TIMER_OUT_MS`` is when the message is due. One that is due after the wheel's window is rolled: the
 broker (``TimerMessageStore``) stores it again in the same topic, with its born time and unique key.
 A record with ``TIMER_DEL_UNIQKEY`` is no message: in the same slot of the wheel it cancels the
-message with the unique key that it names; since 5.3.2 it names the real topic, ``+`` and the unique
-key.
+message with the unique key that it names. In 5.3.2 and 5.3.3, and later with
+``appendTopicForTimerDeleteKey``, it names the real topic, ``+`` and the unique key.
+
+A cancellation takes effect when the message is due, in the wheel. A broker that was down at that
+time delivers a message that is due and was not yet in its last slot, because it had to be rolled,
+even if it was cancelled: once it is due, such a message is overdue, not cancelled.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ from numpy.typing import NDArray
 
 from store.config import StoreConfig
 from store.pending.deliveries import NONE, Deliveries, Longs, newest_of
+from store.pending.settings import HoldSettings
 from store.pending.states import Kind, choose_states, longs, pending_rows
 
-_NAMES_TOPIC = (5, 3, 2)
+_HAS_TOPIC, _HAS_TOPIC_IF_SET = (5, 3, 2), (5, 4, 0)
 
 
 def timer_rows(  # noqa: PLR0913 - the records, and what decides on them
@@ -27,7 +32,7 @@ def timer_rows(  # noqa: PLR0913 - the records, and what decides on them
     deliveries: Deliveries,
     *,
     config: StoreConfig,
-    precision_ms: int,
+    settings: HoldSettings,
     now: int,
 ) -> pa.Table:
     """Return one row per timer message, however often it was rolled; none for a cancellation."""
@@ -39,7 +44,15 @@ def timer_rows(  # noqa: PLR0913 - the records, and what decides on them
     copies = held.take(pa.array(newest))
     due = longs(copies, "timer_out")
     delivered = deliveries.first_after(messages[first], offset[first], due)
-    cancelled = _is_cancelled(copies, cancels, due // precision_ms, (config, precision_ms))
+    has_topic = config.version >= _HAS_TOPIC
+    if config.version >= _HAS_TOPIC_IF_SET:
+        has_topic = settings.delete_key_has_topic
+    cancelled = _is_cancelled(copies, cancels, settings, has_topic=has_topic)
+    in_last_slot = _in_last_slot(cancels, settings)
+    is_certain = _in_last_slot(copies, settings) & _is_cancelled(
+        copies, cancels.filter(pa.array(in_last_slot)), settings, has_topic=has_topic
+    )
+    cancelled &= (due >= now) | is_certain
     states = choose_states(due, now, delivered=delivered, cancelled=cancelled & (delivered == NONE))
     stored = longs(held, "store_timestamp_ms")[first]
     return pending_rows(
@@ -48,19 +61,25 @@ def timer_rows(  # noqa: PLR0913 - the records, and what decides on them
 
 
 def _is_cancelled(
-    copies: pa.Table, cancels: pa.Table, slots: Longs, rules: tuple[StoreConfig, int]
+    copies: pa.Table, cancels: pa.Table, settings: HoldSettings, *, has_topic: bool
 ) -> NDArray[np.bool_]:
     """Return which messages a cancellation of the same slot names."""
-    config, precision_ms = rules
+    if not cancels.num_rows:
+        return np.zeros(copies.num_rows, np.bool_)
     key = copies["uniq_key"]
-    if config.version >= _NAMES_TOPIC:
+    if has_topic:
         key = pc.binary_join_element_wise(copies["real_topic"], key, "+")
+    precision_ms = settings.timer_precision_ms
     named = _in_slot(cancels["timer_delete"], longs(cancels, "timer_out") // precision_ms)
-    mask: NDArray[np.bool_] = (
-        pc.is_in(_in_slot(key, slots), value_set=named).to_numpy(zero_copy_only=False)
-        if cancels.num_rows
-        else np.zeros(copies.num_rows, np.bool_)
-    )
+    wanted = _in_slot(key, longs(copies, "timer_out") // precision_ms)
+    mask: NDArray[np.bool_] = pc.is_in(wanted, value_set=named).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _in_last_slot(records: pa.Table, settings: HoldSettings) -> NDArray[np.bool_]:
+    """Return which records the wheel holds in the slot of their due time, not one to be rolled."""
+    remaining = longs(records, "timer_out") - longs(records, "store_timestamp_ms")
+    mask: NDArray[np.bool_] = (remaining > 0) & (remaining < settings.timer_window_ms)
     return mask
 
 

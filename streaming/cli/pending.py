@@ -78,7 +78,8 @@ def pending(store: Store, wanted: PendingOptions, root: RootOptions, as_json: Js
     needed. Without --all, shows messages that the broker still holds: waiting, or overdue. Exits
     with 1 if there is none, with 3 if a part of the log is damaged: the rest is read.
     """
-    from store.pending.pending import find_pending, load_hold_settings
+    from store.pending.pending import find_pending
+    from store.pending.settings import load_hold_settings
 
     pending_filter = _filter(wanted)
     as_of = parse_time("--as-of", wanted.as_of)
