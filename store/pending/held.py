@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
+from store.errors import StoreError
 from store.layout import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
@@ -104,15 +106,23 @@ class Held:
         return self.held.filter(pc.equal(self.held["topic"], topic))
 
 
-def read_held(store_root: Path, config: StoreConfig, report: Report | None = None) -> Held:
-    """Read the log of a store. Damage is passed and returned; other errors raise StoreError."""
+def read_held(
+    store_root: Path,
+    config: StoreConfig,
+    report: Report | None = None,
+    stop: Event | None = None,
+) -> Held:
+    """Read the log of a store. Damage is passed and returned; other errors raise StoreError.
+
+    So does setting ``stop``: a part of the log does not tell what became of a message.
+    """
     own = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, CHECK_MAX_TIME_TOPIC))
     parts = (
         (MessageFilter(topics=own), _HELD_COLUMNS),
         (MessageFilter(topics=frozenset((OP_TOPIC,))), _OP_COLUMNS),
     )
     wanted = MessageFilter(topics=own | {OP_TOPIC})
-    search = LogSearch(store_root, config, wanted, skip_damage=True)
+    search = LogSearch(store_root, config, wanted, stop=stop, skip_damage=True)
     held: list[pa.RecordBatch] = []
     ended: list[pa.RecordBatch] = []
     for at, batch in search.batches_of(parts, report=report):
@@ -122,6 +132,8 @@ def read_held(store_root: Path, config: StoreConfig, report: Report | None = Non
             ended += _ended_batches(batch)
     table = pa.Table.from_batches(held, HELD_FIELDS)
     sent = _read_sent(search, config, store_root, table) if table.num_rows else []
+    if search.stop.is_set():
+        raise StoreError("the reading of pending messages was interrupted")
     return Held(
         table,
         pa.Table.from_batches(sent, SENT_FIELDS),
@@ -141,7 +153,7 @@ def _read_sent(
         to_offset=first.end,
     )
     born = np.unique(held["born_timestamp_ms"].to_numpy())
-    search = LogSearch(store_root, config, wanted, skip_damage=True)
+    search = LogSearch(store_root, config, wanted, stop=first.stop, skip_damage=True)
     found = [
         batch.filter(pa.array(_is_in(batch["born_timestamp_ms"].to_numpy(), born)))
         for _, batch in search.batches_of([(wanted, _SENT_COLUMNS)])

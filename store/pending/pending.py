@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pyarrow as pa
@@ -94,16 +95,17 @@ def find_pending(  # noqa: PLR0913 - the store, its settings, the question, and 
     now: int,
     settings: HoldSettings | None = None,
     report: Report | None = None,
+    stop: Event | None = None,
 ) -> Pending:
     """Read the log and return the pending messages at ``now`` (epoch ms).
 
     Damage is passed and listed: a message whose record cannot be read is missing, one whose
-    delivery cannot be read counts as not delivered. Raises StoreError.
+    delivery cannot be read counts as not delivered. Raises StoreError, also once ``stop`` is set.
     """
     delays = read_delay_offsets(store_root)
-    held = read_held(store_root, config, report)
+    held = read_held(store_root, config, report, stop)
     rows = _rows(held, config, settings or HoldSettings(), delays.content or {}, now)
-    return Pending(_selected(rows, wanted), held.damages, delays)
+    return Pending(select_rows(rows, wanted), held.damages, delays)
 
 
 def _rows(
@@ -150,7 +152,7 @@ def _rows(
     )
 
 
-def _selected(rows: pa.Table, wanted: PendingFilter) -> pa.Table:
+def select_rows(rows: pa.Table, wanted: PendingFilter) -> pa.Table:
     """Return the rows that are wanted, by due time and position in the log."""
     conditions = []
     if wanted.only_overdue:
