@@ -2,8 +2,10 @@
 
 The broker (``ScheduleMessageService``) delivers the messages of a queue in order, each when its
 delay after the store time is over, and records in ``config/delayOffset.json`` every ten seconds how
-far it is. A message above that offset may therefore have been delivered; one below it that the log
-does not hold in its real queue was passed over, and is not delivered later.
+far it is. A message above that offset may therefore have been delivered. One below it was passed
+over, and is not delivered later, if the log holds a later message of the level in its real queue,
+but not this one. Without a later one, the file may be newer than the log: it is the copy of a
+store.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def delay_rows(  # noqa: PLR0913 - the records, and what decides on them
 ) -> pa.Table:
     """Return the rows of delayed messages; ``messages`` holds their codes.
 
-    ``delivered_up_to`` is the content of delayOffset.json: level -> queue offset.
+    ``delivered_up_to`` is the content of delayOffset.json: level -> queue offset; empty if part of
+    the log could not be read.
     """
     level = longs(held, "queue_id") + 1
     stored, offset = longs(held, "store_timestamp_ms"), longs(held, "commit_log_offset")
@@ -39,10 +42,13 @@ def delay_rows(  # noqa: PLR0913 - the records, and what decides on them
     is_level = (level > 0) & (level <= len(levels_ms))
     due = stored + delays[np.where(is_level, level - 1, len(levels_ms))]
     delivered = deliveries.first_after(messages, offset, due)
+    queue_offset, is_delivered = longs(held, "queue_offset"), delivered != NONE
     passed = np.zeros(held.num_rows, np.bool_)
     for known, up_to in delivered_up_to.items():
-        passed |= (level == known) & (longs(held, "queue_offset") < up_to)
-    states = choose_states(due, now, delivered=delivered, given_up=passed & (delivered == NONE))
+        of_level = level == known
+        last = np.max(queue_offset[of_level & is_delivered], initial=NONE)
+        passed |= of_level & (queue_offset < min(up_to, last))
+    states = choose_states(due, now, delivered=delivered, given_up=passed)
     return pending_rows(
         Kind.DELAY, held, stored=stored, due=due, delivered=delivered, states=states
     )

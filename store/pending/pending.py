@@ -104,7 +104,9 @@ def find_pending(  # noqa: PLR0913 - the store, its settings, the question, and 
     """
     delays = read_delay_offsets(store_root)
     held = read_held(store_root, config, report, stop)
-    rows = _rows(held, config, settings or HoldSettings(), delays.content or {}, now)
+    # A delivery in a damaged part is not seen: none is concluded to be missing.
+    up_to = {} if held.damages else delays.content or {}
+    rows = _rows(held, config, settings or HoldSettings(), up_to, now)
     return Pending(select_rows(rows, wanted), held.damages, delays)
 
 
