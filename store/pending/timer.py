@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store.config import StoreConfig
-from store.pending.deliveries import NONE, Deliveries, Longs, newest_of
+from store.pending.deliveries import Deliveries, Longs, newest_of
 from store.pending.settings import HoldSettings
 from store.pending.states import Kind, choose_states, longs, pending_rows
 
@@ -53,7 +53,7 @@ def timer_rows(  # noqa: PLR0913 - the records, and what decides on them
         copies, cancels.filter(pa.array(in_last_slot)), settings, has_topic=has_topic
     )
     cancelled &= (due >= now) | is_certain
-    states = choose_states(due, now, delivered=delivered, cancelled=cancelled & (delivered == NONE))
+    states = choose_states(due, now, delivered=delivered, cancelled=cancelled)
     stored = longs(held, "store_timestamp_ms")[first]
     return pending_rows(
         Kind.TIMER, copies, stored=stored, due=due, delivered=delivered, states=states

@@ -190,6 +190,22 @@ def test_a_cancelled_message_that_was_to_be_rolled_is_overdue_once_it_is_due(
         assert {"u": state} == states(find(root, messages, now=now, settings=settings))
 
 
+def test_a_cancelled_message_that_was_rolled_when_it_was_due_is_overdue(tmp_path: Path) -> None:
+    messages = [
+        timer("u", 0, HOUR),
+        timer("c", 1, HOUR, TIMER_DEL_UNIQKEY="T+u"),
+        timer("u", HOUR, HOUR, TIMER_ROLL_TIMES=1),
+    ]
+    assert states(find(tmp_path, messages, now=HOUR + 1)) == {"u": "overdue"}
+
+
+def test_a_message_sent_twice_with_one_unique_key_is_two_messages(tmp_path: Path) -> None:
+    born = (START - 10, START - 5)  # a producer sends the same object again
+    messages = [timer("u", n, HOUR, born_timestamp=born[n]) for n in range(2)]
+    rows = find(tmp_path, [*messages, sent("u", HOUR, born_timestamp=born[1])]).rows.to_pylist()
+    assert [row["state"] for row in rows] == ["waiting", "delivered"]
+
+
 def half(key: str, offset: int, at: int = 0, **more: Any) -> Message:
     return held(HALF, key, at, queue_offset=offset, **more)
 
@@ -205,6 +221,19 @@ def test_a_commit_delivers_a_half_message_before_its_op_message(tmp_path: Path) 
     (row,) = find(tmp_path, [half("u", 0), committed]).rows.to_pylist()
     assert (row["state"], row["checks"]) == ("delivered", 0)
     assert row["delivered_commit_log_offset"] > 0
+
+
+def test_a_commit_may_be_delayed_in_turn(tmp_path: Path) -> None:
+    for topic, more in ((SCHEDULE, {}), (TIMER, {"TIMER_OUT_MS": START + HOUR})):
+        ends = {"sys_flag": COMMIT, "prepared_transaction_offset": 0}
+        messages = [half("u", 0), held(topic, "u", 5, **ends, **more)]
+        rows = find(tmp_path / topic, messages).rows.to_pylist()
+        assert sorted(row["state"] for row in rows) == ["delivered", "waiting"]
+        assert {row["kind"] for row in rows if row["state"] == "delivered"} == {"half"}
+
+
+def test_an_op_message_ends_no_later_half_message(tmp_path: Path) -> None:
+    assert states(find(tmp_path, [op("0"), half("u", 0)])) == {"u": "waiting"}
 
 
 def test_the_newest_copy_of_a_checked_half_message_decides(tmp_path: Path) -> None:
