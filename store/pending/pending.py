@@ -4,9 +4,9 @@ The broker's queues are not needed. ``config/delayOffset.json`` tells which dela
 broker passed over; it is read before the log, so that the log holds what the file says was
 delivered. The names of the states are those of ``store.pending.states``.
 
-Messages that were popped and not acknowledged are not shown: a broker keeps their check points and
-acknowledgements in memory first, and stores them only if they stay there too long
-(``PopBufferMergeService``), so the log does not tell which are in flight.
+Messages that were popped and not acknowledged are not shown: depending on its settings, a broker
+keeps a part of their check points and acknowledgements in memory, or in RocksDB (format notes
+§17.4).
 """
 
 from __future__ import annotations
