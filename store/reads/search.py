@@ -96,6 +96,22 @@ class LogSearch:
             for requests in stretches:
                 yield from self._matches.batches(requests, self._wanted, columns)
 
+    def batches_of(
+        self,
+        parts: Sequence[tuple[MessageFilter, Sequence[str]]],
+        report: Report | None = None,
+    ) -> Generator[tuple[int, pa.RecordBatch]]:
+        """Yield columns of the matches of several filters, read in one pass of the search.
+
+        ``parts`` holds filters with their columns, which may be exact ones; each batch comes with
+        the position of its part. The search's own filter limits the span only. Raises StoreError.
+        """
+        with closing(self._stretches(report=report)) as stretches:
+            for requests in stretches:
+                for at, (wanted, columns) in enumerate(parts):
+                    for batch in self._matches.batches(requests, wanted, columns):
+                        yield at, batch
+
     def _stretches(
         self, *, newest_first: bool = False, report: Report | None = None
     ) -> Generator[DispatchRequests]:

@@ -44,6 +44,12 @@ COMMANDS = tuple(
         ("query", "read", "Find messages by key, unique key or tag.", _READ),
         ("search", "search", "Search the log by key, tag, property, body, time and topic.", _READ),
         ("tail", "search", "Show the newest messages of topics, and follow new ones.", _READ),
+        (
+            "pending",
+            "pending",
+            "Show delayed, timer and half messages.",
+            _READ,
+        ),
         ("message", "message", "Show one message by its commit log offset or id.", _READ),
         ("dump", "dump", "Show one store file record by record.", _READ),
         ("serve", "serve", "Show stores in a web console, and serve their API.", _LOOK),

@@ -25,6 +25,7 @@ from store.root.progress import PROGRESS
 from store.root.status import read_dispatch_status, status_json
 from streaming.web.monitor import LogMonitor
 from streaming.web.overview import OverviewCache
+from streaming.web.pending.cache import PendingCache, pending_reader
 from streaming.web.security import ConsoleSettings
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class Broker:
                 "index": (self.output / INDEX_DIR,),
             },
         )
+        self.pending = PendingCache(
+            pending_reader(self.store_root, self.config, source.broker_conf)
+        )
         self.monitor = LogMonitor(self.store_root, self.config, settings.max_body_bytes)
 
     def start(self) -> None:
@@ -82,6 +86,7 @@ class Broker:
     def close(self) -> None:
         """Stop the threads, and release the files."""
         self.overview.close()
+        self.pending.close()
         self.monitor.close()
         self.log.close()
         if self._queues is not None:

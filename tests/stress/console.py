@@ -125,6 +125,7 @@ class Hammer:
             "/health",
             "/messages",
             "/tail",
+            "/pending",
             "/topics/TopicA",
             "/messages?run=1",
         ]

@@ -3,6 +3,7 @@
 ``REPUT_WRITE_TABLES=1`` writes the expected texts; look at them before they are kept.
 """
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.logs.build import Message, build_log, write_log
 from tests.support.terminal import on_terminal
 
 EXPECTED = Path(__file__).parent / "tables"
+PENDING = Path(__file__).parents[2] / "store" / "pending" / "stores"
 WIDTHS = 80, 100, 140
 LONG = "%RETRY%" + "a-long-group-name_" * 6 + "0123456789"
 FILE_SIZE = 64 * 1024
@@ -91,6 +93,18 @@ def test_tables_of_a_brokers_store(g1: Path, width: int) -> None:
     named = commands(g1)
     for name, shown in zip(named, on_terminal(named.values(), width), strict=True):
         check(f"{name}-{width}", shown.replace(str(g1), "G1"), width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_tables_of_pending_messages(tmp_path: Path, width: int) -> None:
+    archive = PENDING / "pending-5.3.3.tar.xz"
+    subprocess.run(["tar", "-xJf", archive, "-C", tmp_path], check=True)
+    directory = tmp_path / "pending-5.3.3"
+    killed_at = json.loads((directory / "scenario.json").read_text("utf-8"))["killed_at"]
+    command = ["pending", str(directory / "killed"), "--all", "--as-of", str(killed_at)]
+    (shown,) = on_terminal([command], width)
+    # A progress bar precedes the tables; how often it is drawn depends on the time.
+    check(f"pending-{width}", shown[shown.index("pending messages") :], width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

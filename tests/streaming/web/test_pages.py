@@ -149,6 +149,7 @@ def test_every_page_and_its_twin_answer(golden: Golden, shown: Console) -> None:
         "",
         "/groups",
         "/health",
+        "/pending",
         f"/topics/{_url(found[0]['topic'])}",
         f"/messages/{offset}",
     ):

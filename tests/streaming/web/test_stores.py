@@ -32,7 +32,7 @@ from tests.support.rebuilding import rebuild_all
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
 SCRIPT = "<script>alert(1)</script>"
-PAGES = ("", "/groups", "/health", "/messages", "/tail")
+PAGES = ("", "/groups", "/health", "/messages", "/tail", "/pending")
 
 
 def test_an_empty_log(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Pending messages: those that a broker holds back, and what became of each."""

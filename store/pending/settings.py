@@ -1,0 +1,45 @@
+"""Settings of a broker that decide on pending messages only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.broker_properties import BrokerProperties, read_properties
+from store.config import BROKER_CONF
+
+
+@dataclass(frozen=True, slots=True)
+class HoldSettings:
+    """The settings; the defaults are the broker's (``BrokerConfig``, ``MessageStoreConfig``).
+
+    ``transaction_timeout_ms`` is the age at which a half message is first checked,
+    ``timer_precision_ms`` the width of a slot of the timer wheel, ``timer_window_slots`` how many
+    slots ahead a message is stored in its last slot: one due later is rolled.
+    ``delete_key_has_topic`` is whether a cancellation names the real topic too, since 5.4.0.
+    """
+
+    transaction_timeout_ms: int = 6000
+    timer_precision_ms: int = 1000
+    timer_window_slots: int = 2 * 24 * 3600
+    delete_key_has_topic: bool = False
+
+    @property
+    def timer_window_ms(self) -> int:
+        """The longest time that a message stays in one slot."""
+        return self.timer_precision_ms * self.timer_window_slots
+
+
+def load_hold_settings(store_root: Path, broker_conf: Path | None = None) -> HoldSettings:
+    """Read a broker.conf, by default that of the store. Raises ConfigError, StoreIOError."""
+    path = store_root / BROKER_CONF if broker_conf is None else broker_conf
+    if broker_conf is None and not path.exists():
+        return HoldSettings()
+    read = BrokerProperties(read_properties(path), str(path))
+    default = HoldSettings()
+    return HoldSettings(
+        read.positive("transactionTimeOut", default.transaction_timeout_ms),
+        read.positive("timerPrecisionMs", default.timer_precision_ms),
+        read.positive("timerRollWindowSlot", default.timer_window_slots),
+        read.flag("appendTopicForTimerDeleteKey"),
+    )

@@ -1,0 +1,1 @@
+"""Pending messages in the console."""

@@ -1,0 +1,81 @@
+"""The page of pending messages, and its JSON twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+
+from streaming.web.api import broker_of
+from streaming.web.parameters import ParameterError, choice, number, text
+
+if TYPE_CHECKING:
+    from store.pending.pending import Pending, PendingFilter
+
+PARAMETERS = ("page", "topic", "kind", "state")
+_STATES = ("unfinished", "overdue", "all")
+_PAGE_ROWS, _PAGES_MAX = 100, 1_000_000
+_SUMMARY_MAX = 200  # rows
+
+
+def pending(request: Request) -> dict[str, Any]:
+    """Return a broker's pending messages; null until they have been read."""
+    broker, params = broker_of(request), request.query_params
+    wanted, topic = _filter(params), text(params, "topic") or ""
+    page = number(params, "page", low=1, high=_PAGES_MAX) or 1
+    found = broker.pending.get()
+    if found is not None and found.error is not None:
+        raise found.error
+    answer: dict[str, Any] = {
+        "broker": broker.name,
+        "as_of_ms": None if found is None else found.as_of_ms,
+        "topic": topic,
+        "kind": text(params, "kind") or "",
+        "state": choice(params, "state", _STATES),
+        "messages": None,
+        "page": page,
+        "pages": 1,
+        "total": 0,
+        "summary": [],
+        "summary_total": 0,
+        "damage": [],
+    }
+    if found is None or found.pending is None:
+        return answer
+    chosen = _select(found.pending, wanted)
+    summary = chosen.summary()
+    return answer | {
+        "messages": chosen.rows.slice((page - 1) * _PAGE_ROWS, _PAGE_ROWS).to_pylist(),
+        "pages": max(-(-chosen.rows.num_rows // _PAGE_ROWS), 1),
+        "total": chosen.rows.num_rows,
+        "summary": [
+            {"topic": name, "hour": hour, **counts} for name, hour, counts in summary[:_SUMMARY_MAX]
+        ],
+        "summary_total": len(summary),
+        "damage": [str(damage.passed()) for damage in found.pending.damages],
+    }
+
+
+def _select(found: Pending, wanted: PendingFilter) -> Pending:
+    from store.pending.pending import select_rows  # noqa: PLC0415 - loads pyarrow
+
+    return replace(found, rows=select_rows(found.rows, wanted))
+
+
+def _filter(params: QueryParams) -> PendingFilter:
+    """Parse the conditions. Raises ParameterError."""
+    from store.pending.pending import PendingFilter  # noqa: PLC0415 - loads pyarrow
+    from store.pending.states import Kind  # noqa: PLC0415
+
+    topic, kind = text(params, "topic"), text(params, "kind")
+    state = choice(params, "state", _STATES)
+    if kind is not None and kind not in list(Kind):
+        raise ParameterError("kind", f"not one of {', '.join(Kind)}")
+    return PendingFilter(
+        topics=frozenset(() if topic is None else (topic,)),
+        kinds=frozenset(() if kind is None else (Kind(kind),)),
+        only_overdue=state == "overdue",
+        with_finished=state == "all",
+    )

@@ -1,0 +1,74 @@
+"""A broker that holds messages back is killed: ``reput pending`` says what it then does."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.servers.processes import wait_for
+from tests.integration.servers.reput import rows
+from tests.integration.servers.rocketmq import RocketMq
+from tests.store.pending.outcomes import OUTCOMES, TOPIC, check_outcomes
+
+COUNT = 2
+LATER_MS = 20_000
+IN_WHEEL_SECONDS = 1.5  # until the broker has put the timer messages into its wheel
+OPTIONS = {
+    "messageDelayLevel": "1s 12s 1h",
+    "transactionCheckInterval": "2000",
+    "transactionTimeOut": "1000",
+    "transactionCheckMax": "3",
+    "timerWheelEnable": "true",
+    # No roll: a broker that is down when it had to roll a message ignores its cancellation.
+    "timerRollWindowSlot": "600",
+}
+
+
+@pytest.fixture
+def mq(tmp_path: Path) -> Iterator[RocketMq]:
+    """Start a broker of the default version."""
+    mq = RocketMq(tmp_path, options=OPTIONS, topics=[TOPIC])
+    try:
+        mq.start()
+        yield mq
+    finally:
+        mq.kill()
+
+
+def test_pending_says_what_a_killed_broker_then_does(mq: RocketMq, tmp_path: Path) -> None:
+    sent, end = tmp_path / "sent", tmp_path / "end"
+    arguments = [mq.name_address, TOPIC, COUNT, LATER_MS, "topic", str(end), str(sent)]
+    with ThreadPoolExecutor(1) as pool:
+        producer = pool.submit(mq.java, "Hold", *arguments)
+        try:
+            wait_for(lambda: sent.exists() or producer.done(), "all sent")
+            time.sleep(IN_WHEEL_SECONDS)
+            mq.broker.kill()
+            shutil.copytree(mq.store, tmp_path / "killed")
+            killed = pending(mq, tmp_path / "killed")
+            mq.start_broker()
+            later: dict[str, dict[str, Any]] = {}
+
+            def is_settled() -> bool:
+                later.update(pending(mq, mq.store))
+                time.sleep(1)
+                return sum(row["state"] == "waiting" for row in later.values()) == 2 * COUNT and (
+                    all(row["state"] != "overdue" for row in later.values())
+                )
+
+            wait_for(is_settled, "every message but those due in an hour delivered or ended")
+        finally:
+            end.touch()
+        lines = producer.result().splitlines()
+    kinds = {key: kind for kind, key in (line.split("\t") for line in lines)}
+    assert OUTCOMES.keys() == set(kinds.values())
+    check_outcomes(kinds, killed, later)
+
+
+def pending(mq: RocketMq, store: Path) -> dict[str, dict[str, Any]]:
+    """Return what the command prints for each message, by unique key."""
+    return {row["uniq_key"]: row for row in rows(mq, "pending", store, "--all")}
