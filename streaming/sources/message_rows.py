@@ -21,6 +21,7 @@ from store.config import StoreConfig, load_config
 from store.errors import ConfigError
 from store.io.mapped_file import map_file
 from store.unsupported import refuse_unsupported_store
+from streaming.sources.kafka_view import MESSAGE_COLUMNS, as_kafka
 from streaming.sources.log_stream import DataLoss, LogPartition, LogStream, warn_skipped
 from streaming.sources.options import SourceOptions
 from streaming.sources.pushdown import RowFilter
@@ -74,7 +75,9 @@ class MessageRows:
         part, config = partition.part, self.config(partition.store)
         skip = not self.options.fail_on_data_loss
         limits = BodyLimits(self.options.max_body_bytes, leaves_out=skip)
-        decoded = tuple(name for name in self.columns if name != BROKER)
+        names = tuple(name for name in self.columns if name != BROKER)
+        is_kafka = self.options.is_kafka
+        decoded = tuple(MESSAGE_COLUMNS[n] for n in names) if is_kafka else names
         view = None
         for stretch in Scanner(config).read(part, skip_damage=skip):
             if isinstance(stretch, Damage):
@@ -91,7 +94,8 @@ class MessageRows:
                 stretch, view, part.base, decoded,
                 rows=rows, config=config, path=part.path, limits=limits,
             ):  # fmt: skip
-                yield self._with_broker(batch, len(rows), partition.store)
+                made = as_kafka(batch, names) if is_kafka and names else batch
+                yield self._with_broker(made, len(rows), partition.store)
 
     def _with_broker(self, batch: pa.RecordBatch, count: int, store: Store) -> pa.RecordBatch:
         """Add the broker's column where it is wanted."""
@@ -106,6 +110,8 @@ class MessageRows:
     def _rows(self, requests: DispatchRequests) -> NDArray[np.int64]:
         """Return the rows that match the topics and the filters."""
         chosen = self.filter.mask(requests)
+        if self.options.is_kafka:
+            chosen &= requests.is_queued
         if self.options.filters_topics:
             chosen &= rows_of_topics(requests, self.options.wants)
         return np.flatnonzero(chosen)

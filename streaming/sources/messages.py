@@ -25,13 +25,14 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_type
+from pyspark.sql.types import DataType, StructType
 
 from store.arrow.schema import MESSAGE_FIELDS, message_schema
 from store.commitlog.search import check_boundary, first_stored_after, first_stored_at
-from store.errors import ConfigError, StoreError
+from store.errors import ConfigError, StoreError, shown
 from store.unsupported import require_log_files
+from streaming.sources.kafka_view import KAFKA_FIELDS
 from streaming.sources.known_topics import check_topics, warn_of_unlisted
 from streaming.sources.log_stream import RANGE_BYTES_MIN, LogStream, LogStreamReader
 from streaming.sources.log_streams import LogStreams, StreamOffset
@@ -80,9 +81,8 @@ class CommitLogDataSource(DataSource):
         Spark keeps a table's schema but does not pass its options to a reader. So the options are
         stored in the metadata of the first column.
         """
-        include_body = parse_options(dict(self.options)).include_body
-        names = [name for name in MESSAGE_FIELDS if include_body or name != "body"]
-        schema = from_arrow_schema(_schema_of((*names, BROKER)))
+        options = parse_options(dict(self.options))
+        schema = from_arrow_schema(_schema_of(_default_columns(options), options))
         if is_table(self.options):
             schema.fields[0].metadata = {_TABLE: json.dumps(given_options(self.options))}
         return schema
@@ -91,13 +91,13 @@ class CommitLogDataSource(DataSource):
         """Return the batch reader."""
         options = parse_options(self._options(schema, streaming=False), streaming=False)
         reader = FilteringReader if is_pushdown_enabled() else CommitLogReader
-        return reader(MessageRows(options, _requested_columns(schema)))
+        return reader(MessageRows(options, _requested_columns(schema, options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream reader, which raises wrong options: Spark hides errors raised here."""
         try:
             options = parse_options(self._options(schema, streaming=True), streaming=True)
-            return CommitLogStreamReader(MessageRows(options, _requested_columns(schema)))
+            return CommitLogStreamReader(MessageRows(options, _requested_columns(schema, options)))
         except StoreError as e:
             return RefusedStreamReader(e)
 
@@ -108,22 +108,46 @@ class CommitLogDataSource(DataSource):
         return table | given_options(self.options)
 
 
-def _schema_of(names: Sequence[str]) -> pa.Schema:
+def _default_columns(options: SourceOptions) -> list[str]:
+    """Return the columns of a read without a schema; ``includeBody`` and ``paths`` affect them."""
+    if not options.is_kafka:
+        names = [n for n in MESSAGE_FIELDS if options.include_body or n != "body"]
+        return [*names, BROKER]
+    names = [n for n in KAFKA_FIELDS if options.include_body or n != "value"]
+    return names if options.is_single else [*names, BROKER]
+
+
+def _schema_of(names: Sequence[str], options: SourceOptions) -> pa.Schema:
     """Return the schema of columns of a message, and of its broker. Raises ConfigError."""
-    broker = pa.field(BROKER, pa.string())
-    return pa.schema([broker if n == BROKER else message_schema([n]).field(0) for n in names])
+    return pa.schema([pa.field(name, _type_of(name, options)) for name in names])
 
 
-def _requested_columns(schema: StructType) -> tuple[str, ...]:
-    """Return the columns of a schema. Raises ConfigError for a column that messages lack."""
+def _type_of(name: str, options: SourceOptions) -> pa.DataType:
+    if name == BROKER:
+        return pa.string()
+    if not options.is_kafka:
+        return message_schema([name]).field(0).type
+    if name not in KAFKA_FIELDS:
+        known = ", ".join((*KAFKA_FIELDS, BROKER))
+        raise ConfigError(f"columns=kafka has no column {shown(name)}; the columns are {known}")
+    return KAFKA_FIELDS[name]
+
+
+def _requested_columns(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
+    """Return the columns of a schema. Raises ConfigError for a column that the read lacks."""
     names = tuple(f.name for f in schema.fields)
-    for f, expected in zip(schema.fields, _schema_of(names), strict=True):
-        if to_arrow_type(f.dataType, timezone="UTC") != expected.type:
+    for f, expected in zip(schema.fields, _schema_of(names, options), strict=True):
+        found = _arrow_type(f.dataType)
+        if found != _arrow_type(from_arrow_type(expected.type)):
             raise ConfigError(
                 f"column {f.name!r} has the Arrow type {expected.type}, "
                 f"not {f.dataType.simpleString()}"
             )
     return names
+
+
+def _arrow_type(kind: DataType) -> pa.DataType:
+    return to_arrow_type(kind, timezone="UTC")
 
 
 def starting_offset(options: SourceOptions, stream: LogStream, broker: str) -> int:

@@ -32,7 +32,7 @@ _KNOWN = {
     "path", "paths", "brokerNames", "brokerConf", "brokerVersion", "subscribe",
     "subscribePattern", "startingOffsets", "startingTimestamp", "endingOffsets",
     "endingTimestamp", "maxBytesPerTrigger", "minPartitions", "failOnDataLoss", "includeBody",
-    "maxBodyBytes",
+    "maxBodyBytes", "columns",
 }  # fmt: skip
 _NAMES = {name.lower(): name for name in _KNOWN}
 _PROVIDER = "provider"
@@ -51,6 +51,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 MIN_PARTITIONS_MAX = 100_000
 _JSON_LENGTH_MAX = 1 << 20
 
+_COLUMNS = ("message", "kafka")
 _COUNT = re.compile(r"[0-9]{1,19}")
 
 
@@ -81,6 +82,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_body: bool
     max_body_bytes: int
+    is_kafka: bool = False  # columns=kafka
 
     def wants(self, topic: str) -> bool:
         """Return whether the read includes messages of a topic."""
@@ -128,6 +130,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> S
         fail_on_data_loss=_flag("failOnDataLoss", values.get("failondataloss", "true")),
         include_body=_flag("includeBody", values.get("includebody", "true")),
         max_body_bytes=_body_bytes("maxBodyBytes", values.get("maxbodybytes")),
+        is_kafka=_is_kafka(values.get("columns", _COLUMNS[0])),
     )
 
 
@@ -318,6 +321,13 @@ def _partitions(name: str, raw: str | None) -> int | None:
             "task in memory, and starting one costs more than reading many messages"
         )
     return value
+
+
+def _is_kafka(raw: str) -> bool:
+    value = raw.strip().lower()
+    if value not in _COLUMNS:
+        raise ConfigError(f"option 'columns' = {shown(raw)} is neither message nor kafka")
+    return value == "kafka"
 
 
 def _flag(name: str, raw: str) -> bool:
