@@ -14,7 +14,8 @@ ends at record boundaries. Only the columns of the schema given with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,19 +30,16 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 from pyspark.sql.types import DataType, StructType
 
 from store.arrow.schema import MESSAGE_FIELDS, message_schema
-from store.commitlog.search import check_boundary, first_stored_after, first_stored_at
+from store.commitlog.search import check_boundary
 from store.errors import ConfigError, StoreError, shown
 from store.unsupported import require_log_files
+from streaming.sources.bounds import LogSpan, Start, span_to_read, start_of_read
 from streaming.sources.kafka_view import KAFKA_FIELDS
 from streaming.sources.known_topics import check_topics, warn_of_unlisted
 from streaming.sources.log_stream import RANGE_BYTES_MIN, LogStream, LogStreamReader
 from streaming.sources.log_streams import LogStreams, StreamOffset
 from streaming.sources.message_rows import BROKER, MessageRows, message_partitions
 from streaming.sources.options import (
-    EARLIEST,
-    LATEST,
-    OFFSET_KEY,
-    Offsets,
     SourceOptions,
     given_options,
     is_table,
@@ -150,42 +148,6 @@ def _arrow_type(kind: DataType) -> pa.DataType:
     return to_arrow_type(kind, timezone="UTC")
 
 
-def starting_offset(options: SourceOptions, stream: LogStream, broker: str) -> int:
-    """Return where a read begins; ``startingTimestamp`` overrides ``startingOffsets``."""
-    log, start = stream.log, options.starting_offsets
-    if options.starting_timestamp is not None:
-        return first_stored_at(log, options.starting_timestamp)
-    if start == EARLIEST:
-        return max(log.min_offset(), 0)
-    if start == LATEST:
-        return log.max_offset()
-    return _of_broker("startingOffsets", start, options, broker)
-
-
-def ending_offset(options: SourceOptions, stream: LogStream, broker: str) -> int:
-    """Return the exclusive end of a batch read; a time is inclusive, as in Kafka."""
-    if options.ending_timestamp is not None:
-        return first_stored_after(stream.log, options.ending_timestamp)
-    end = options.ending_offsets
-    if end == EARLIEST:
-        raise ConfigError("option 'endingOffsets' = 'earliest' leaves nothing to read")
-    if end == LATEST:
-        return stream.report_latest()[OFFSET_KEY]
-    return _of_broker("endingOffsets", end, options, broker)
-
-
-def _of_broker(name: str, offsets: Offsets, options: SourceOptions, broker: str) -> int:
-    """Return the offset of one broker. Raises ConfigError if the option has none."""
-    if isinstance(offsets, int) and options.is_single:
-        return offsets
-    if isinstance(offsets, Mapping) and broker in offsets:
-        return offsets[broker]
-    raise ConfigError(
-        f"option {name!r} has no offset of broker {broker!r}; with several stores, give one for "
-        f'each: {{"{broker}": {{"{OFFSET_KEY}": 0}}, …}}'
-    )
-
-
 class CommitLogReader(DataSourceReader):
     """Reads a range of each log once."""
 
@@ -207,27 +169,26 @@ class CommitLogReader(DataSourceReader):
             s: self._span(s, t) for s, t in streams.items() if self._rows.filter.reads(s.broker)
         }
         if options.min_partitions is not None:
-            size = sum(end - begin for begin, end in spans.values()) // options.min_partitions
+            size = sum(s.end - s.begin for s in spans.values()) // options.min_partitions
             streams = {s: self._rows.stream(s, max(size, _TASK_BYTES_MIN)) for s in spans}
         return [
             part
-            for store, (begin, end) in spans.items()
-            if begin < end
+            for store, span in spans.items()
+            if span.begin < span.end
             for part in message_partitions(
-                streams[store].partitions_of(streams[store].plan_between(begin, end)), store
+                streams[store].partitions_of(streams[store].plan_between(span.begin, span.end)),
+                store,
+                span.queues,
             )
         ]
 
-    def _span(self, store: Store, stream: LogStream) -> tuple[int, int]:
+    def _span(self, store: Store, stream: LogStream) -> LogSpan:
         """Return the span of a log to read. Raises ConfigError."""
-        options = self._rows.options
-        begin = starting_offset(options, stream, store.broker)
-        end = ending_offset(options, stream, store.broker)
-        check_boundary(stream.log, begin)
-        check_boundary(stream.log, end)
-        if begin > end:
-            raise ConfigError(f"the read begins at offset {begin}, after its end at {end}")
-        return _skip_files(begin, end, self._rows.filter, stream.log.file_size)
+        span = span_to_read(self._rows.options, stream, store)
+        check_boundary(stream.log, span.begin)
+        check_boundary(stream.log, span.end)
+        begin, end = _skip_files(span.begin, span.end, self._rows.filter, stream.log.file_size)
+        return replace(span, begin=begin, end=end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
@@ -290,10 +251,10 @@ class CommitLogStreamReader(LogStreamReader[LogStreams]):
             self._initial = self.stream.initial(self._begin_of)
         return self._initial
 
-    def _begin_of(self, stream: LogStream, broker: str) -> int:
-        begin = starting_offset(self._rows.options, stream, broker)
-        check_boundary(stream.log, begin)
-        return begin
+    def _begin_of(self, stream: LogStream, store: Store) -> Start:
+        start = start_of_read(self._rows.options, stream, store)
+        check_boundary(stream.log, start.offset)
+        return start
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
