@@ -19,6 +19,7 @@ from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import UNLIMITED
 from store.commitlog.scanner import Damage, LogRange, Scanner
+from store.commitlog.search import narrow_to_times
 from store.config import StoreConfig, load_config
 from store.errors import ConfigError
 from store.io.mapped_file import map_file
@@ -103,6 +104,8 @@ class MessageRows:
         if not isinstance(partition, MessagePartition):
             return
         part, config = partition.part, self.config(partition.store)
+        if "store_timestamp" in self.filter.bounds:
+            part = narrow_to_times(part, config, self.filter.bound("store_timestamp"))
         skip = not self.options.fail_on_data_loss
         limits = BodyLimits(self.options.max_body_bytes, leaves_out=skip)
         names = tuple(name for name in self.columns if name != BROKER)

@@ -30,7 +30,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 from pyspark.sql.types import DataType, StructType
 
 from store.arrow.schema import MESSAGE_FIELDS, message_schema
-from store.commitlog.search import check_boundary
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.search import boundaries_around, check_boundary
 from store.errors import ConfigError, StoreError, shown
 from store.unsupported import require_log_files
 from streaming.sources.bounds import LogSpan, Start, span_to_read, start_of_read
@@ -187,7 +188,7 @@ class CommitLogReader(DataSourceReader):
         span = span_to_read(self._rows.options, stream, store)
         check_boundary(stream.log, span.begin)
         check_boundary(stream.log, span.end)
-        begin, end = _skip_files(span.begin, span.end, self._rows.filter, stream.log.file_size)
+        begin, end = _narrow(span.begin, span.end, self._rows.filter, stream.log)
         return replace(span, begin=begin, end=end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -203,11 +204,20 @@ class FilteringReader(CommitLogReader):
         return self._rows.filter.add(filters)
 
 
-def _skip_files(begin: int, end: int, rows: RowFilter, file_size: int) -> tuple[int, int]:
-    """Narrow a span to the log files that can hold the offsets in a filter."""
+def _narrow(begin: int, end: int, rows: RowFilter, log: CommitLog) -> tuple[int, int]:
+    """Narrow a span to the records that can have the commit log offsets in a filter."""
     low, high = rows.bound("commit_log_offset")
-    first, last_end = low // file_size * file_size, (high // file_size + 1) * file_size
-    return max(begin, first), min(end, last_end)
+    if begin < low < end:
+        begin = min(max(begin, boundaries_around(log, low)[1]), end)
+    elif low >= end:
+        begin = end
+    if begin <= high < end:
+        after = boundaries_around(log, high + 1)[1]
+        # Where the chain breaks, the damage is read.
+        end = min(end, after if after > high else log.roll_next_file(high))
+    elif high < begin:
+        end = begin
+    return begin, end
 
 
 class RefusedStreamReader(LogStreamReader[LogStreams]):
