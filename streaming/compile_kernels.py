@@ -22,7 +22,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Scanner, load_kernels
-from store.commitlog.search import first_stored_at
+from store.commitlog.search import first_stored_at, narrow_to_times
 from store.commitlog.writer import CommitLogWriter, schedule
 from store.config import BROKER_CONF, StoreConfig, load_config
 from store.dump.file import dump_file
@@ -73,6 +73,8 @@ def _dispatch(store: Path, output: Path, config: StoreConfig) -> DispatchRequest
     sink = DispatchSink(root, config)
     planner = LogPlanner(root.log, lambda: root.is_log_clean(store))
     first_stored_at(root.log, 0)
+    for part in planner.plan(0).ranges:
+        narrow_to_times(part, config, (0, 0))
     scanner, last = Scanner(config), None
     try:
         while (plan := planner.plan(root.progress.reput_from_offset, max_bytes=4000)).ranges:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from store.layout import SYS_COMMIT
+
 # Name and element type of each packed column, in wire order.
 COLUMN_TYPES: dict[str, str] = {
     "commit_log_offset": "<i8",
@@ -57,6 +59,15 @@ class DispatchRequests:
 
     def __len__(self) -> int:
         return len(self.size)
+
+    @property
+    def is_queued(self) -> NDArray[np.bool_]:
+        """Whether each record enters its queue: not a prepared or rolled back one of a transaction.
+
+        ``CommitLogDispatcherBuildConsumeQueue`` of the broker has this rule.
+        """
+        queued: NDArray[np.bool_] = (self.transaction == 0) | (self.transaction == SYS_COMMIT)
+        return queued
 
     def packed(self) -> dict[str, bytes]:
         """Return each column as little-endian bytes."""

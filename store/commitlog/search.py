@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.scanner import scan_rules
+from store.commitlog.scanner import LogRange, scan_rules
+from store.config import StoreConfig
 from store.errors import ConfigError
-from store.io.mapped_file import MappedFile
+from store.io.mapped_file import MappedFile, map_file
 from store.kernels import record as rk
-from store.kernels.log_walk import NO_CUTS, first_stored, walk
+from store.kernels.log_walk import NO_CUTS, first_stored, stored_between, walk
 from store.kernels.record import Rules, check_record, read_i64
 
 _TIME_MAX = (1 << 63) - 1
@@ -19,24 +23,31 @@ def check_boundary(log: CommitLog, offset: int) -> None:
     The end of the log is a boundary. So is any offset below its minimum, where nothing can be
     checked. Walks the chain of one file at most.
     """
+    if log.find(offset) is None and offset > log.max_offset():
+        raise ConfigError(f"offset {offset} is beyond the log's end {log.max_offset()}")
+    before, after = boundaries_around(log, offset)
+    if before != offset:
+        raise ConfigError(
+            f"offset {offset} is not a record boundary; the nearest boundaries are {before} and "
+            f"{after}"
+        )
+
+
+def boundaries_around(log: CommitLog, offset: int) -> tuple[int, int]:
+    """Return the nearest boundaries, twice ``offset`` if it is one or in no file.
+
+    If the chain of records breaks before ``offset``, both are the offset where it does.
+    """
     file = log.find(offset)
     if file is None or offset == file.base or offset == log.max_offset():
-        if file is None and offset > log.max_offset():
-            raise ConfigError(f"offset {offset} is beyond the log's end {log.max_offset()}")
-        return
+        return offset, offset
     end = walk(file.view(), (file.base, 0, offset - file.base), _fast_rules(log), True, NO_CUTS)
-    if end.reason == rk.OK and file.base + end.at == offset:
-        return
+    at = file.base + end.at
     if end.reason == rk.OK:
-        before, after = file.base + end.last, file.base + end.at
-    else:
-        before = file.base + end.at
-        after = log.roll_next_file(offset) if end.reason == rk.BLANK else before
-    if before == offset:
-        return
-    raise ConfigError(
-        f"offset {offset} is not a record boundary; the nearest boundaries are {before} and {after}"
-    )
+        return (at, at) if at == offset else (file.base + end.last, at)
+    if end.reason == rk.BLANK and at < offset:
+        return at, log.roll_next_file(offset)
+    return at, at
 
 
 def is_boundary(log: CommitLog, offset: int) -> bool:
@@ -80,6 +91,22 @@ def first_stored_after(log: CommitLog, timestamp_ms: int) -> int:
     return first_stored_at(log, timestamp_ms + 1)
 
 
+def narrow_to_times(part: LogRange, config: StoreConfig, times_ms: tuple[int, int]) -> LogRange:
+    """Return the part of a range that holds its records stored between two times (inclusive).
+
+    It begins and ends at a record, and is empty without any. Damage is part of it. Walks the chain
+    of the range, without reading bodies. Raises StoreIOError.
+    """
+    if part.gap or not Path(part.path).exists():
+        return part
+    view = map_file(Path(part.path))
+    span = part.base, part.begin - part.base, min(part.end - part.base, len(view))
+    first, end = stored_between(view, span, times_ms, _without_crc(config))
+    if first < 0:
+        return replace(part, end=part.begin)
+    return replace(part, begin=part.base + int(first), end=part.base + int(end))
+
+
 def requested_offset(log: CommitLog, offset: int | None, timestamp_ms: int | None) -> int | None:
     """Return the requested begin, given as an offset or as a time; None if neither is given.
 
@@ -106,4 +133,8 @@ def first_timestamp(file: MappedFile, log: CommitLog) -> int:
 
 
 def _fast_rules(log: CommitLog) -> Rules:
-    return scan_rules(log.config)._replace(check_crc=False, check_property_crc=False)
+    return _without_crc(log.config)
+
+
+def _without_crc(config: StoreConfig) -> Rules:
+    return scan_rules(config)._replace(check_crc=False, check_property_crc=False)

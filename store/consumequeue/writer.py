@@ -30,7 +30,6 @@ from store.layout import (
     CQ_UNIT_SIZE,
     PRE_BLANK_SIZE,
     QUEUE_OFFSET_MAX,
-    SYS_COMMIT,
 )
 
 QueueKey = tuple[str, int]
@@ -235,8 +234,7 @@ def pre_fill(count: int) -> bytes:
 def queues_of(requests: DispatchRequests) -> list[QueueKey]:
     """Return the queues that requests append units to or drop them from."""
     is_used = np.zeros(len(requests.topics), np.bool_)
-    is_queued = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
-    is_used[requests.queue[is_queued]] = True
+    is_used[requests.queue[requests.is_queued]] = True
     is_used[requests.multi_queue] = True
     used = np.flatnonzero(is_used)
     return list(dict.fromkeys((requests.topics[n], int(requests.queue_ids[n])) for n in used))
@@ -247,8 +245,7 @@ def units_of(requests: DispatchRequests) -> tuple[NewUnits, list[QueueKey], NDAr
 
     Units are in log order; a message's own unit comes before its multi-dispatch units.
     """
-    is_queued = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
-    rows = np.flatnonzero(is_queued)
+    rows = np.flatnonzero(requests.is_queued)
     is_main = np.ones(len(rows), np.uint8)
     queue, queue_offset = requests.queue[rows], requests.queue_offset[rows]
     if len(requests.multi_row):

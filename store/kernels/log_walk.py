@@ -101,3 +101,36 @@ def first_stored(buf: NDArray[np.uint8], base: int, timestamp_ms: int, rules: Ru
             return at
         at = parts.end
     return -1
+
+
+@kernel
+def stored_between(
+    buf: NDArray[np.uint8],
+    span: tuple[int, int, int],
+    times_ms: tuple[int, int],
+    rules: Rules,
+) -> tuple[int, int]:
+    """Return the part of a span with the records stored between two times, both inclusive.
+
+    It reaches from the first of them to the end of the last one; (-1, -1) without any. ``span`` =
+    (base, begin, end). A record that fails belongs to the part, as does all that follows it.
+    """
+    base, at, end = span
+    low, high = times_ms
+    first, last_end = np.int64(-1), np.int64(-1)
+    while at < end:
+        parts = check_record(buf, at, base, rules)
+        if parts.reason == rk.BLANK:
+            break
+        is_wanted = parts.reason != rk.OK
+        if not is_wanted:
+            is_wanted = low <= read_i64(buf, parts.store_timestamp_at) <= high
+        if is_wanted and first < 0:
+            first = np.int64(at)
+        if parts.reason != rk.OK:
+            last_end = np.int64(end)
+            break
+        if is_wanted:
+            last_end = np.int64(parts.end)
+        at = parts.end
+    return first, last_end

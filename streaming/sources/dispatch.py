@@ -90,13 +90,14 @@ class DispatchRequestReader(LogStreamReader[LogStream]):
                 return recorded == "true"
             return was_closed_cleanly(store_root)
 
+        until = int(options.get("until", UNLIMITED))
         return LogStream(
             store_root,
             self._config(),
             is_clean=is_clean,
             max_bytes=int(options["maxbytespertrigger"]),
             range_bytes=int(options["rangebytes"]),
-            until=int(options.get("until", UNLIMITED)),
+            limit=lambda: until,
         )
 
     def initialOffset(self) -> Offset:

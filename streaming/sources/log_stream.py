@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import UNLIMITED, LogPlanner, Plan
-from store.commitlog.scanner import Damage, LogRange, Scanner
+from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig
 from store.errors import DamageError, SparkError, StoreError, UnsupportedFormatError
 from streaming.sources.options import OFFSET_KEY
@@ -71,7 +71,7 @@ class LogPartition(InputPartition):
 
 
 class LogStream:
-    """Plans the micro-batches of one query, up to offset ``until`` at most."""
+    """Plans the micro-batches of one query, each up to the offset ``limit()`` at most."""
 
     def __init__(  # noqa: PLR0913 - all but two are keyword-only
         self,
@@ -82,21 +82,21 @@ class LogStream:
         max_bytes: int | None,
         range_bytes: int,
         data_loss: DataLoss = DataLoss.MARK,
-        until: int = UNLIMITED,
+        limit: Callable[[], int] = lambda: UNLIMITED,
     ) -> None:
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         self._config = config
         self._max_bytes = max_bytes
         self._planner = LogPlanner(self.log, is_clean, range_bytes=range_bytes)
         self._data_loss = data_loss
-        self._until = until
-        self._target = until
+        self._limit = limit
+        self._target = UNLIMITED
         self._planned: Plan | None = None
         self._missing_from = -1  # where the log ended when it was shorter than what had been read
 
     def prepare_available_now(self) -> None:
         """Fix the end of the query: the current end of the log."""
-        self._target = min(self._planner.end(), self._until)
+        self._target = min(self._planner.end(), self._limit())
 
     def latest(self, start: Offset, limit: ReadLimit) -> Offset:
         """Plan the next batch after ``start`` and return its end.
@@ -107,7 +107,8 @@ class LogStream:
         if isinstance(limit, ReadMaxBytes):
             max_bytes = limit.max_bytes
         begin = start[OFFSET_KEY]
-        plan = self._planner.plan(begin, max_bytes=max_bytes, until=self._target)
+        until = min(self._target, self._limit())
+        plan = self._planner.plan(begin, max_bytes=max_bytes, until=until)
         if not plan.ranges and self._data_loss is not DataLoss.MARK:
             self._check_length(begin)
         if self._data_loss is DataLoss.FAIL:
@@ -121,7 +122,7 @@ class LogStream:
 
     def report_latest(self) -> Offset:
         """Return the current end of the log, for the query's status."""
-        return {OFFSET_KEY: min(self._planner.end(), self._until)}
+        return {OFFSET_KEY: min(self._planner.end(), self._limit())}
 
     def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
         """Return the ranges of a batch; plan them again if it is not the batch planned last."""
@@ -183,6 +184,28 @@ class LogStream:
                         is_known &= found is not None
                 at = ranges[-1].end
         return False if is_known else None
+
+    def stretches(self) -> Iterator[Stretch]:
+        """Yield the stretches of the current log. With ``DataLoss.SKIP``, without damage.
+
+        Damage that is left out is a warning.
+        """
+        skip = self._data_loss is DataLoss.SKIP
+        with ThreadPoolExecutor(_SCAN_THREADS, "reput-scan") as pool:
+            at = max(self.log.min_offset(), 0)
+            while ranges := self._planner.plan(at, until=self._limit()).ranges:
+                for first in range(0, len(ranges), _SCAN_THREADS):
+                    for part in pool.map(self._scan, ranges[first : first + _SCAN_THREADS]):
+                        for stretch in part:
+                            if skip and isinstance(stretch, Damage):
+                                warn_skipped(stretch)
+                            else:
+                                yield stretch
+                at = ranges[-1].end
+
+    def _scan(self, part: LogRange) -> list[Stretch]:
+        skip = self._data_loss is DataLoss.SKIP
+        return list(Scanner(self._config).read(part, skip_damage=skip))
 
     def _search(self, part: LogRange, topics: frozenset[str]) -> bool | None:
         is_known = True

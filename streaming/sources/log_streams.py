@@ -1,7 +1,9 @@
 """The stream over one store or several: the micro-batches of all of them, side by side.
 
 The offset of one store is ``{"commit_log_offset": N}``, that of several is one such object for each
-broker. A checkpoint with the first form resumes with several stores: it belongs to the first one.
+broker. ``queues`` beside it holds the offsets by queue at which the query began, if it was given
+any: a restart keeps to them. A checkpoint with the first form resumes with several stores: it
+belongs to the first one.
 
 A store that appears later joins in two steps, since Spark fixes the beginning of a batch before: in
 one batch its beginning becomes part of the offset, from the next one on it is read.
@@ -17,11 +19,14 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
 
 from store.errors import ConfigError, LostDataError, StoreError, StoreIOError
+from streaming.sources.bounds import Start
 from streaming.sources.log_stream import LogStream, default_limit
 from streaming.sources.message_rows import MessageRows, message_partitions
 from streaming.sources.options import OFFSET_KEY
+from streaming.sources.queues.offsets import QueueOffsets, QueueSpans, parse_queue_offsets
 from streaming.sources.stores import Store, find_stores
 
+QUEUES_KEY = "queues"  # beside OFFSET_KEY: the offsets by queue at which the query began
 StreamOffset = dict[str, Any]  # of one store or of several, as Spark stores it
 
 _log = logging.getLogger(__name__)
@@ -61,10 +66,12 @@ class LogStreams:
                 self._fail_or_warn(name, e)
         return {name: self._streams[name] for name in self._stores}
 
-    def initial(self, begin: Callable[[LogStream, str], int]) -> StreamOffset:
-        """Return the offset of a new query; ``begin`` returns that of one broker."""
+    def initial(self, begin: Callable[[LogStream, Store], Start]) -> StreamOffset:
+        """Return the offset of a new query; ``begin`` returns that of one store."""
         streams = self.refresh()
-        return self._encode({name: begin(stream, name) for name, stream in streams.items()})
+        starts = {name: begin(stream, self._stores[name]) for name, stream in streams.items()}
+        queues = {name: s.queues for name, s in starts.items() if s.queues is not None}
+        return self._encode({name: s.offset for name, s in starts.items()}, queues)
 
     def latest(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         """Return the end of the next batch. A limit in bytes is shared among the stores."""
@@ -87,11 +94,12 @@ class LogStreams:
                 left = max(left - (end[name] - begin[name]), 0)
         for name in streams.keys() - begin.keys():
             end[name] = max(streams[name].log.min_offset(), 0)
-        return self._encode(end)
+        return self._encode(end, _of_joined(self._queues(start), end))
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[Any]:
         """Return the ranges of a batch."""
         begins, ends = self._decode(start), self._decode(end)
+        queues = self._queues(end)
         if not self._streams:
             self.refresh()
         found: list[Any] = []
@@ -103,7 +111,7 @@ class LogStreams:
                 self._check_gone(name, begin, stop)
                 continue
             parts = self._streams[name].partitions({OFFSET_KEY: begin}, {OFFSET_KEY: stop})
-            found += message_partitions(parts, self._stores[name])
+            found += message_partitions(parts, self._stores[name], QueueSpans(queues.get(name)))
         return found
 
     def default_limit(self) -> ReadLimit:
@@ -150,7 +158,7 @@ class LogStreams:
 
     def _decode(self, offset: StreamOffset) -> dict[str, int]:
         """Return the offsets by broker."""
-        if set(offset) != {OFFSET_KEY} or isinstance(offset[OFFSET_KEY], Mapping):
+        if not _is_of_one_store(offset):
             return {name: of_broker[OFFSET_KEY] for name, of_broker in offset.items()}
         stores, paths = find_stores(self._options), ", ".join(self._options.paths)
         if not stores:
@@ -162,7 +170,38 @@ class LogStreams:
             )
         return {stores[0].broker: offset[OFFSET_KEY]}
 
-    def _encode(self, offsets: Mapping[str, int]) -> StreamOffset:
+    def _queues(self, offset: StreamOffset) -> dict[str, QueueOffsets]:
+        """Return the offsets by queue at which a query began, by broker."""
+        if not _is_of_one_store(offset):
+            by_broker = offset
+        elif QUEUES_KEY in offset:
+            by_broker = {next(iter(self._decode(offset))): offset}
+        else:
+            return {}
+        found = {n: parse_queue_offsets(of.get(QUEUES_KEY)) for n, of in by_broker.items()}
+        return {name: queues for name, queues in found.items() if queues is not None}
+
+    def _encode(
+        self, offsets: Mapping[str, int], queues: Mapping[str, QueueOffsets] | None = None
+    ) -> StreamOffset:
+        of_each: StreamOffset = {name: {OFFSET_KEY: n} for name, n in sorted(offsets.items())}
+        for name, of_broker in (queues or {}).items():
+            of_each[name][QUEUES_KEY] = of_broker.as_json()
         if self._options.is_single and len(offsets) == 1:
-            return {OFFSET_KEY: next(iter(offsets.values()))}
-        return {name: {OFFSET_KEY: n} for name, n in sorted(offsets.items())}
+            of_one: StreamOffset = next(iter(of_each.values()))
+            return of_one
+        return of_each
+
+
+def _is_of_one_store(offset: StreamOffset) -> bool:
+    return isinstance(offset.get(OFFSET_KEY), int)
+
+
+def _of_joined(
+    queues: Mapping[str, QueueOffsets], offsets: Mapping[str, int]
+) -> dict[str, QueueOffsets]:
+    """Return the offsets by queue of all stores: one that joins is read for the same topics."""
+    if not queues:
+        return {}
+    topics = QueueOffsets({topic: {} for of_one in queues.values() for topic in of_one.by_topic})
+    return {name: queues.get(name, topics) for name in offsets}

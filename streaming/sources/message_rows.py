@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,21 @@ from store.arrow.batches import BodyLimits, message_batches
 from store.arrow.schema import rows_of_topics
 from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.planner import UNLIMITED
 from store.commitlog.scanner import Damage, LogRange, Scanner
+from store.commitlog.search import narrow_to_times
 from store.config import StoreConfig, load_config
 from store.errors import ConfigError
 from store.io.mapped_file import map_file
+from store.root.config import find_config
 from store.unsupported import refuse_unsupported_store
+from streaming.sources.kafka_view import MESSAGE_COLUMNS, as_kafka
 from streaming.sources.log_stream import DataLoss, LogPartition, LogStream, warn_skipped
 from streaming.sources.options import SourceOptions
 from streaming.sources.pushdown import RowFilter
+from streaming.sources.queues.held import HeldMessages, dispatched_end
+from streaming.sources.queues.offsets import QueueSpans
+from streaming.sources.queues.places import open_output
 from streaming.sources.stores import Store
 
 BROKER = "broker"  # the column of the broker's name, beside those of a message
@@ -35,6 +43,7 @@ class MessagePartition(InputPartition):
 
     part: LogRange
     store: Store
+    queues: QueueSpans
 
 
 @dataclass(frozen=True)
@@ -65,24 +74,52 @@ class MessageRows:
             max_bytes=self.options.max_bytes_per_trigger,
             range_bytes=range_bytes,
             data_loss=DataLoss.FAIL if self.options.fail_on_data_loss else DataLoss.SKIP,
+            limit=self._limit(store),
         )
+
+    def _limit(self, store: Store) -> Callable[[], int]:
+        """Return the function of the offset up to which messages can be read."""
+        output = self.options.output_of(store.broker)
+        if output is None:
+            return lambda: UNLIMITED
+        conf, version = self.options.broker_conf, self.options.broker_version
+        with open_output(store.root, output, conf, version) as queues:
+            config = queues.config
+        return partial(dispatched_end, Path(output), config)
+
+    def _held(self, partition: MessagePartition) -> HeldMessages | None:
+        """Return the messages that their queues hold, None without option ``output``."""
+        output, part = self.options.output_of(partition.store.broker), partition.part
+        if output is None:
+            return None
+        conf = self.options.broker_conf
+        config = find_config(
+            Path(partition.store.root), Path(output), Path(conf) if conf else None,
+            self.options.broker_version,
+        )  # fmt: skip
+        return HeldMessages(Path(output), config, (part.begin, part.end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range. For a plan without ranges, Spark passes a partition of its own."""
         if not isinstance(partition, MessagePartition):
             return
         part, config = partition.part, self.config(partition.store)
+        if "store_timestamp" in self.filter.bounds:
+            part = narrow_to_times(part, config, self.filter.bound("store_timestamp"))
         skip = not self.options.fail_on_data_loss
         limits = BodyLimits(self.options.max_body_bytes, leaves_out=skip)
-        decoded = tuple(name for name in self.columns if name != BROKER)
-        view = None
+        names = tuple(name for name in self.columns if name != BROKER)
+        is_kafka = self.options.is_kafka
+        decoded = tuple(MESSAGE_COLUMNS[n] for n in names) if is_kafka else names
+        view, held = None, self._held(partition)
         for stretch in Scanner(config).read(part, skip_damage=skip):
             if isinstance(stretch, Damage):
                 if not skip:
                     raise stretch.error()
                 warn_skipped(stretch)
                 continue
-            rows = self._rows(stretch)
+            chosen = self._chosen(stretch, partition.queues)
+            rows = np.flatnonzero(chosen if held is None else held.mask(stretch, chosen))
             if not len(rows):
                 continue
             if view is None:
@@ -91,7 +128,8 @@ class MessageRows:
                 stretch, view, part.base, decoded,
                 rows=rows, config=config, path=part.path, limits=limits,
             ):  # fmt: skip
-                yield self._with_broker(batch, len(rows), partition.store)
+                made = as_kafka(batch, names) if is_kafka and names else batch
+                yield self._with_broker(made, len(rows), partition.store)
 
     def _with_broker(self, batch: pa.RecordBatch, count: int, store: Store) -> pa.RecordBatch:
         """Add the broker's column where it is wanted."""
@@ -103,14 +141,18 @@ class MessageRows:
         arrays.insert(at, pa.repeat(store.broker, count))
         return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
 
-    def _rows(self, requests: DispatchRequests) -> NDArray[np.int64]:
-        """Return the rows that match the topics and the filters."""
+    def _chosen(self, requests: DispatchRequests, queues: QueueSpans) -> NDArray[np.bool_]:
+        """Return for each record whether it matches the topics, the queues and the filters."""
         chosen = self.filter.mask(requests)
+        if self.options.is_kafka or queues or self.options.outputs is not None:
+            chosen &= requests.is_queued
+        if queues:
+            chosen &= queues.mask(requests)
         if self.options.filters_topics:
             chosen &= rows_of_topics(requests, self.options.wants)
-        return np.flatnonzero(chosen)
+        return chosen
 
 
-def message_partitions(parts: list[LogPartition], store: Store) -> list[Any]:
+def message_partitions(parts: list[LogPartition], store: Store, queues: QueueSpans) -> list[Any]:
     """Return the partitions of one store."""
-    return [MessagePartition(p.part, store) for p in parts]
+    return [MessagePartition(p.part, store, queues) for p in parts]

@@ -14,7 +14,8 @@ ends at record boundaries. Only the columns of the schema given with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,22 +26,21 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_type
+from pyspark.sql.types import DataType, StructType
 
 from store.arrow.schema import MESSAGE_FIELDS, message_schema
-from store.commitlog.search import check_boundary, first_stored_after, first_stored_at
-from store.errors import ConfigError, StoreError
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.search import boundaries_around, check_boundary
+from store.errors import ConfigError, StoreError, shown
 from store.unsupported import require_log_files
+from streaming.sources.bounds import LogSpan, Start, span_to_read, start_of_read
+from streaming.sources.kafka_view import KAFKA_FIELDS
 from streaming.sources.known_topics import check_topics, warn_of_unlisted
 from streaming.sources.log_stream import RANGE_BYTES_MIN, LogStream, LogStreamReader
 from streaming.sources.log_streams import LogStreams, StreamOffset
 from streaming.sources.message_rows import BROKER, MessageRows, message_partitions
 from streaming.sources.options import (
-    EARLIEST,
-    LATEST,
-    OFFSET_KEY,
-    Offsets,
     SourceOptions,
     given_options,
     is_table,
@@ -80,9 +80,8 @@ class CommitLogDataSource(DataSource):
         Spark keeps a table's schema but does not pass its options to a reader. So the options are
         stored in the metadata of the first column.
         """
-        include_body = parse_options(dict(self.options)).include_body
-        names = [name for name in MESSAGE_FIELDS if include_body or name != "body"]
-        schema = from_arrow_schema(_schema_of((*names, BROKER)))
+        options = parse_options(dict(self.options))
+        schema = from_arrow_schema(_schema_of(_default_columns(options), options))
         if is_table(self.options):
             schema.fields[0].metadata = {_TABLE: json.dumps(given_options(self.options))}
         return schema
@@ -91,13 +90,13 @@ class CommitLogDataSource(DataSource):
         """Return the batch reader."""
         options = parse_options(self._options(schema, streaming=False), streaming=False)
         reader = FilteringReader if is_pushdown_enabled() else CommitLogReader
-        return reader(MessageRows(options, _requested_columns(schema)))
+        return reader(MessageRows(options, _requested_columns(schema, options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream reader, which raises wrong options: Spark hides errors raised here."""
         try:
             options = parse_options(self._options(schema, streaming=True), streaming=True)
-            return CommitLogStreamReader(MessageRows(options, _requested_columns(schema)))
+            return CommitLogStreamReader(MessageRows(options, _requested_columns(schema, options)))
         except StoreError as e:
             return RefusedStreamReader(e)
 
@@ -108,17 +107,37 @@ class CommitLogDataSource(DataSource):
         return table | given_options(self.options)
 
 
-def _schema_of(names: Sequence[str]) -> pa.Schema:
+def _default_columns(options: SourceOptions) -> list[str]:
+    """Return the columns of a read without a schema; ``includeBody`` and ``paths`` affect them."""
+    if not options.is_kafka:
+        names = [n for n in MESSAGE_FIELDS if options.include_body or n != "body"]
+        return [*names, BROKER]
+    names = [n for n in KAFKA_FIELDS if options.include_body or n != "value"]
+    return names if options.is_single else [*names, BROKER]
+
+
+def _schema_of(names: Sequence[str], options: SourceOptions) -> pa.Schema:
     """Return the schema of columns of a message, and of its broker. Raises ConfigError."""
-    broker = pa.field(BROKER, pa.string())
-    return pa.schema([broker if n == BROKER else message_schema([n]).field(0) for n in names])
+    return pa.schema([pa.field(name, _type_of(name, options)) for name in names])
 
 
-def _requested_columns(schema: StructType) -> tuple[str, ...]:
-    """Return the columns of a schema. Raises ConfigError for a column that messages lack."""
+def _type_of(name: str, options: SourceOptions) -> pa.DataType:
+    if name == BROKER:
+        return pa.string()
+    if not options.is_kafka:
+        return message_schema([name]).field(0).type
+    if name not in KAFKA_FIELDS:
+        known = ", ".join((*KAFKA_FIELDS, BROKER))
+        raise ConfigError(f"columns=kafka has no column {shown(name)}; the columns are {known}")
+    return KAFKA_FIELDS[name]
+
+
+def _requested_columns(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
+    """Return the columns of a schema. Raises ConfigError for a column that the read lacks."""
     names = tuple(f.name for f in schema.fields)
-    for f, expected in zip(schema.fields, _schema_of(names), strict=True):
-        if to_arrow_type(f.dataType, timezone="UTC") != expected.type:
+    for f, expected in zip(schema.fields, _schema_of(names, options), strict=True):
+        found = _arrow_type(f.dataType)
+        if found != _arrow_type(from_arrow_type(expected.type)):
             raise ConfigError(
                 f"column {f.name!r} has the Arrow type {expected.type}, "
                 f"not {f.dataType.simpleString()}"
@@ -126,40 +145,8 @@ def _requested_columns(schema: StructType) -> tuple[str, ...]:
     return names
 
 
-def starting_offset(options: SourceOptions, stream: LogStream, broker: str) -> int:
-    """Return where a read begins; ``startingTimestamp`` overrides ``startingOffsets``."""
-    log, start = stream.log, options.starting_offsets
-    if options.starting_timestamp is not None:
-        return first_stored_at(log, options.starting_timestamp)
-    if start == EARLIEST:
-        return max(log.min_offset(), 0)
-    if start == LATEST:
-        return log.max_offset()
-    return _of_broker("startingOffsets", start, options, broker)
-
-
-def ending_offset(options: SourceOptions, stream: LogStream, broker: str) -> int:
-    """Return the exclusive end of a batch read; a time is inclusive, as in Kafka."""
-    if options.ending_timestamp is not None:
-        return first_stored_after(stream.log, options.ending_timestamp)
-    end = options.ending_offsets
-    if end == EARLIEST:
-        raise ConfigError("option 'endingOffsets' = 'earliest' leaves nothing to read")
-    if end == LATEST:
-        return stream.report_latest()[OFFSET_KEY]
-    return _of_broker("endingOffsets", end, options, broker)
-
-
-def _of_broker(name: str, offsets: Offsets, options: SourceOptions, broker: str) -> int:
-    """Return the offset of one broker. Raises ConfigError if the option has none."""
-    if isinstance(offsets, int) and options.is_single:
-        return offsets
-    if isinstance(offsets, Mapping) and broker in offsets:
-        return offsets[broker]
-    raise ConfigError(
-        f"option {name!r} has no offset of broker {broker!r}; with several stores, give one for "
-        f'each: {{"{broker}": {{"{OFFSET_KEY}": 0}}, …}}'
-    )
+def _arrow_type(kind: DataType) -> pa.DataType:
+    return to_arrow_type(kind, timezone="UTC")
 
 
 class CommitLogReader(DataSourceReader):
@@ -183,27 +170,26 @@ class CommitLogReader(DataSourceReader):
             s: self._span(s, t) for s, t in streams.items() if self._rows.filter.reads(s.broker)
         }
         if options.min_partitions is not None:
-            size = sum(end - begin for begin, end in spans.values()) // options.min_partitions
+            size = sum(s.end - s.begin for s in spans.values()) // options.min_partitions
             streams = {s: self._rows.stream(s, max(size, _TASK_BYTES_MIN)) for s in spans}
         return [
             part
-            for store, (begin, end) in spans.items()
-            if begin < end
+            for store, span in spans.items()
+            if span.begin < span.end
             for part in message_partitions(
-                streams[store].partitions_of(streams[store].plan_between(begin, end)), store
+                streams[store].partitions_of(streams[store].plan_between(span.begin, span.end)),
+                store,
+                span.queues,
             )
         ]
 
-    def _span(self, store: Store, stream: LogStream) -> tuple[int, int]:
+    def _span(self, store: Store, stream: LogStream) -> LogSpan:
         """Return the span of a log to read. Raises ConfigError."""
-        options = self._rows.options
-        begin = starting_offset(options, stream, store.broker)
-        end = ending_offset(options, stream, store.broker)
-        check_boundary(stream.log, begin)
-        check_boundary(stream.log, end)
-        if begin > end:
-            raise ConfigError(f"the read begins at offset {begin}, after its end at {end}")
-        return _skip_files(begin, end, self._rows.filter, stream.log.file_size)
+        span = span_to_read(self._rows.options, stream, store)
+        check_boundary(stream.log, span.begin)
+        check_boundary(stream.log, span.end)
+        begin, end = _narrow(span.begin, span.end, self._rows.filter, stream.log)
+        return replace(span, begin=begin, end=end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
@@ -218,11 +204,20 @@ class FilteringReader(CommitLogReader):
         return self._rows.filter.add(filters)
 
 
-def _skip_files(begin: int, end: int, rows: RowFilter, file_size: int) -> tuple[int, int]:
-    """Narrow a span to the log files that can hold the offsets in a filter."""
+def _narrow(begin: int, end: int, rows: RowFilter, log: CommitLog) -> tuple[int, int]:
+    """Narrow a span to the records that can have the commit log offsets in a filter."""
     low, high = rows.bound("commit_log_offset")
-    first, last_end = low // file_size * file_size, (high // file_size + 1) * file_size
-    return max(begin, first), min(end, last_end)
+    if begin < low < end:
+        begin = min(max(begin, boundaries_around(log, low)[1]), end)
+    elif low >= end:
+        begin = end
+    if begin <= high < end:
+        after = boundaries_around(log, high + 1)[1]
+        # Where the chain breaks, the damage is read.
+        end = min(end, after if after > high else log.roll_next_file(high))
+    elif high < begin:
+        end = begin
+    return begin, end
 
 
 class RefusedStreamReader(LogStreamReader[LogStreams]):
@@ -266,10 +261,10 @@ class CommitLogStreamReader(LogStreamReader[LogStreams]):
             self._initial = self.stream.initial(self._begin_of)
         return self._initial
 
-    def _begin_of(self, stream: LogStream, broker: str) -> int:
-        begin = starting_offset(self._rows.options, stream, broker)
-        check_boundary(stream.log, begin)
-        return begin
+    def _begin_of(self, stream: LogStream, store: Store) -> Start:
+        start = start_of_read(self._rows.options, stream, store)
+        check_boundary(stream.log, start.offset)
+        return start
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""

@@ -21,6 +21,7 @@ from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import BrokerVersion
 from store.errors import ConfigError, shown
 from streaming.sources.option_values import INT64_MAX, parse_bytes, parse_time_ms, time_fault
+from streaming.sources.queues.offsets import QueueOffsets, parse_queue_offsets
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -32,7 +33,7 @@ _KNOWN = {
     "path", "paths", "brokerNames", "brokerConf", "brokerVersion", "subscribe",
     "subscribePattern", "startingOffsets", "startingTimestamp", "endingOffsets",
     "endingTimestamp", "maxBytesPerTrigger", "minPartitions", "failOnDataLoss", "includeBody",
-    "maxBodyBytes",
+    "maxBodyBytes", "columns", "output",
 }  # fmt: skip
 _NAMES = {name.lower(): name for name in _KNOWN}
 _PROVIDER = "provider"
@@ -51,10 +52,12 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 MIN_PARTITIONS_MAX = 100_000
 _JSON_LENGTH_MAX = 1 << 20
 
+_COLUMNS = ("message", "kafka")
 _COUNT = re.compile(r"[0-9]{1,19}")
 
 
-Offsets = int | str | Mapping[str, int]  # of one store, of all, or by broker
+StoreOffsets = int | QueueOffsets  # of one store: in its log, or by queue
+Offsets = str | StoreOffsets | Mapping[str, StoreOffsets]  # of all stores, of one, or by broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,19 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_body: bool
     max_body_bytes: int
+    is_kafka: bool = False  # columns=kafka
+    outputs: str | Mapping[str, str] | None = None  # of one store, or by broker
+
+    def output_of(self, broker: str) -> str | None:
+        """Return the root with the queues of a broker, None without one. Raises ConfigError."""
+        if self.outputs is None or (isinstance(self.outputs, str) and self.is_single):
+            return self.outputs
+        if isinstance(self.outputs, Mapping) and broker in self.outputs:
+            return self.outputs[broker]
+        raise ConfigError(
+            f"option 'output' = {shown(str(self.outputs))} has no root of broker {broker!r}; with "
+            f'several stores, give one for each: {{"{broker}": "/data/output"}}'
+        )
 
     def wants(self, topic: str) -> bool:
         """Return whether the read includes messages of a topic."""
@@ -128,6 +144,8 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> S
         fail_on_data_loss=_flag("failOnDataLoss", values.get("failondataloss", "true")),
         include_body=_flag("includeBody", values.get("includebody", "true")),
         max_body_bytes=_body_bytes("maxBodyBytes", values.get("maxbodybytes")),
+        is_kafka=_is_kafka(values.get("columns", _COLUMNS[0])),
+        outputs=_outputs(values.get("output")),
     )
 
 
@@ -255,18 +273,24 @@ def _offsets(name: str, raw: str) -> Offsets:
     if text in (EARLIEST, LATEST):
         return text
     value = _json(text)
-    offset = _offset(value)
-    if offset is not None:
-        return offset
+    offsets = _store_offsets(value)
+    if offsets is not None:
+        return offsets
     if isinstance(value, dict) and value:
-        offsets = {broker: _offset(of_broker) for broker, of_broker in value.items()}
-        known = {broker: n for broker, n in offsets.items() if n is not None}
-        if len(known) == len(offsets):
+        by_broker = {broker: _store_offsets(of_broker) for broker, of_broker in value.items()}
+        known = {broker: n for broker, n in by_broker.items() if n is not None}
+        if len(known) == len(by_broker):
             return known
     raise ConfigError(
-        f"option {name!r} = {shown(raw)} is not 'earliest', 'latest' or "
-        f'{{"{OFFSET_KEY}": N}} with N from 0 to {INT64_MAX}, nor such offsets by broker'
+        f"option {name!r} = {shown(raw)} is not 'earliest', 'latest', "
+        f'{{"{OFFSET_KEY}": N}} with N from 0 to {INT64_MAX}, or {{"topic": {{"queue id": N}}}} '
+        "with N from -2 (earliest), nor such offsets by broker"
     )
+
+
+def _store_offsets(value: Any) -> StoreOffsets | None:
+    offset = _offset(value)
+    return parse_queue_offsets(value) if offset is None else offset
 
 
 def _offset(value: Any) -> int | None:
@@ -318,6 +342,26 @@ def _partitions(name: str, raw: str | None) -> int | None:
             "task in memory, and starting one costs more than reading many messages"
         )
     return value
+
+
+def _outputs(raw: str | None) -> str | Mapping[str, str] | None:
+    if raw is None:
+        return None
+    value = _json(raw)
+    if isinstance(value, dict) and value and all(map(_is_text, value.values())):
+        return {broker: _local_path(path) for broker, path in value.items()}
+    if not raw or value is not None:
+        raise ConfigError(
+            f"option 'output' = {shown(raw)} is neither a path nor a JSON object of paths by broker"
+        )
+    return _local_path(raw)
+
+
+def _is_kafka(raw: str) -> bool:
+    value = raw.strip().lower()
+    if value not in _COLUMNS:
+        raise ConfigError(f"option 'columns' = {shown(raw)} is neither message nor kafka")
+    return value == "kafka"
 
 
 def _flag(name: str, raw: str) -> bool:

@@ -34,6 +34,9 @@ _COLUMNS = {(name,) for name in _NAMES}
 _NEVER_NULL = (_COLUMNS | {("topic",), ("broker",)}) - {("store_timestamp",)}
 _Comparison = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 _COMPARISONS = get_args(_Comparison)
+_USABLE = (*_COMPARISONS, In, IsNotNull)
+# columns=kafka names these otherwise (no message has other columns of such a name).
+_KAFKA_NAMES = {("partition",): ("queue_id",), ("offset",): ("queue_offset",)}
 _MIN, _MAX = -(2**63), 2**63 - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -53,17 +56,18 @@ class RowFilter:
 
     def _accepts(self, f: Filter) -> bool:
         """Add a filter if it is usable; return whether ``mask`` and ``reads`` decide it."""
+        attribute = _KAFKA_NAMES.get(f.attribute, f.attribute) if isinstance(f, _USABLE) else ()
         if isinstance(f, IsNotNull):
-            return f.attribute in _NEVER_NULL
-        if isinstance(f, (EqualTo, In)) and f.attribute in (("topic",), ("broker",)):
-            name = f"{f.attribute[0]}s"
+            return attribute in _NEVER_NULL
+        if isinstance(f, (EqualTo, In)) and attribute in (("topic",), ("broker",)):
+            name = f"{attribute[0]}s"
             values = f.value if isinstance(f, In) else (f.value,)
             wanted = frozenset(v for v in values if isinstance(v, str))
             earlier = getattr(self, name)
             setattr(self, name, wanted if earlier is None else earlier & wanted)
             return True
-        if isinstance(f, _COMPARISONS) and f.attribute in _COLUMNS:
-            return self._add_bound(f) and f.attribute in _NEVER_NULL
+        if isinstance(f, _COMPARISONS) and attribute in _COLUMNS:
+            return self._add_bound(attribute[0], f) and attribute in _NEVER_NULL
         return False
 
     def reads(self, broker: str) -> bool:
@@ -87,9 +91,8 @@ class RowFilter:
             chosen &= (values >= low) & (values <= high)
         return chosen
 
-    def _add_bound(self, f: _Comparison) -> bool:
+    def _add_bound(self, column: str, f: _Comparison) -> bool:
         """Add a bound; return False if the value cannot be compared."""
-        column = f.attribute[0]
         bounds = _floor_and_ceiling(f.value)
         if bounds is None:
             return False

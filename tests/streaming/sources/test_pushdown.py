@@ -24,11 +24,12 @@ from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from streaming import CommitLogDataSource
 from streaming.sources.messages import FORMAT
 from streaming.sources.pushdown import RowFilter
-from tests.support.stores.written import make_store, small_config
+from tests.support.stores.written import CONF, TEMPLATES, corrupt, make_store, small_config
 
 COUNT = 300
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -183,3 +184,31 @@ def test_files_outside_the_range_are_not_opened(spark: SparkSession, tmp_path: P
     until = {"endingOffsets": options["endingOffsets"]}
     frame = spark.read.format(FORMAT).options(**until).load(str(tmp_path))
     assert frame.where(f"commit_log_offset >= {begin}").count() == wanted
+
+
+@pytest.mark.spark
+def test_filters_on_offset_and_time_narrow_a_read_within_a_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ticks = iter(range(1_000_000))
+    with CommitLogWriter(tmp_path, small_config(), clock=lambda: next(ticks)) as writer:
+        offsets = [writer.append(TEMPLATES[0]) for _ in range(100)]
+    (tmp_path / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
+    spark.dataSource.register(CommitLogDataSource)
+    frame = spark.read.format(FORMAT).load(str(tmp_path))
+    rows = frame.orderBy("commit_log_offset").select("store_timestamp").collect()
+    first, last = (rows[n].store_timestamp.astimezone(datetime.UTC) for n in (40, 59))
+    low, high = (f"timestamp'{time.isoformat()}'" for time in (first, last))
+    conditions = [
+        f"commit_log_offset BETWEEN {offsets[40] - 7} AND {offsets[59] + 7}",
+        f"store_timestamp BETWEEN {low} AND {high}",
+        f"store_timestamp = {low} OR store_timestamp = {high}",
+    ]
+    assert [frame.where(c).count() for c in conditions] == [20, 20, 2]
+    for damaged in (39, 60):  # a flipped bit of a body: reading the record fails
+        body = (tmp_path / "commitlog" / f"{0:020d}").read_bytes().index(b"body", offsets[damaged])
+        corrupt(tmp_path / "commitlog" / f"{0:020d}", body)
+    assert [frame.where(c).count() for c in conditions[:2]] == [20, 20]
+    for n, c in ((39, f"commit_log_offset >= {offsets[39]}"), (60, f"store_timestamp >= {low}")):
+        with pytest.raises(Exception, match=f"at offset {offsets[n]}: the body does not match"):
+            frame.where(c).count()

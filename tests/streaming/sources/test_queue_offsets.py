@@ -1,0 +1,225 @@
+"""Offsets by queue: through the queues of an OUTPUT or by a scan, in batch and as a stream."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from store.commitlog.record import NewMessage
+from store.commitlog.writer import CommitLogWriter
+from store.errors import ConfigError
+from streaming import CommitLogDataSource, register_source
+from streaming.sources.messages import FORMAT
+from streaming.sources.options import parse_options
+from streaming.sources.queues.offsets import QueueOffsets
+from tests.support.dispatching import dispatch_all
+from tests.support.stores.written import TEMPLATES, make_store, small_config
+
+pytestmark = pytest.mark.spark
+
+COUNT = 1_500  # 500 in each of TopicA 0, TopicA 1, TopicB 0
+
+
+@pytest.fixture(autouse=True)
+def _registered(spark: SparkSession) -> None:
+    register_source(spark, CommitLogDataSource)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("store")
+    make_store(root, COUNT)
+    return root
+
+
+@pytest.fixture(scope="module")
+def output(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return dispatched(store, tmp_path_factory.mktemp("output"))
+
+
+def dispatched(store: Path, output: Path) -> Path:
+    dispatch_all(store, output, small_config())
+    return output
+
+
+@pytest.fixture(params=["output", "scan"])
+def through(request: pytest.FixtureRequest, output: Path) -> dict[str, str]:
+    """Return the options of a read that resolves offsets in either way."""
+    return {"output": str(output)} if request.param == "output" else {}
+
+
+def load(spark: SparkSession, store: Path, **options: str) -> DataFrame:
+    return spark.read.format(FORMAT).options(columns="kafka", **options).load(str(store))
+
+
+def spans(frame: DataFrame) -> dict[tuple[str, int], tuple[int, int, int]]:
+    """Return first and last offset and the count of each queue."""
+    queues: dict[tuple[str, int], list[int]] = {}
+    for row in frame.select("topic", "partition", "offset").collect():
+        queues.setdefault((row.topic, row.partition), []).append(row.offset)
+    return {queue: (min(of), max(of), len(of)) for queue, of in queues.items()}
+
+
+def test_a_batch_reads_the_span_of_each_queue(
+    spark: SparkSession, store: Path, through: dict[str, str]
+) -> None:
+    start = {"TopicA": {"0": 490, "1": -1}, "TopicB": {"0": -2}}
+    end = {"TopicA": {"0": 495}, "TopicB": {"0": 7}}
+    offsets = {"startingOffsets": json.dumps(start), "endingOffsets": json.dumps(end)}
+    assert spans(load(spark, store, **offsets, **through)) == {
+        ("TopicA", 0): (490, 494, 5),
+        ("TopicB", 0): (0, 6, 7),
+    }
+    start = {"TopicA": {"0": 490}}  # a queue that is not named is read from its beginning
+    frame = load(spark, store, startingOffsets=json.dumps(start), **through)
+    assert spans(frame) == {("TopicA", 0): (490, 499, 10), ("TopicA", 1): (0, 499, 500)}
+
+
+def test_the_log_is_read_from_the_first_wanted_message_on(
+    spark: SparkSession, store: Path, through: dict[str, str]
+) -> None:
+    start = {"TopicA": {"0": 498, "1": 497}}
+    late = load(spark, store, startingOffsets=json.dumps(start), minPartitions="50", **through)
+    all_parts = load(spark, store, minPartitions="50", **through)
+    assert late.rdd.getNumPartitions() < all_parts.rdd.getNumPartitions()
+    assert late.count() == 2 + 3
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_an_offset_beyond_the_end_of_its_queue_is_refused(
+    spark: SparkSession, store: Path, through: dict[str, str], option: str
+) -> None:
+    says = f"'{option}': queue 1 of topic 'TopicA' has no offset 501: it holds 0 to 500"
+    with pytest.raises(Exception, match=says):
+        load(spark, store, **{option: '{"TopicA": {"1": 501}}'}, **through).count()
+    next_offset = {option: '{"TopicA": {"1": 500, "0": 0}}'}
+    assert load(spark, store, **next_offset, **through).count() == 500
+
+
+def test_expired_messages_of_a_queue_are_lost_unless_losses_are_skipped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    make_store(tmp_path, COUNT)
+    output = dispatched(tmp_path, tmp_path / "output")
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    for through in ({}, {"output": str(output)}):
+        offsets = {"startingOffsets": '{"TopicB": {"0": 3}}'} | through
+        with pytest.raises(Exception, match=r"queue 0 of topic 'TopicB' begins at offset \d+ now"):
+            load(spark, tmp_path, **offsets).count()
+        found = spans(load(spark, tmp_path, failOnDataLoss="false", **offsets))
+        first, last, count = found["TopicB", 0]
+        assert (first > 3, last, count) == (True, 499, 500 - first)
+
+
+def test_messages_that_their_queue_does_not_hold_are_left_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    make_store(tmp_path, 30)
+    output = dispatched(tmp_path, tmp_path / "output")
+    with CommitLogWriter(tmp_path, small_config()) as writer:
+        writer.append_many(TEMPLATES, 3)
+    assert load(spark, tmp_path).count() == 33
+    assert load(spark, tmp_path, output=str(output)).count() == 30  # the others are not dispatched
+    lost = output / "consumequeue" / "TopicB" / "0" / f"{0:020d}"
+    units = bytearray(lost.read_bytes())
+    units[20 * 9 : 20 * 10] = bytes(20)  # the last unit of TopicB
+    lost.write_bytes(units)
+    found = spans(load(spark, tmp_path, output=str(output)))
+    assert found["TopicB", 0] == (0, 8, 9)
+    assert found["TopicA", 0] == (0, 9, 10)
+
+
+def drain(spark: SparkSession, store: Path, checkpoint: Path, **options: str) -> tuple[Any, Any]:
+    """Run a stream over what is available now; return its rows and its last offset."""
+    rows: list[tuple[str, int, int]] = []
+
+    def collect(batch: DataFrame, _number: int) -> None:
+        rows.extend((r.topic, r.partition, r.offset) for r in batch.collect())
+
+    frame = spark.readStream.format(FORMAT).options(columns="kafka", **options).load(str(store))
+    query = (
+        frame.writeStream.foreachBatch(collect)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert len(set(rows)) == len(rows), "a message was delivered twice"
+    progress = query.lastProgress
+    return rows, json.loads(progress["sources"][0]["endOffset"]) if progress else None
+
+
+def test_a_stream_keeps_the_bound_of_each_queue_across_restarts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    make_store(store, 300)
+    checkpoint = tmp_path / "checkpoint"
+    start = json.dumps({"TopicA": {"0": 40, "1": -1}})
+    rows, end = drain(spark, store, checkpoint, startingOffsets=start, maxBytesPerTrigger="2k")
+    assert sorted(rows) == [("TopicA", 0, n) for n in range(40, 100)]
+    assert end["queues"] == {"TopicA": {"0": 40, "1": 100}}
+    with CommitLogWriter(store, small_config()) as writer:
+        writer.append_many(TEMPLATES, 30)
+        writer.append(NewMessage("TopicA", 2, b"a new queue"))
+    rows, end = drain(spark, store, checkpoint)  # the checkpoint has the offsets
+    assert Counter(r[:2] for r in rows) == {("TopicA", 0): 10, ("TopicA", 1): 10, ("TopicA", 2): 1}
+    assert end["queues"] == {"TopicA": {"0": 40, "1": 100}}
+
+
+def test_a_stream_with_an_output_waits_for_its_queues(spark: SparkSession, tmp_path: Path) -> None:
+    store, checkpoint = tmp_path / "store", tmp_path / "checkpoint"
+    make_store(store, 30)
+    output = dispatched(store, tmp_path / "output")
+    options = {"output": str(output), "startingOffsets": '{"TopicB": {"0": 8}}'}
+    rows, _ = drain(spark, store, checkpoint, **options)
+    assert rows == [("TopicB", 0, 8), ("TopicB", 0, 9)]
+    with CommitLogWriter(store, small_config()) as writer:
+        writer.append_many(TEMPLATES, 6)
+    assert drain(spark, store, checkpoint, **options)[0] == []
+    dispatched(store, output)
+    assert drain(spark, store, checkpoint, **options)[0] == [("TopicB", 0, 10), ("TopicB", 0, 11)]
+
+
+def test_several_stores_have_offsets_by_broker_and_queue(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    make_store(tmp_path / "b", 30)
+    paths = json.dumps([str(store), str(tmp_path / "b")])
+    names = json.dumps({str(store): "a", str(tmp_path / "b"): "b"})
+    start = {"a": {"TopicB": {"0": 495}}, "b": {"commit_log_offset": 0}}
+    read = spark.read.format(FORMAT).options(columns="kafka", paths=paths, brokerNames=names)
+    frame = read.option("startingOffsets", json.dumps(start)).load()
+    assert {r.broker: r["count"] for r in frame.groupBy("broker").count().collect()} == {
+        "a": 5,
+        "b": 30,
+    }
+
+
+def test_each_subscribed_topic_needs_offsets(spark: SparkSession, store: Path) -> None:
+    options = {"subscribe": "TopicA,TopicB", "startingOffsets": '{"TopicA": {"0": 1}}'}
+    says = "has no offsets of topic 'TopicB', which 'subscribe' names"
+    with pytest.raises(Exception, match=says):
+        load(spark, store, **options).count()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"T": {"0": -3}}', '{"T": {"a": 1}}', '{"T": {"00": 1}}', '{"T": {"0": true}}',
+        '{"T": {"2147483648": 1}}', '{"T": {"0": 9223372036854775808}}', '{"T": 1}',
+        '{"b": {"T": {"0": 1}}, "c": 1}', "{}",
+    ],
+)  # fmt: skip
+def test_malformed_offsets_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="'startingOffsets' = "):
+        parse_options({"path": "a", "startingOffsets": text})
+
+
+def test_offsets_by_broker_and_queue_are_parsed() -> None:
+    text = '{"b": {"T": {"0": 1, "1": -2}}, "c": {"commit_log_offset": 5}}'
+    parsed = parse_options({"path": "a", "startingOffsets": text}).starting_offsets
+    assert parsed == {"b": QueueOffsets({"T": {0: 1, 1: -2}}), "c": 5}
