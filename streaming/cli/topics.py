@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import typer
@@ -11,12 +11,12 @@ from store.broker_files import ConfigFile
 from store.errors import StoreError
 from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
 from store.reads.topics_json import overview_rows
-from streaming.cli import exit_code
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import duration_text, print_json, print_line, say
 from streaming.cli.option_groups import add_command
-from streaming.cli.options import Json, RootOptions, Store, opened_store
-from streaming.cli.show import drops_line
+from streaming.cli.options import Json, RootOptions
+from streaming.cli.show import BROKER, broker_json, drops_line
+from streaming.cli.stores import Failures, Stores, opened_stores, read_stores
 
 _TOPIC = Column("topic", Fit.WHOLE)
 _QUEUE_COLUMNS = (
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 
 def topics(
-    store: Store,
+    store: Stores,
     root: RootOptions,
     as_json: Json = False,
 ) -> None:
@@ -59,39 +59,72 @@ def topics(
     reported. Lag in time is measured between two messages: the first one not consumed and the
     newest.
     """
-    with opened_store(store, root) as s:
-        overview = describe_topics(s)
-        damages = [*_damages(overview), *overview.links]
+    failures, overviews = Failures(), dict[str, Overview]()
+    with opened_stores(read_stores(store, root.output), root, failures) as opened:
+        for name, s in opened.items():
+            with failures.of(name):
+                overviews[name] = describe_topics(s)
         if as_json:
-            for row in overview_rows(overview):
-                print_json(row)
+            for name, overview in overviews.items():
+                for row in overview_rows(overview):
+                    print_json(broker_json(row, name))
         else:
-            _print_topics(overview)
-            for line in _drops(overview):
-                print_line(line)
-            for line in _problems(overview.files):
-                say(line)
-        for damage in damages:
-            say(f"reput: {damage}")
-        if damages:
-            raise typer.Exit(min(map(exit_code, damages)))
+            _print_topics(overviews)
+        for name, overview in overviews.items():
+            for damage in (*_damages(overview), *overview.links):
+                failures.add(name, damage)
+        failures.exit()
 
 
-def _print_topics(overview: Overview) -> None:
+def _print_topics(overviews: Mapping[str, Overview]) -> None:
+    """Print the tables of all stores, then what else there is to say of each."""
+    tables = (
+        ("topics and queues", _QUEUE_COLUMNS, _queue_rows),
+        ("consumer groups", (Column("group", Fit.WHOLE), _TOPIC, *_LAG_COLUMNS), _group_rows),
+        (
+            "delay levels, delivered up to",
+            (Column("level", is_right=True), *_LAG_COLUMNS),
+            _level_rows,
+        ),
+    )
+    for name, overview in overviews.items():
+        if not overview.topics:
+            say(_of(name, "no topic has a queue"))
+    for title, columns, rows_of in tables:
+        _print_table(title, columns, [(name, rows_of(o)) for name, o in overviews.items()])
+    for name, overview in overviews.items():
+        for line in _drops(overview):
+            print_line(_of(name, line))
+        for line in _problems(overview.files):
+            say(line)
+
+
+def _print_table(
+    title: str, columns: tuple[Column, ...], parts: Iterable[tuple[str, Iterable[list[Cell]]]]
+) -> None:
+    """Print the rows of all stores, if there are any; the last column is the broker, if named."""
     from streaming.cli.tables import print_table
 
-    if overview.topics:
-        rows = (row for topic in overview.topics for row in _topic_rows(topic))
-        print_table(_QUEUE_COLUMNS, rows, "topics and queues")
-    else:
-        say("no topic has a queue")
-    if overview.groups:
-        groups = ((group, lag.queue.topic, *_lag_cells(lag)) for group, lag in overview.groups)
-        print_table((Column("group", Fit.WHOLE), _TOPIC, *_LAG_COLUMNS), groups, "consumer groups")
-    if overview.delay_levels:
-        levels = ((str(level), *_lag_cells(lag)) for level, lag in overview.delay_levels)
-        columns = (Column("level", is_right=True), *_LAG_COLUMNS)
-        print_table(columns, levels, "delay levels, delivered up to")
+    rows = [[*row, *([name] if name else [])] for name, part in parts for row in part]
+    if rows:
+        has_broker = len(rows[0]) > len(columns)
+        print_table((*columns, BROKER) if has_broker else columns, rows, title)
+
+
+def _of(name: str, text: str) -> str:
+    return f"{name}: {text}" if name else text
+
+
+def _queue_rows(overview: Overview) -> Iterator[list[Cell]]:
+    return (row for topic in overview.topics for row in _topic_rows(topic))
+
+
+def _group_rows(overview: Overview) -> Iterator[list[Cell]]:
+    return ([group, lag.queue.topic, *_lag_cells(lag)] for group, lag in overview.groups)
+
+
+def _level_rows(overview: Overview) -> Iterator[list[Cell]]:
+    return ([str(level), *_lag_cells(lag)] for level, lag in overview.delay_levels)
 
 
 def _drops(overview: Overview) -> Iterator[str]:

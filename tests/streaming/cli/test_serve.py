@@ -14,7 +14,8 @@ import pytest
 from store.config import load_identity
 from store.errors import ConfigError
 from streaming.cli import run
-from streaming.cli.serve import is_loopback, parse_store, read_token
+from streaming.cli.serve import is_loopback, read_token
+from streaming.cli.stores import parse_store
 from tests.support.commands import REPUT
 from tests.support.stores.written import make_store
 
