@@ -125,9 +125,7 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
     config = open_store_config(store_root, None, *broker, needs_log=True)
     settings = make_settings(store_root, options)
     check_directory(to, append=options.append)
-    for log in config.commit_log_paths(store_root):
-        if to.resolve().is_relative_to(log.resolve()):
-            raise ConfigError(f"--to {to} is inside the commit log {log}")
+    refuse_inside_log(to, store_root, config)
     directory = ExportDirectory(to.absolute())
     try:
         record = check_directory(to, append=options.append)
@@ -141,6 +139,13 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
         raise
     finally:
         directory.close()
+
+
+def refuse_inside_log(to: Path, store_root: Path, config: StoreConfig) -> None:
+    """Raise ConfigError for a target directory inside the commit log of a store."""
+    for log in config.commit_log_paths(store_root):
+        if to.resolve().is_relative_to(log.resolve()):
+            raise ConfigError(f"--to {to} is inside the commit log {log}")
 
 
 def make_settings(store_root: Path, options: ExportOptions) -> ExportSettings:
