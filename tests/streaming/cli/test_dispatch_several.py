@@ -195,6 +195,7 @@ def test_a_failure_is_reported_at_once_and_by_the_health_check(
             if seen == {*COUNTS}:
                 break
         health = httpx.get(url.removesuffix("metrics") + "healthz", trust_env=False, timeout=60)
+        text = httpx.get(url, trust_env=False, timeout=60).text
         with CommitLogWriter(stores[0], small_config()) as writer:
             writer.append_many(TEMPLATES, 30)
         for event in process_events(process):
@@ -205,7 +206,15 @@ def test_a_failure_is_reported_at_once_and_by_the_health_check(
         errors = process.stderr.read()
         assert process.wait() == 3, errors
     assert health.status_code == 503
-    assert health.text.startswith("beta: failed: DamageError")
+    assert health.text.splitlines() == [
+        "beta: failed: DamageError; the log of the process has the details"
+    ]
+    read_failed = 'reput_store_read_failed{cluster="DefaultCluster",node_id="%s",node_type="broker"}'
+    assert [text.partition(f"{read_failed % name} ")[2][:3] for name in COUNTS] == [
+        "0.0",
+        "1.0",
+        "0.0",
+    ]
     assert "reput: 1 of 3 dispatches failed: beta" in errors
     assert_built([stores[0], stores[2]], tmp_path / "out", ["alpha", "gamma"])
 
