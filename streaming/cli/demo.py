@@ -24,7 +24,8 @@ from store.io.user_path import given_path
 from store.layout import COMMIT_LOG_DIR, SCHEDULE_TOPIC
 from store.printable import printable
 from streaming.cli.columns import Cell, Column, Fit, Moment
-from streaming.cli.dispatch import Reporter, run_dispatch
+from streaming.cli.dispatch import run_dispatch
+from streaming.cli.dispatch_report import Reporter
 from streaming.cli.lines import time_text
 from streaming.cli.show import print_messages
 from streaming.cli.tables import print_table

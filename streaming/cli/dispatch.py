@@ -13,39 +13,58 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from store.errors import ConfigError, SparkError
-from store.io.user_path import given_output, given_path
+from store.errors import ConfigError
+from store.io.user_path import given_output
+from streaming.cli.dispatch_report import Reporter, arrivals_line
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.long_running import (
-    MEGA,
     POLL_SECONDS,
-    LineReporter,
-    progress_line,
     start_spark,
     stop_signals,
 )
-from streaming.cli.metrics import MetricsOptions, metrics_endpoint, show_dispatch
+from streaming.cli.metrics import MetricsOptions, ShownDispatch, metrics_endpoint, show_dispatch
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     StuckAfter,
     check_seconds,
-    describe_settings,
     flag_option,
     size_option,
 )
-from streaming.cli.recover import recovered_json, recovered_line, recovery_progress
-from streaming.cli.show import drops_line
-from streaming.sources.option_values import TIME_FORMS, parse_time
+from streaming.cli.recover import recovery_progress
+from streaming.cli.stores import LogStores, NamedStore, log_stores, named_log_stores
+from streaming.sources.option_values import TIME_FORMS, parse_time, spark_interval
 from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
-    from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
-    from streaming.queries.dispatch import PreparedDispatch, RunningDispatch
-    from streaming.queries.metrics import DispatchProgress
+    from streaming.queries.dispatch import DispatchOptions, PreparedDispatch, RunningDispatch
     from streaming.sinks.dispatch import ArrivalListener
 
 _log = logging.getLogger("reput.dispatch")
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceOptions:
+    """Where the files are built: of one store, or of several."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            parser=given_output,
+            help="where consumequeue/ and index/ are built",
+            show_default=False,
+        ),
+    ] = None
+    output_root: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            parser=given_output,
+            help="likewise for several stores: below DIR/NAME",
+            show_default=False,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +128,8 @@ def register(app: typer.Typer) -> None:
 
 
 def dispatch(
-    store: Annotated[
-        Path,
-        typer.Argument(metavar="STORE", parser=given_path, help="the broker's storePathRootDir"),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            metavar="PATH", parser=given_output, help="where consumequeue/ and index/ are built"
-        ),
-    ],
+    store: LogStores,
+    place: PlaceOptions,
     log: LogOptions,
     notify: NotifyOptions,
     session: RunOptions,
@@ -126,16 +137,53 @@ def dispatch(
     """Build ConsumeQueue and IndexFile, and keep them built.
 
     Runs until it is stopped (Ctrl-C or SIGTERM, both clean); the next start resumes from there.
+    With --output-root, one process dispatches several stores. A broker that fails ends alone, and
+    the exit code at the end is that of its failure.
     """
-    from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
+    stuck_after = check_seconds("--stuck-after", session.stuck_after)
+    if place.output_root is not None:
+        stores = _several_stores(store, place, log, notify)
+        from streaming.cli.dispatch_several import Board, SeveralDispatches
+
+        board = Board(sys.stderr.isatty() and not session.as_json, session.as_json)
+        several = SeveralDispatches(stores, place.output_root, _options(log), board)
+        several.run(session, stuck_after)
+        return
+    _dispatch_one(_only_store(store, place), log, notify, session)
+
+
+def _dispatch_one(
+    store: NamedStore, log: LogOptions, notify: NotifyOptions, session: RunOptions
+) -> None:
+    from streaming.queries.dispatch import prepare_dispatch
     from streaming.web.metrics.query import BatchDurations
 
-    as_json = session.as_json
+    as_json, output = session.as_json, store.output
+    assert output is not None
     reporter = Reporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
     durations = BatchDurations()
-    stuck_after = check_seconds("--stuck-after", session.stuck_after)
     settings = session.spark_settings()
-    options = DispatchOptions(
+    options = replace(_options(log), on_progress=reporter.report, on_batch=durations.observe)
+    with (
+        metrics_endpoint(session, reporter) as endpoint,
+        notifying(notify, reporter) as listeners,
+    ):
+        options = replace(options, listeners=listeners)
+        with recovery_progress(is_shown=reporter.is_live) as report:
+            options = replace(options, on_recovery=report)
+            prepared = prepare_dispatch(store.store_root, output, options)
+        if endpoint is not None:
+            shown_dispatch = ShownDispatch(prepared, durations, reporter.arrivals)
+            show_dispatch(endpoint, shown_dispatch, session.stuck_after)
+        run_dispatch(prepared, reporter, settings=settings)
+
+
+def _options(log: LogOptions) -> DispatchOptions:
+    """Parse the options. Raises ConfigError."""
+    from streaming.queries.dispatch import DispatchOptions
+
+    spark_interval(log.trigger_interval)
+    return DispatchOptions(
         broker_conf=log.broker_conf,
         broker_version=log.broker_version,
         from_offset=log.from_offset,
@@ -145,19 +193,30 @@ def dispatch(
         max_bytes_per_trigger=size_option("--max-bytes-per-trigger", log.max_bytes_per_trigger),
         fail_on_data_loss=flag_option("--fail-on-data-loss", log.fail_on_data_loss),
         keep_expired=log.keep_expired,
-        on_progress=reporter.report,
-        on_batch=durations.observe,
     )
-    with (
-        metrics_endpoint(session, reporter) as endpoint,
-        notifying(notify, reporter) as listeners,
-    ):
-        options = replace(options, listeners=listeners)
-        with recovery_progress(is_shown=reporter.is_live) as report:
-            prepared = prepare_dispatch(store, output, replace(options, on_recovery=report))
-        if endpoint is not None:
-            show_dispatch(endpoint, prepared, durations, reporter.arrivals, stuck_after)
-        run_dispatch(prepared, reporter, settings=settings)
+
+
+def _only_store(texts: list[str], place: PlaceOptions) -> NamedStore:
+    """Return the store of a dispatch into ``--output``. Raises ConfigError."""
+    if place.output is None:
+        raise ConfigError("give --output PATH, or --output-root DIR for several stores")
+    if len(texts) > 1:
+        raise ConfigError("--output is for one STORE; --output-root DIR dispatches several")
+    (store,) = log_stores(texts)
+    return replace(store, output=place.output)
+
+
+def _several_stores(
+    texts: list[str], place: PlaceOptions, log: LogOptions, notify: NotifyOptions
+) -> list[NamedStore]:
+    """Return the stores of a dispatch into ``--output-root``. Raises ConfigError."""
+    if place.output is not None:
+        raise ConfigError("give either --output or --output-root")
+    if log.from_offset is not None:
+        raise ConfigError("--from-offset is an offset of one log; --from-time applies to several")
+    if notify != NotifyOptions():
+        raise ConfigError("an arrival does not name its broker: --notify-kafka-… needs --output")
+    return named_log_stores(texts)
 
 
 @contextmanager
@@ -210,10 +269,7 @@ def run_dispatch(
         try:
             if stop.is_set():
                 prepared.close()
-                reporter.end_line()
-                at = prepared.root.progress.reput_from_offset
-                text = f"{prepared.root.path}: stopped before the query started, at offset {at}"
-                reporter.say("stop", text, reput_from_offset=at)
+                reporter.end_early(prepared)
                 return
             running = prepared.start(spark)
             reporter.start()
@@ -223,12 +279,8 @@ def run_dispatch(
             finally:
                 running.close()
                 reporter.end(running)
-            error = running.query.failure()
-            is_expected = prepared.options.available_now or stop.is_set()
-            if error is None and has_ended and not is_expected:
-                error = SparkError("Spark ended the query without giving a reason")
-            if error is not None:
-                raise error
+            is_expected = prepared.options.available_now or stop.is_set() or not has_ended
+            running.raise_failure(is_end_expected=is_expected)
         finally:
             spark.stop()
 
@@ -236,81 +288,3 @@ def run_dispatch(
 def _wait(running: RunningDispatch, stop: threading.Event) -> None:
     while running.query.isActive and not stop.wait(POLL_SECONDS):
         pass
-
-
-@dataclass
-class Reporter(LineReporter):
-    """Reports a dispatch: a live line on a terminal, structured log lines otherwise."""
-
-    arrivals: KafkaArrivals | None = None
-
-    def begin(self, prepared: PreparedDispatch) -> None:
-        """Report the assumed settings, recoveries, and the start offset."""
-        config, root = prepared.config, prepared.root
-        self.say(
-            "start",
-            describe_settings(config),
-            version=str(config.version),
-            mappedFileSizeCommitLog=config.mapped_file_size_commit_log,
-            mappedFileSizeConsumeQueue=config.mapped_file_size_consume_queue,
-            messageIndexEnable=config.message_index_enable,
-            reput_from_offset=root.progress.reput_from_offset,
-            output=str(root.path),
-        )
-        for recovered in root.recovered:
-            fields = recovered_json(recovered)
-            self.say("recovered", recovered_line(recovered), **fields | fields.pop("cut"))
-        at, is_new = prepared.begin, root.progress.is_untouched
-        how = text = "starts" if is_new else "resumes"
-        if at < root.progress.reput_from_offset:
-            how, text = "replays", "replays, which changes nothing,"
-        self.say("position", f"{root.path}: {text} at offset {at:,}", begin_offset=at, how=how)
-        self.begin_offset = at
-        if not root.log.files:
-            where = " and ".join(map(str, root.log.directories))
-            self.say("warning", f"no commit log file in {where} yet", empty=where)
-        self.show_line("starting Spark")
-
-    def report(self, progress: DispatchProgress) -> None:
-        """Show one progress report."""
-        text, fields = progress_line(progress, self.begin_offset), asdict(progress)
-        if self.arrivals is not None:
-            counts = self.arrivals.counts
-            if counts.waiting or counts.dropped:
-                text += f"\narrivals waiting {counts.waiting:,}, dropped {counts.dropped:,}"
-            fields |= {f"arrivals_{name}": value for name, value in asdict(counts).items()}
-        self.show_progress(text, **fields)
-
-    def end(self, running: RunningDispatch) -> None:
-        """Report the result; later progress is not shown."""
-        from checkpoints.progress import queue_key
-
-        seconds = self.end_line()
-        counts, progress = running.sink.counts, running.root.progress
-        self.say(
-            "stop",
-            f"dispatched {counts.messages:,} messages ({counts.bytes / MEGA:,.1f} MB of log) in "
-            f"{seconds:.1f} s; {running.root.path} is at offset {progress.reput_from_offset}",
-            messages=counts.messages,
-            bytes=counts.bytes,
-            seconds=round(seconds, 3),
-            reput_from_offset=progress.reput_from_offset,
-        )
-        if counts.expired_files:
-            text = f"deleted {counts.expired_files:,} expired queue and index files"
-            self.say("expired", text, files=counts.expired_files)
-        for queue, drops in progress.drops.items():
-            topic, queue_id = queue_key(queue)
-            text = drops_line(topic, queue_id, repeated=drops["repeated"], gaps=drops["gaps"])
-            self.say("rules", text, queue=queue, **drops)
-        for lost in progress.lost:
-            text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"
-            self.say("lost", text, **asdict(lost))
-
-
-def arrivals_line(counts: ArrivalCounts) -> str:
-    """Return one line that counts the arrivals by outcome."""
-    return (
-        f"arrivals: {counts.sent:,} sent to Kafka, {counts.coalesced:,} superseded by newer ones, "
-        f"{counts.dropped:,} dropped"
-    )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from store.errors import StoreError, UnknownTopicError
 from streaming.cli.lines import print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
@@ -16,17 +19,18 @@ from streaming.cli.options import (
     Json,
     MaxBodyBytes,
     ScanOptions,
-    Store,
     StoredFrom,
     StoredTo,
     body_limit,
     flag_option,
 )
-from streaming.cli.show import exit_not_found, progress_bar
+from streaming.cli.show import broker_json, exit_not_found, progress_bar
+from streaming.cli.stores import Failures, LogStores, NamedStore, log_stores
 from streaming.sources.option_values import parse_time
 
 if TYPE_CHECKING:
     from streaming.export.export import ExportJob, ExportOptions, ExportResult
+    from streaming.export.run import TaskRunner
     from streaming.spark.settings import SparkSettings
 
 _NO_MESSAGE = "NO_MESSAGE"
@@ -100,7 +104,7 @@ def register(app: typer.Typer) -> None:
 
 
 def export_messages(
-    store: Store,
+    store: LogStores,
     files: FileOptions,
     scan: ScanOptions,
     broker: BrokerOptions,
@@ -108,29 +112,94 @@ def export_messages(
 ) -> None:
     """Write messages to Parquet or JSON files.
 
-    One directory for each topic and day of the store time (UTC): TO/topic=T/day=YYYY-MM-DD.
+    One directory for each topic and day of the store time (UTC): TO/topic=T/day=YYYY-MM-DD; several
+    stores have TO/broker=NAME each, and export what the others do not.
     Parquet has the columns of the data source rocketmq-commitlog, jsonl the fields of get --json.
     Exits with 1 if there is no message to export, unless with --append.
     """
     from streaming.export.export import open_export
 
-    to, options = files.to, _export_options(files, broker)
+    to, options, stores = files.to, _export_options(files, broker), log_stores(store)
     settings = scan.spark_settings()
-    with open_export(store, to, options) as job:
-        if job.not_consumed is not None and job.not_consumed.problem:
-            say(job.not_consumed.problem)
-        done = _run(job, settings, is_shown=sys.stderr.isatty() and not as_json)
+    if len(stores) > 1:
+        _export_several(stores, to, options, settings, as_json=as_json)
+        return
+    is_shown = sys.stderr.isatty() and not as_json
+    with _runners(settings) as runner_of, open_export(stores[0].store_root, to, options) as job:
+        _say_problem(job, "")
+        done = _run(job, runner_of, is_shown=is_shown)
     if not done.messages and not options.append:
         _exit_empty(options, as_json=as_json)
-    for name in done.without_messages:
-        say(f"topic {name} has no message in the exported part of the log")
+    _print_result(to, done, "", as_json=as_json)
+
+
+def _export_several(
+    stores: Sequence[NamedStore],
+    to: Path,
+    options: ExportOptions,
+    settings: SparkSettings | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Export each store into a directory of its own; exit with the code of a failure."""
+    from streaming.export.directory import broker_directory, several_exports
+    from streaming.export.export import open_export
+
+    _refuse_inside_logs(stores, to, options)
+    failures, exported = Failures(), 0
+    is_shown = sys.stderr.isatty() and not as_json
+    with several_exports(to, append=options.append), _runners(settings) as runner_of:
+        for store in stores:
+            target = broker_directory(to, store.name)
+            with failures.of(store.name):
+                try:
+                    with open_export(store.store_root, target, options) as job:
+                        _say_problem(job, f"{store.name}: ")
+                        done = _run(job, runner_of, is_shown=is_shown)
+                except UnknownTopicError as e:  # another store may have the topic
+                    say(f"{store.name}: {e}")
+                    continue
+                if done.messages or options.append:
+                    exported += 1
+                    _print_result(target, done, store.name, as_json=as_json)
+                else:
+                    say(f"{store.name}: {_nothing(options)}")
+    failures.exit()
+    if not exported:
+        _exit_empty(options, as_json=as_json)
+
+
+def _refuse_inside_logs(stores: Sequence[NamedStore], to: Path, options: ExportOptions) -> None:
+    """Raise ConfigError for a directory in the log of any store: the others would write there."""
+    from checkpoints.settings import open_store_config
+    from streaming.export.export import refuse_inside_log
+
+    broker = options.broker_conf, options.broker_version
+    for store in stores:
+        try:
+            config = open_store_config(store.store_root, None, *broker, needs_log=True)
+        except StoreError:  # reported when it is exported
+            continue
+        refuse_inside_log(to, store.store_root, config)
+
+
+def _say_problem(job: ExportJob, prefix: str) -> None:
+    """Say what is wrong with the file that holds the group's offsets."""
+    if job.not_consumed is not None and job.not_consumed.problem:
+        say(f"{prefix}{job.not_consumed.problem}")
+
+
+def _print_result(to: Path, done: ExportResult, name: str, *, as_json: bool) -> None:
+    prefix = f"{name}: " if name else ""
+    for topic in done.without_messages:
+        say(f"{prefix}topic {topic} has no message in the exported part of the log")
     for lost in done.lost:
-        say(f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}")
+        say(f"{prefix}lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}")
     if as_json:
-        print_json({"to": str(to), **asdict(done)})
+        print_json(broker_json({"to": str(to), **asdict(done)}, name))
         return
     print_line(
-        f"exported to {to}: {done.files:,} files, {done.bytes:,} bytes, "
+        f"{prefix}exported to {to}: {done.files:,} files, {done.bytes:,} bytes, "
         f"{done.messages:,} messages of offsets {done.begin_offset:,} to {done.end_offset:,}"
     )
 
@@ -157,27 +226,44 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
     )
 
 
-def _run(job: ExportJob, settings: SparkSettings | None, *, is_shown: bool) -> ExportResult:
-    """Run an export in threads, or as a Spark job if a master is given."""
+RunnerOf = Callable[["ExportJob"], "TaskRunner"]  # returns what runs the tasks of an export
+
+
+@contextmanager
+def _runners(settings: SparkSettings | None) -> Iterator[RunnerOf]:
+    """Yield what runs exports: threads, or one Spark session for all if a master is given."""
     from streaming.export.run import SparkRunner, run_in_threads
 
-    with progress_bar("exporting", is_shown=is_shown) as report:
-        if settings is None or not job.ranges:
-            return job.run(run_in_threads, report)
-        from streaming.spark.session import build_session
+    with ExitStack() as stack:
+        runners: list[TaskRunner] = []
 
-        spark = build_session("reput export", settings.master, settings.conf)
-        try:
-            return job.run(SparkRunner(spark.sparkContext), report)
-        finally:
-            spark.stop()
+        def runner_of(job: ExportJob) -> TaskRunner:
+            if settings is None or not job.ranges:
+                return run_in_threads
+            if not runners:
+                from streaming.spark.session import build_session
+
+                spark = build_session("reput export", settings.master, settings.conf)
+                stack.callback(spark.stop)
+                runners.append(SparkRunner(spark.sparkContext))
+            return runners[0]
+
+        yield runner_of
+
+
+def _run(job: ExportJob, runner_of: RunnerOf, *, is_shown: bool) -> ExportResult:
+    with progress_bar("exporting", is_shown=is_shown) as report:
+        return job.run(runner_of(job), report)
 
 
 def _exit_empty(options: ExportOptions, *, as_json: bool) -> NoReturn:
     """Report that there is nothing to export, and exit."""
+    exit_not_found(_NO_MESSAGE, _nothing(options), {}, as_json=as_json)
+
+
+def _nothing(options: ExportOptions) -> str:
     which = f" of topic {' or '.join(options.topics)}" if options.topics else ""
     if options.not_consumed_by is not None:
         which += f" that {options.not_consumed_by} has not consumed"
     timed = options.from_time is not None or options.to_time is not None
-    reason = f"nothing to export: no message{which} in the {'time range' if timed else 'log'}"
-    exit_not_found(_NO_MESSAGE, reason, {}, as_json=as_json)
+    return f"nothing to export: no message{which} in the {'time range' if timed else 'log'}"

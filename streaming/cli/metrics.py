@@ -71,18 +71,23 @@ def metrics_endpoint(
         yield endpoint
 
 
-def show_dispatch(
-    endpoint: MetricsEndpoint,
-    prepared: PreparedDispatch,
-    durations: BatchDurations,
-    arrivals: KafkaArrivals | None,
-    stuck_after: float,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ShownDispatch:
+    """A dispatch whose metrics are served; ``name`` is that of its broker among several."""
+
+    prepared: PreparedDispatch
+    durations: BatchDurations
+    arrivals: KafkaArrivals | None = None
+    name: str = ""
+
+
+def show_dispatch(endpoint: MetricsEndpoint, shown: ShownDispatch, stuck_after: float) -> None:
     """Serve the metrics and the health of a dispatch. Raises ConfigError, StoreIOError."""
     from store.root.status import progress_timestamp
     from streaming.web.metrics.query import DispatchCounts, DispatchSource
     from streaming.web.metrics.storage import LogReader, Position
 
+    prepared, arrivals = shown.prepared, shown.arrivals
     root, sink = prepared.root, prepared.sink
 
     def position() -> Position:
@@ -102,9 +107,14 @@ def show_dispatch(
 
     store_root = Path(root.progress.store)
     log = LogReader(store_root, prepared.config, position)
-    node = _node(store_root, prepared.options.broker_conf)
-    source = DispatchSource(node, log, durations, counts)
-    endpoint.show(source, lambda: _fault(sink, log, stuck_after))
+    node = _node(store_root, prepared.options.broker_conf, shown.name)
+    source = DispatchSource(node, log, shown.durations, counts)
+    endpoint.show(source, lambda: _of_broker(shown.name, _fault(sink, log, stuck_after)))
+
+
+def show_failure(endpoint: MetricsEndpoint, name: str, error: StoreError) -> None:
+    """Serve a failure of one of several dispatches, which has no metrics, as its health."""
+    endpoint.show(lambda _: None, lambda: _of_broker(name, _failed(error)))
 
 
 def show_mirror(
@@ -139,19 +149,27 @@ def show_mirror(
     endpoint.show(source, lambda: _fault(sink, log, stuck_after))
 
 
-def _node(store_root: Path, broker_conf: Path | None) -> Node:
+def _node(store_root: Path, broker_conf: Path | None, name: str = "") -> Node:
     from store.config import load_identity
     from streaming.web.metrics.families import Node
 
     identity = load_identity(store_root, broker_conf)
-    return Node(identity.cluster, identity.name)
+    return Node(identity.cluster, name or identity.name)
 
 
 def _fault(sink: BatchSink, log: LogReader, stuck_after: float) -> str:
     """Return why a query is unhealthy, "" if it is not; nothing that the store names."""
     if sink.error is not None:
-        return f"failed: {type(sink.error).__name__}; the log of the process has the details"
+        return _failed(sink.error)
     try:
         return log.read().fault(stuck_after)
     except StoreError as e:
         return f"failed: the store cannot be read ({type(e).__name__})"
+
+
+def _failed(error: BaseException) -> str:
+    return f"failed: {type(error).__name__}; the log of the process has the details"
+
+
+def _of_broker(name: str, fault: str) -> str:
+    return f"{name}: {fault}" if name and fault else fault

@@ -197,9 +197,9 @@ def describe_settings(config: StoreConfig) -> str:
 
 @contextmanager
 def opened_store(
-    store: Path, root: RootOptions, max_body_bytes: str | None = None
+    store: Path, root: RootOptions, max_body_bytes: str | None = None, name: str = ""
 ) -> Iterator[MessageStore]:
-    """Open the store for reading.
+    """Open the store for reading; ``name`` is that of its broker among several.
 
     On a broker's root, the assumed settings are reported if the answer is "no" or damage: other
     settings may give another answer.
@@ -213,7 +213,11 @@ def opened_store(
             yield s
         except (typer.Exit, DamageError):
             if s.reput_from_offset() is None:
-                say(describe_settings(s.config))
+                say(
+                    f"{name}: {describe_settings(s.config)}"
+                    if name
+                    else describe_settings(s.config)
+                )
             raise
 
 

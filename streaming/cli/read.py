@@ -26,7 +26,8 @@ from streaming.cli.options import (
     check_seconds,
     opened_store,
 )
-from streaming.cli.show import NOT_FOUND, exit_not_found, print_messages
+from streaming.cli.show import NOT_FOUND, broker_json, exit_not_found, print_messages
+from streaming.cli.stores import Failures, Stores, opened_stores, read_stores
 from streaming.sources.option_values import TIME_FORMS, parse_time
 
 _TIME_MAX = 2**63 - 1
@@ -207,10 +208,11 @@ def offset(
             say(f"no message was stored at or before {moment}: this is the queue's beginning")
 
 
-def query(store: Store, wanted: QueryOptions, root: RootOptions, as_json: Json = False) -> None:
+def query(store: Stores, wanted: QueryOptions, root: RootOptions, as_json: Json = False) -> None:
     """Find messages by key, unique key or tag.
 
-    Reads the index. Exits with 1 if there is none.
+    Reads the index. The messages of several stores are sorted by store time. Exits with 1 if there
+    is none.
     """
     topic, max_count, is_key = wanted.topic, wanted.max_count, wanted.key is not None
     value = wanted.key if is_key else wanted.tag
@@ -222,25 +224,40 @@ def query(store: Store, wanted: QueryOptions, root: RootOptions, as_json: Json =
         raise ConfigError(
             f"--from-time {wanted.from_time} is later than --to-time {wanted.to_time}"
         )
-    with opened_store(store, root, wanted.max_body_bytes) as s:
-        result = s.query_message(
-            topic,
-            value,
-            max_count,
-            begin if begin is not None else 0,
-            end if end is not None else _TIME_MAX,
-            KEY_TYPE if is_key else TAG_TYPE,
-        )
-        if as_json:
-            _print_all_json(result.messages)
-        elif result.messages:
-            print_messages(result.messages)
-        if result.truncated:
+    span = begin if begin is not None else 0, end if end is not None else _TIME_MAX
+    kind = KEY_TYPE if is_key else TAG_TYPE
+    stores, failures = read_stores(store, root.output), Failures()
+    with opened_stores(stores, root, failures, wanted.max_body_bytes) as opened:
+        found: list[tuple[Message, str]] = []
+        truncated = False
+        for name, s in opened.items():
+            with failures.of(name):
+                result = s.query_message(topic, value, max_count, *span, kind)
+                truncated |= result.truncated
+                found += ((m, name) for m in result.messages)
+        if len(stores) > 1:
+            found.sort(key=lambda row: row[0].store_timestamp)
+            truncated |= len(found) > max_count
+            found = found[-max_count:]
+        _print_found(found, has_broker=len(stores) > 1, as_json=as_json)
+        if truncated:
             say(f"the newest {max_count} are shown, older ones were omitted (--max)")
-        if not result.messages:
+        failures.exit()
+        if not found:
             name = "key" if is_key else "tag"
-            reason = f"no message of topic {shown(topic)} with {name} {shown(value)}{_backlog(s)}"
+            backlogs = "".join(_backlog(s, broker) for broker, s in opened.items())
+            reason = f"no message of topic {shown(topic)} with {name} {shown(value)}{backlogs}"
             exit_not_found(NOT_FOUND, reason, {"topic": topic, name: value}, as_json=as_json)
+
+
+def _print_found(found: list[tuple[Message, str]], *, has_broker: bool, as_json: bool) -> None:
+    """Print messages with their brokers, as a table or as JSON."""
+    if as_json:
+        for m, broker in found:
+            print_json(broker_json(message_json(m), broker))
+    elif found:
+        brokers = [broker for _, broker in found] if has_broker else None
+        print_messages((m for m, _ in found), brokers)
 
 
 def _queue_offset(s: MessageStore, queue: QueueRef, text: str) -> int:
@@ -322,9 +339,10 @@ def _why_empty(s: MessageStore, queue: QueueRef) -> str:
     return f"there is no topic {shown(topic)}{_backlog(s)}"
 
 
-def _backlog(s: MessageStore) -> str:
+def _backlog(s: MessageStore, broker: str = "") -> str:
     """Return how much of the log has not been dispatched yet, "" for none, as a suffix."""
     dispatched_to = s.reput_from_offset()
     if dispatched_to is None or dispatched_to >= (end := s.max_phy_offset()):
         return ""
-    return f" (not dispatched yet: offsets {dispatched_to} to {end} of the log)"
+    log = f"the log of {broker}" if broker else "the log"
+    return f" (not dispatched yet: offsets {dispatched_to} to {end} of {log})"

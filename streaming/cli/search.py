@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,9 +23,9 @@ from streaming.cli.options import (
     Store,
     StoredFrom,
     StoredTo,
-    opened_store,
 )
 from streaming.cli.show import NOT_FOUND, exit_not_found, message_printer, progress_bar
+from streaming.cli.stores import Failures, LogStores, NamedStore, log_stores, opened_stores
 from streaming.sources.option_values import TIME_FORMS, parse_time
 
 if TYPE_CHECKING:
@@ -117,40 +117,81 @@ def register(app: typer.Typer) -> None:
 
 
 def search(
-    store: Store, wanted: SearchOptions, broker: BrokerOptions, as_json: Json = False
+    store: LogStores, wanted: SearchOptions, broker: BrokerOptions, as_json: Json = False
 ) -> None:
     """Search the log by key, tag, property, body, time and topic.
 
     Reads the log alone: it also finds messages that are in no queue. Prints each message when it
-    is found; Ctrl-C ends the search. Exits with 1 if there is none, with 3 if a part of the log
-    is damaged: the rest is searched.
+    is found, those of several stores in the order of their store times; Ctrl-C ends the search.
+    Exits with 1 if there is none, with 3 if a part of a log is damaged: the rest is searched.
     """
-    message_filter = _search_filter(wanted)
-    searched = (0, 0)
+    message_filter, stores, failures = _search_filter(wanted), log_stores(store), Failures()
     with (
-        _opened_search(store, message_filter, broker, wanted.max_body_bytes) as job,
+        _opened_searches(stores, message_filter, broker, wanted.max_body_bytes, failures) as jobs,
         _progress(as_json=as_json) as show,
     ):
-
-        def report(done: int, total: int) -> None:
-            nonlocal searched
-            searched = done, total
-            if show is not None:
-                show(done, total)
-
-        print_message, count = message_printer(as_json=as_json), 0
-        found = job.messages(newest_first=wanted.newest_first, report=report)
-        for message in found:
-            print_message(message)
+        progress, count = _Progress(show), 0
+        print_message = message_printer(as_json=as_json, has_broker=len(stores) > 1)
+        found = [
+            _messages(name, job, failures, wanted.newest_first, progress.of(name))
+            for name, job in jobs.items()
+        ]
+        for message, name in _merged(found, newest_first=wanted.newest_first):
+            print_message(message, name)
             count += 1
             if count == wanted.max_count:
                 break
-        if job.stop.is_set():
-            done, total = map(size_text, searched)
+        if any(job.stop.is_set() for job in jobs.values()):
+            done, total = map(size_text, progress.searched())
             say(f"interrupted: {done} of {total} were searched")
-        _raise_damage(job)
+        for name, job in jobs.items():
+            with failures.of(name):
+                _raise_damage(job)
+        failures.exit()
         if not count:
             exit_not_found(NOT_FOUND, "no message matches", {}, as_json=as_json)
+
+
+Found = tuple["Message", str]  # a message and its broker
+
+
+def _messages(
+    name: str, job: LogSearch, failures: Failures, newest_first: bool, report: Report
+) -> Iterator[Found]:
+    """Yield the matches in one store, until it fails."""
+    with failures.of(name):
+        for message in job.messages(newest_first=newest_first, report=report):
+            yield message, name
+
+
+def _merged(found: Sequence[Iterator[Found]], *, newest_first: bool) -> Iterator[Found]:
+    """Merge by store time the matches of several stores, each in the order of its log."""
+    if len(found) == 1:
+        return found[0]
+    return heapq.merge(*found, key=lambda row: row[0].store_timestamp, reverse=newest_first)
+
+
+class _Progress:
+    """The bytes searched in all stores, and those to search in all, as far as known."""
+
+    def __init__(self, show: Report | None) -> None:
+        self._show = show
+        self._parts: dict[str, tuple[int, int]] = {}
+
+    def of(self, name: str) -> Report:
+        """Return the function that takes the progress in one store."""
+
+        def report(done: int, total: int) -> None:
+            self._parts[name] = done, total
+            if self._show is not None:
+                self._show(*self.searched())
+
+        return report
+
+    def searched(self) -> tuple[int, int]:
+        """Return the bytes searched, and those to search."""
+        parts = self._parts.values()
+        return sum(done for done, _ in parts), sum(total for _, total in parts)
 
 
 def tail(store: Store, wanted: TailOptions, broker: BrokerOptions, as_json: Json = False) -> None:
@@ -166,18 +207,22 @@ def tail(store: Store, wanted: TailOptions, broker: BrokerOptions, as_json: Json
     message_filter = MessageFilter(
         topics=frozenset(wanted.topic), tags=wanted.tags, from_time=since
     )
-    with _opened_search(store, message_filter, broker, wanted.max_body_bytes) as job:
+    stores, failures = [NamedStore("", store)], Failures()
+    with _opened_searches(
+        stores, message_filter, broker, wanted.max_body_bytes, failures
+    ) as searches:
+        job = searches[""]
         print_message = message_printer(as_json=as_json)
         has_any = False
         with _progress(as_json=as_json) as show:
             for message in _newest(job, wanted, show):
-                print_message(message)
+                print_message(message, "")
                 has_any = True
         if not wanted.follow:
             _raise_damage(job)
         if wanted.follow:
             for message in job.follow(job.end, POLL_SECONDS):
-                print_message(message)
+                print_message(message, "")
         elif not has_any and not job.stop.is_set():
             topics = " or ".join(map(shown, wanted.topic))
             exit_not_found(NOT_FOUND, f"no message of topic {topics} matches", {}, as_json=as_json)
@@ -208,23 +253,34 @@ def _progress(*, as_json: bool) -> AbstractContextManager[Report | None]:
 
 
 @contextmanager
-def _opened_search(
-    store: Path, wanted: MessageFilter, broker: BrokerOptions, max_body_bytes: str | None
-) -> Iterator[LogSearch]:
-    """Open the log of a store for a search that SIGINT and SIGTERM end."""
+def _opened_searches(
+    stores: Sequence[NamedStore],
+    wanted: MessageFilter,
+    broker: BrokerOptions,
+    max_body_bytes: str | None,
+    failures: Failures,
+) -> Iterator[dict[str, LogSearch]]:
+    """Open the logs of stores for a search that SIGINT and SIGTERM end; yield them by name."""
     from store.reads.search import LogSearch
     from streaming.cli.long_running import stop_signals
 
     root = RootOptions(None, broker.broker_conf, broker.broker_version)
-    with opened_store(store, root, max_body_bytes) as s, stop_signals() as stop:
-        yield LogSearch(
-            s.store_root,
-            s.config,
-            wanted,
-            max_body_bytes=s.max_body_bytes,
-            stop=stop,
-            skip_damage=True,
-        )
+    with (
+        opened_stores(stores, root, failures, max_body_bytes) as opened,
+        stop_signals() as stop,
+    ):
+        searches: dict[str, LogSearch] = {}
+        for name, s in opened.items():
+            with failures.of(name):
+                searches[name] = LogSearch(
+                    s.store_root,
+                    s.config,
+                    wanted,
+                    max_body_bytes=s.max_body_bytes,
+                    stop=stop,
+                    skip_damage=True,
+                )
+        yield searches
 
 
 def _search_filter(wanted: SearchOptions) -> MessageFilter:

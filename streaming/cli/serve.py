@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from store.config import load_identity
 from store.errors import ConfigError, StoreIOError, shown
 from store.io.file_system import read_small_file
-from store.io.user_path import given_output, given_path
+from store.io.user_path import given_path
 from streaming.cli.lines import print_json, print_line
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
@@ -25,12 +24,12 @@ from streaming.cli.options import (
     body_limit,
     check_seconds,
 )
+from streaming.cli.stores import named_stores
 
 if TYPE_CHECKING:
     from streaming.web.brokers import BrokerSource
 
 _TOKEN_MIN, _TOKEN_BYTES_MAX = 16, 4096
-_NAME_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,47 +146,10 @@ def _sources(stores: StoreOptions, view: ViewOptions) -> list[BrokerSource]:
     """Return the brokers to show. Raises ConfigError for a malformed or repeated one."""
     from streaming.web.brokers import BrokerSource
 
-    if stores.output is not None and len(stores.stores) > 1:
-        raise ConfigError("--output applies to one STORE; give several as STORE:OUTPUT")
-    sources: dict[str, BrokerSource] = {}
-    for text in stores.stores:
-        name, store_root, output = parse_store(text)
-        if stores.output is not None:
-            if output is not None:
-                raise ConfigError(f"{shown(text)} names an OUTPUT, and so does --output")
-            output = stores.output
-        name = name or load_identity(store_root).name
-        _check_name(name, text)
-        if name in sources:
-            raise ConfigError(f"two stores have the name {shown(name)}; give one as NAME=STORE")
-        sources[name] = BrokerSource(
-            name, store_root, output, view.broker_conf, view.broker_version
-        )
-    return list(sources.values())
-
-
-def parse_store(text: str) -> tuple[str, Path, Path | None]:
-    """Parse ``[NAME=]STORE[:OUTPUT]``; "" without a name. An existing path is taken as it is.
-
-    Raises ConfigError for an empty path.
-    """
-    name, separator, rest = text.partition("=")
-    if not separator or "/" in name or Path(text).exists():
-        name, rest = "", text
-    store, separator, output = rest.rpartition(":")
-    if not separator or Path(rest).exists():
-        return name, given_path(rest), None
-    return name, given_path(store), given_output(output)
-
-
-def _check_name(name: str, text: str) -> None:
-    """Raise ConfigError for a name that cannot be part of a URL."""
-    is_plain = name.isprintable() and "/" not in name and name not in (".", "..")
-    if not name or not is_plain or len(name) > _NAME_MAX:
-        raise ConfigError(
-            f"{shown(name)} cannot be the name of a broker in a URL; give {shown(text)} as "
-            "NAME=STORE"
-        )
+    return [
+        BrokerSource(s.name, s.store_root, s.output, view.broker_conf, view.broker_version)
+        for s in named_stores(stores.stores, stores.output)
+    ]
 
 
 def read_token(path: Path) -> str:

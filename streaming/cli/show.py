@@ -28,7 +28,7 @@ _HEAD_BYTES = 4 * (CELL_MAX + 1)  # of a body: fills a cell even at 4 bytes per 
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))  # text does not contain these
 _ODD_MAX = 0.1  # share of bytes that are not text
 
-
+BROKER = Column("broker", Fit.WHOLE)  # the last column of a table of several stores
 _MESSAGE_COLUMNS = (
     Column("topic", Fit.WHOLE),
     Column("queue", rank=1, is_right=True),
@@ -42,21 +42,40 @@ _MESSAGE_COLUMNS = (
 )
 
 
-def print_messages(messages: Iterable[Message]) -> None:
-    """Print messages of one topic, one per row, or as blocks if a row does not fit."""
+def print_messages(messages: Iterable[Message], brokers: Iterable[str] | None = None) -> None:
+    """Print messages of one topic, one per row, or as blocks if a row does not fit.
+
+    ``brokers`` adds a column: the broker of each message.
+    """
     from streaming.cli.tables import print_records
 
-    print_records(_MESSAGE_COLUMNS[1:], (_message_row(m)[1:] for m in messages))
+    rows = (_message_row(m)[1:] for m in messages)
+    if brokers is None:
+        print_records(_MESSAGE_COLUMNS[1:], rows)
+        return
+    with_broker = ((*row, name) for row, name in zip(rows, brokers, strict=True))
+    print_records((*_MESSAGE_COLUMNS[1:], BROKER), with_broker)
 
 
-def message_printer(*, as_json: bool) -> Callable[[Message], None]:
-    """Return a function that prints one message at once: a line of a table, or a JSON object."""
+def message_printer(*, as_json: bool, has_broker: bool = False) -> Callable[[Message, str], None]:
+    """Return a function that prints one message at once: a line of a table, or a JSON object.
+
+    It takes the broker of the message too, which it prints if ``has_broker``.
+    """
     if as_json:
-        return lambda m: print_json(message_json(m))
+        return lambda m, name: print_json(broker_json(message_json(m), name if has_broker else ""))
     from streaming.cli.tables import RowPrinter
 
-    rows = RowPrinter(_MESSAGE_COLUMNS)
-    return lambda m: rows.print(_message_row(m))
+    if not has_broker:
+        rows = RowPrinter(_MESSAGE_COLUMNS)
+        return lambda m, _: rows.print(_message_row(m))
+    rows = RowPrinter((*_MESSAGE_COLUMNS, BROKER))
+    return lambda m, name: rows.print((*_message_row(m), name))
+
+
+def broker_json(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object of the answer with its broker; "" is the only one, which is not named."""
+    return {**fields, "broker": name} if name else fields
 
 
 def _message_row(m: Message) -> tuple[Cell, ...]:

@@ -59,7 +59,8 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], title
 def print_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
     """Print rows as a table; on a narrow terminal, as blocks of names and values.
 
-    The last column of a block has its own line.
+    A column that may be cut, such as a body, ends a block on a line of its own; without one, the
+    last column does.
     """
     terminal = console()
     if not terminal.is_terminal or terminal.width >= _CARD_BELOW:
@@ -68,21 +69,30 @@ def print_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> 
     kept = list(rows)
     heading, clock = _clock(kept)
     _print_title(terminal, "", heading)
+    own_line = _cut_at(columns)
     for row in kept:
         texts = _cells(columns, row, clock)
-        pairs = [(c.name, text) for c, text in zip(columns[:-1], texts, strict=False) if text]
+        last = texts.pop(own_line)
+        names = [c.name for at, c in enumerate(columns) if at != own_line]
+        pairs = [(name, text) for name, text in zip(names, texts, strict=True) if text]
         for line in _flow(pairs, terminal.width):
             terminal.print(line, soft_wrap=True)
-        if texts[-1]:
-            last = Text("  " + texts[-1])
-            last.truncate(terminal.width, overflow="ellipsis")
-            terminal.print(last, soft_wrap=True)
+        if last:
+            line = Text("  " + last)
+            line.truncate(terminal.width, overflow="ellipsis")
+            terminal.print(line, soft_wrap=True)
+
+
+def _cut_at(columns: Sequence[Column]) -> int:
+    """Return the position of the column that may be cut, of the last one if there is none."""
+    return next((at for at, c in enumerate(columns) if c.fit is Fit.CUT), len(columns) - 1)
 
 
 class RowPrinter:
     """Prints rows as they arrive, below one heading; a column is as wide as its widest cell so far.
 
-    A narrow terminal gets no column with a rank. A line that is wider than the terminal is cut.
+    A narrow terminal gets no column with a rank. A line that is wider than the terminal is cut,
+    before the columns that follow the one that may be cut.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -105,9 +115,13 @@ class RowPrinter:
         self._print_line(cells)
 
     def _print_line(self, cells: Sequence[str]) -> None:
-        line = Text(_padded(self._columns, self._widths, cells))
-        line.truncate(self._width, overflow="ellipsis")
-        print(line.plain, flush=True)
+        at = _cut_at(self._columns) + 1
+        rest = _padded(self._columns[at:], self._widths[at:], cells[at:])
+        room = self._width - (cell_len(rest) + GAP if rest else 0)
+        line = Text(_padded(self._columns[:at], self._widths[:at], cells[:at]))
+        line.truncate(room, overflow="ellipsis")
+        gap = min(total_width(self._widths[:at]), room) - line.cell_len + GAP
+        print(f"{line.plain}{' ' * gap}{rest}" if rest else line.plain, flush=True)
 
 
 def _print_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

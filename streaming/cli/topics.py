@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +16,12 @@ from store.errors import ConfigError, StoreError
 from store.io.disk import Disk
 from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
 from store.reads.topics_json import overview_rows
-from streaming.cli import exit_code
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import duration_text, print_json, print_line, say
 from streaming.cli.option_groups import add_command
-from streaming.cli.options import Json, RootOptions, Store, opened_store
-from streaming.cli.show import drops_line, exit_not_found, progress_bar
+from streaming.cli.options import Json, RootOptions
+from streaming.cli.show import BROKER, broker_json, drops_line, exit_not_found, progress_bar
+from streaming.cli.stores import Failures, NamedStore, Stores, opened_stores, read_stores
 
 _TOPIC = Column("topic", Fit.WHOLE)
 _QUEUE_COLUMNS = (
@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
 
 
 def topics(
-    store: Store,
+    store: Stores,
     root: RootOptions,
     write_topics_json: Annotated[
         Path | None,
@@ -74,39 +74,46 @@ def topics(
     newest.
     """
     if write_topics_json is not None:
-        _write_topics_json(store, root, write_topics_json, as_json=as_json)
+        stores = read_stores(store, root.output)
+        _write_topics_json(stores, root, write_topics_json, as_json=as_json)
+            read_stores(store, root.output), root, write_topics_json, as_json=as_json
+        )
         return
-    with opened_store(store, root) as s:
-        overview = describe_topics(s)
-        damages = [*_damages(overview), *overview.links]
+    failures, overviews = Failures(), dict[str, Overview]()
+    with opened_stores(read_stores(store, root.output), root, failures) as opened:
+        for name, s in opened.items():
+            with failures.of(name):
+                overviews[name] = describe_topics(s)
         if as_json:
-            for row in overview_rows(overview):
-                print_json(row)
+            for name, overview in overviews.items():
+                for row in overview_rows(overview):
+                    print_json(broker_json(row, name))
         else:
-            _print_topics(overview)
-            for line in _drops(overview):
-                print_line(line)
-            for line in _problems(overview.files):
-                say(line)
-        for damage in damages:
-            say(f"reput: {damage}")
-        if damages:
-            raise typer.Exit(min(map(exit_code, damages)))
+            _print_topics(overviews)
+        for name, overview in overviews.items():
+            for damage in (*_damages(overview), *overview.links):
+                failures.add(name, damage)
+        failures.exit()
 
 
-def _write_topics_json(store: Path, root: RootOptions, path: Path, *, as_json: bool) -> None:
+def _write_topics_json(
+    stores: Sequence[NamedStore], root: RootOptions, path: Path, *, as_json: bool
+) -> None:
     """Write the topics of the log to a new file. Exits with 1 if there is none."""
     from store.reads.topics_from_log import topics_from_log
 
+    if len(stores) > 1:
+        raise ConfigError("--write-topics-json applies to one STORE")
+    store, output = stores[0].store_root, stores[0].output
     broker = root.broker_conf, root.broker_version
-    config = open_store_config(store, root.output, *broker, needs_log=True)
+    config = open_store_config(store, output, *broker, needs_log=True)
     if os.path.lexists(path):
         raise ConfigError(f"--write-topics-json {path} exists: give a new file")
     logs = config.commit_log_paths(store)
     if any(path.resolve().is_relative_to(log.resolve()) for log in logs):
         raise ConfigError(f"--write-topics-json {path} is inside the commit log")
     with progress_bar("reading", is_shown=sys.stderr.isatty() and not as_json) as report:
-        found = topics_from_log(store, root.output or store, config, report)
+        found = topics_from_log(store, output or store, config, report)
     for damage in found.damages:
         say(f"passed: offsets {damage.begin} to {damage.end} of {damage.path}: {damage.reason}")
     if not found.queue_counts:
@@ -124,21 +131,55 @@ def _write_topics_json(store: Path, root: RootOptions, path: Path, *, as_json: b
     print_line(f"wrote {len(found.queue_counts):,} topics to {path}")
 
 
-def _print_topics(overview: Overview) -> None:
+def _print_topics(overviews: Mapping[str, Overview]) -> None:
+    """Print the tables of all stores, then what else there is to say of each."""
+    tables = (
+        ("topics and queues", _QUEUE_COLUMNS, _queue_rows),
+        ("consumer groups", (Column("group", Fit.WHOLE), _TOPIC, *_LAG_COLUMNS), _group_rows),
+        (
+            "delay levels, delivered up to",
+            (Column("level", is_right=True), *_LAG_COLUMNS),
+            _level_rows,
+        ),
+    )
+    for name, overview in overviews.items():
+        if not overview.topics:
+            say(_of(name, "no topic has a queue"))
+    for title, columns, rows_of in tables:
+        _print_table(title, columns, [(name, rows_of(o)) for name, o in overviews.items()])
+    for name, overview in overviews.items():
+        for line in _drops(overview):
+            print_line(_of(name, line))
+        for line in _problems(overview.files):
+            say(line)
+
+
+def _print_table(
+    title: str, columns: tuple[Column, ...], parts: Iterable[tuple[str, Iterable[list[Cell]]]]
+) -> None:
+    """Print the rows of all stores, if there are any; the last column is the broker, if named."""
     from streaming.cli.tables import print_table
 
-    if overview.topics:
-        rows = (row for topic in overview.topics for row in _topic_rows(topic))
-        print_table(_QUEUE_COLUMNS, rows, "topics and queues")
-    else:
-        say("no topic has a queue")
-    if overview.groups:
-        groups = ((group, lag.queue.topic, *_lag_cells(lag)) for group, lag in overview.groups)
-        print_table((Column("group", Fit.WHOLE), _TOPIC, *_LAG_COLUMNS), groups, "consumer groups")
-    if overview.delay_levels:
-        levels = ((str(level), *_lag_cells(lag)) for level, lag in overview.delay_levels)
-        columns = (Column("level", is_right=True), *_LAG_COLUMNS)
-        print_table(columns, levels, "delay levels, delivered up to")
+    rows = [[*row, *([name] if name else [])] for name, part in parts for row in part]
+    if rows:
+        has_broker = len(rows[0]) > len(columns)
+        print_table((*columns, BROKER) if has_broker else columns, rows, title)
+
+
+def _of(name: str, text: str) -> str:
+    return f"{name}: {text}" if name else text
+
+
+def _queue_rows(overview: Overview) -> Iterator[list[Cell]]:
+    return (row for topic in overview.topics for row in _topic_rows(topic))
+
+
+def _group_rows(overview: Overview) -> Iterator[list[Cell]]:
+    return ([group, lag.queue.topic, *_lag_cells(lag)] for group, lag in overview.groups)
+
+
+def _level_rows(overview: Overview) -> Iterator[list[Cell]]:
+    return ([str(level), *_lag_cells(lag)] for level, lag in overview.delay_levels)
 
 
 def _drops(overview: Overview) -> Iterator[str]:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from store.errors import ConfigError, RootInUseError, StoreIOError
+from store.errors import ConfigError, RootInUseError, StoreIOError, shown
 from store.io.disk import Disk
 from streaming.export.record import RECORD, ExportRecord, encode_record, read_record
-from streaming.export.task import StagedFile
+from streaming.export.task import StagedFile, partition_directory
 
 STAGING = "_reput_export.tmp"
 _LOCK = "_reput_export.lock"
 _DISCARDED = "_reput_export.discarded"
 _NEW_RECORD = f"{RECORD}.tmp"  # the remains of a process that was killed before the rename
 _NOT_DATA = {_LOCK, _NEW_RECORD, "lost+found"}
+_BROKER = "broker="  # begins the names of the directories of several exports
 _FILE = re.compile(r"part-([0-9]{20})-[0-9]{20}-[0-9]{3,}\.(parquet|jsonl|jsonl\.gz|jsonl\.zst)")
 
 
@@ -31,23 +33,61 @@ def check_directory(to: Path, *, append: bool) -> ExportRecord | None:
 
     Raises ConfigError for any other directory, DamageError for a damaged record.
     """
-    try:
-        names = set(os.listdir(to)) - _NOT_DATA
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError as e:
-        raise ConfigError(f"--to {to} is not a directory") from e
-    except OSError as e:
-        raise StoreIOError("read", to, e) from e
+    names = _names_in(to)
     if not names:
         return None
     if not append:
-        hint = "; --append continues the export in it" if RECORD in names else ""
-        raise ConfigError(f"--to {to} exists and is not empty: give a new directory{hint}")
+        raise _not_empty(to, has_export=RECORD in names)
     record = read_record(to)
     if record is None:
         raise ConfigError(f"--to {to} is not empty and holds no export to append to ({RECORD})")
     return record
+
+
+@contextmanager
+def several_exports(to: Path, *, append: bool) -> Iterator[None]:
+    """Check the parent of several exports; if it is new, and remains empty, remove it at the end.
+
+    Each export has the directory ``broker_directory``. Raises ConfigError for a directory with
+    anything else, StoreIOError.
+    """
+    names = sorted(_names_in(to))
+    exports = [name for name in names if name.startswith(_BROKER)]
+    if names and not append:
+        raise _not_empty(to, has_export=names == exports)
+    if names != exports:
+        other = next(name for name in names if name not in exports)
+        raise ConfigError(f"--to {to} holds {shown(other)}, which no export of several stores made")
+    is_new = not to.exists()
+    try:
+        yield
+    finally:
+        if is_new and to.is_dir():
+            disk = Disk()
+            disk.remove_directory(to)
+            disk.close()
+
+
+def broker_directory(to: Path, name: str) -> Path:
+    """Return the directory of one of several exports: a Hive partition, as those of a topic."""
+    return to / partition_directory("broker", name)
+
+
+def _names_in(to: Path) -> set[str]:
+    """Return what a target directory holds, nothing if it does not exist."""
+    try:
+        return set(os.listdir(to)) - _NOT_DATA
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError as e:
+        raise ConfigError(f"--to {to} is not a directory") from e
+    except OSError as e:
+        raise StoreIOError("read", to, e) from e
+
+
+def _not_empty(to: Path, *, has_export: bool) -> ConfigError:
+    hint = "; --append continues the export in it" if has_export else ""
+    return ConfigError(f"--to {to} exists and is not empty: give a new directory{hint}")
 
 
 class ExportDirectory:

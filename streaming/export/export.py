@@ -129,9 +129,7 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
     not_consumed = _not_consumed(store_root, config, options)
     settings = make_settings(store_root, options, not_consumed)
     check_directory(to, append=options.append)
-    for log in config.commit_log_paths(store_root):
-        if to.resolve().is_relative_to(log.resolve()):
-            raise ConfigError(f"--to {to} is inside the commit log {log}")
+    refuse_inside_log(to, store_root, config)
     directory = ExportDirectory(to.absolute())
     try:
         record = check_directory(to, append=options.append)
@@ -145,6 +143,13 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
         raise
     finally:
         directory.close()
+
+
+def refuse_inside_log(to: Path, store_root: Path, config: StoreConfig) -> None:
+    """Raise ConfigError for a target directory inside the commit log of a store."""
+    for log in config.commit_log_paths(store_root):
+        if to.resolve().is_relative_to(log.resolve()):
+            raise ConfigError(f"--to {to} is inside the commit log {log}")
 
 
 def _not_consumed(

@@ -34,7 +34,7 @@ class MetricsEndpoint:
         self._socket = listen(host, port, "--metrics-")
         self._host, self._port = self._socket.getsockname()[:2]
         self._hosts = LOOPBACK_NAMES | {host.lower(), self._host}
-        self._source: tuple[Measure, Fault] | None = None
+        self._sources: tuple[tuple[Measure, Fault], ...] = ()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reput-metrics", daemon=True)
         self._thread.start()
@@ -62,8 +62,8 @@ class MetricsEndpoint:
         return is_loopback(self._host)
 
     def show(self, measure: Measure, fault: Fault) -> None:
-        """Serve these samples; ``fault`` returns why the query is unhealthy, "" if it is not."""
-        self._source = measure, fault
+        """Serve these samples too; ``fault`` returns why a query is unhealthy, "" if it is not."""
+        self._sources = (*self._sources, (measure, fault))
 
     def close(self) -> None:
         """End the thread and release the port."""
@@ -81,12 +81,11 @@ class MetricsEndpoint:
         )
 
     def _metrics(self, _request: Request) -> Response:
-        measures = [] if self._source is None else [self._source[0]]
-        return metrics_response(measures)
+        return metrics_response([measure for measure, _ in self._sources])
 
     def _healthz(self, _request: Request) -> Response:
-        fault = "" if self._source is None else self._source[1]()
-        return PlainTextResponse(f"{fault or 'ok'}\n", 503 if fault else 200)
+        faults = [*dict.fromkeys(text for _, fault in self._sources if (text := fault()))]
+        return PlainTextResponse("\n".join(faults or ["ok"]) + "\n", 503 if faults else 200)
 
     def _checked(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
         def checked(request: Request) -> Response:

@@ -181,8 +181,8 @@ def test_ctrl_c_ends_a_search_with_what_was_found(
     make_store(tmp_path, 3000)
     found = []
 
-    def printer(**_: Any) -> Callable[[Any], None]:
-        def print_message(message: Any) -> None:
+    def printer(**_: Any) -> Callable[[Any, str], None]:
+        def print_message(message: Any, _broker: str) -> None:
             found.append(message)
             signal.raise_signal(signal.SIGINT)
 

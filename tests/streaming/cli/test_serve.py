@@ -15,7 +15,8 @@ import pytest
 from store.config import load_identity
 from store.errors import ConfigError, StoreError, StoreIOError
 from streaming.cli import run
-from streaming.cli.serve import parse_store, read_token
+from streaming.cli.serve import read_token
+from streaming.cli.stores import parse_store
 from streaming.web.security import is_loopback
 from tests.support.commands import REPUT
 from tests.support.stores.written import make_store
