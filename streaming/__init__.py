@@ -3,8 +3,9 @@
 ``CommitLogDataSource`` is the data source ``rocketmq-commitlog``. ``start_dispatch`` starts the
 query that builds ConsumeQueue and IndexFile, ``start_mirror`` the query that sends messages to
 Kafka. ``query_error`` returns the error that ended a dispatch, ``stop_query`` stops any streaming
-query between two batches. ``build_session`` returns a Spark session with the settings that these
-queries need, and ``register_source`` registers a data source with any session.
+query between two batches. ``BacklogListener`` reports how much of the logs a query has not read.
+``build_session`` returns a Spark session with the settings that these queries need, and
+``register_source`` registers a data source with any session.
 
 Importing this package does not import PySpark.
 """
@@ -15,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from streaming.queries.backlog import BacklogListener
     from streaming.queries.dispatch import query_error, start_dispatch
     from streaming.queries.mirror import MirrorOptions, start_mirror
     from streaming.sources.messages import CommitLogDataSource
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from streaming.spark.stopping import stop_query
 
 __all__ = [
+    "BacklogListener",
     "CommitLogDataSource",
     "MirrorOptions",
     "build_session",
@@ -33,6 +36,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "BacklogListener": "queries.backlog",
     "CommitLogDataSource": "sources.messages",
     "MirrorOptions": "queries.mirror",
     "build_session": "spark.session",

@@ -76,8 +76,6 @@ def topics(
     if write_topics_json is not None:
         stores = read_stores(store, root.output)
         _write_topics_json(stores, root, write_topics_json, as_json=as_json)
-            read_stores(store, root.output), root, write_topics_json, as_json=as_json
-        )
         return
     failures, overviews = Failures(), dict[str, Overview]()
     with opened_stores(read_stores(store, root.output), root, failures) as opened:

@@ -78,10 +78,14 @@ def commands(g1: Path) -> dict[str, list[str]]:
     index = min((g1 / "expected/index").iterdir())
     log = min((g1 / "input/commitlog").iterdir())
     get = ["--topic", "OrderTopic", "--queue", "0", "--offset", "0", "--max", "6"]
+    query = ["--topic", "MyTopic", "--key", "k63", "--max", "4"]
+    several = [f"{name}={g1 / 'input'}:{g1 / 'expected'}" for name in ("east", "west")]
     return {
         "get": ["get", *store, *get],
-        "query": ["query", *store, "--topic", "MyTopic", "--key", "k63", "--max", "4"],
+        "query": ["query", *store, *query],
         "topics": ["topics", *store],
+        "several-query": ["query", *several, *query],
+        "several-topics": ["topics", *several],
         "dump-log": ["dump", str(log), *conf],
         "dump-queue": ["dump", str(queue), *conf],
         "dump-index": ["dump", str(index), *conf],

@@ -71,7 +71,7 @@ def test_options_of_a_select_replace_those_of_the_table(
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("startingOffset", "startingOffsets"), ("subscribes", "subscribe"), ("colour", None)],
+    [("startingOffset", "startingOffsets"), ("subscribes", "subscribe"), ("weight", None)],
 )
 def test_an_unknown_option_is_refused_with_the_one_it_resembles(
     spark: SparkSession, store: Path, given: str, meant: str | None
