@@ -1,16 +1,20 @@
-"""Rebuild and export on a real Spark cluster: two workers that run an installed wheel."""
+"""Rebuild, export and a read on a real Spark cluster: two workers that run an installed wheel."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from checkpoints.progress import read_progress
 from checkpoints.state_paths import NEW_ROOT_DIR
+from store import MessageStore
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
@@ -25,6 +29,16 @@ CONFIG = StoreConfig(
     mapped_file_size_commit_log=16 << 20, max_hash_slot_num=50_000, max_index_num=200_000
 )
 CONF = "mappedFileSizeCommitLog=16777216\nmaxHashSlotNum=50000\nmaxIndexNum=200000\n"
+READ = """
+import json, sys
+from streaming import build_session
+spark = build_session("brokers", sys.argv[1])
+log = spark.read.format("rocketmq-commitlog").load(sys.argv[2:])
+sums = log.groupBy("broker").agg({"commit_log_offset": "sum", "*": "count"}).orderBy("broker")
+rows = sums.select("broker", "count(1)", "sum(commit_log_offset)").collect()
+print(json.dumps([list(row) for row in rows]))
+spark.stop()
+"""
 MESSAGES = 600_000
 SECONDS = 240
 
@@ -147,3 +161,31 @@ def test_a_killed_rebuild_resumes_and_export_runs_on_the_cluster(
         printed, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, errors
     assert json.loads(printed)["files"] > 1
+
+
+def test_three_brokers_are_one_table_while_a_worker_is_killed(
+    cluster: SparkCluster, store: Path, directory: Path
+) -> None:
+    names = ["east", "north", "west"]
+    for name in names:
+        shutil.copytree(store, directory / name, copy_function=os.link)
+    with MessageStore.open(store) as s:
+        total = sum(pc.sum(b.column(0)).as_py() for b in s.scan(columns=["commit_log_offset"]))
+    known = set(cluster.executors())
+
+    def has_finished_a_task() -> bool:
+        logs = [executor / "stderr" for executor in set(cluster.executors()) - known]
+        return any(
+            "Finished task" in log.read_text("utf-8", "replace") for log in logs if log.exists()
+        )
+
+    command = [sys.executable, "-c", READ, cluster.master_url, *(str(directory / n) for n in names)]
+    pipe = subprocess.PIPE
+    environment = run_environment(cluster)
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        wait_for(has_finished_a_task, "a task finished")
+        assert process.poll() is None
+        cluster.workers[0].kill()
+        printed, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, errors
+    assert json.loads(printed) == [[name, MESSAGES, total] for name in names]
