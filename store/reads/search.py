@@ -83,7 +83,7 @@ class LogSearch:
         With ``skip_damage``, the newest record of a log that was closed cleanly counts as damage if
         it cannot be read.
         """
-        with closing(self._stretches(newest_first=newest_first, report=report)) as stretches:
+        with closing(self.stretches(newest_first=newest_first, report=report)) as stretches:
             for requests in stretches:
                 yield from self._messages(requests, newest_first=newest_first)
 
@@ -92,7 +92,7 @@ class LogSearch:
 
         A batch has some thousand messages at most.
         """
-        with closing(self._stretches()) as stretches:
+        with closing(self.stretches()) as stretches:
             for requests in stretches:
                 yield from self._matches.batches(requests, self._wanted, columns)
 
@@ -106,13 +106,13 @@ class LogSearch:
         ``parts`` holds filters with their columns, which may be exact ones; each batch comes with
         the position of its part. The search's own filter limits the span only. Raises StoreError.
         """
-        with closing(self._stretches(report=report)) as stretches:
+        with closing(self.stretches(report=report)) as stretches:
             for requests in stretches:
                 for at, (wanted, columns) in enumerate(parts):
                     for batch in self._matches.batches(requests, wanted, columns):
                         yield at, batch
 
-    def _stretches(
+    def stretches(
         self, *, newest_first: bool = False, report: Report | None = None
     ) -> Generator[DispatchRequests]:
         """Yield the stretches of the span, until ``stop`` is set; warn if the log ends before."""

@@ -50,6 +50,7 @@ COMMANDS = tuple(
             "Show delayed, timer and half messages.",
             _READ,
         ),
+        ("usage", "usage", "Show what fills the commit log.", _READ),
         ("message", "message", "Show one message by its commit log offset or id.", _READ),
         ("dump", "dump", "Show one store file record by record.", _READ),
         ("serve", "serve", "Show stores in a web console, and serve their API.", _LOOK),

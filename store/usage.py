@@ -1,0 +1,214 @@
+"""What fills a commit log: messages and bytes by topic, day, queue, tag or producer host.
+
+Bytes are those of whole records. A day is one of UTC, of the store time. The queue is that of the
+record, so a delayed message counts where the broker holds it, and again where it was delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.broker_properties import BrokerProperties, read_properties
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.scanner import Damage
+from store.config import BROKER_CONF, StoreConfig
+from store.consumequeue.names import is_system_topic
+from store.errors import StoreIOError
+from store.layout import RETRY_PREFIX
+from store.reads.message_filter import MessageFilter
+from store.reads.search import LogSearch, Report
+
+_DLQ_PREFIX = "%DLQ%"
+_TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_DAY_MS = 24 * 3600 * 1000
+_HOUR_MS = 3600 * 1000
+_RESERVED_HOURS = 72  # fileReservedTime of MessageStoreConfig
+_TOTALS = [("size", "sum"), ("messages", "sum")]
+_PORT = r":\d+$"
+
+
+class By(StrEnum):
+    """What the messages are counted by."""
+
+    TOPIC = "topic"
+    DAY = "day"
+    QUEUE = "queue"
+    TAG = "tag"
+    HOST = "host"
+
+
+KEYS: dict[By, tuple[str, ...]] = {  # the fields of a row that name its group
+    By.TOPIC: ("topic",),
+    By.DAY: ("day",),
+    By.QUEUE: ("topic", "queue_id"),
+    By.TAG: ("topic", "tag"),
+    By.HOST: ("host",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """The files of a log that expire on one day of UTC: from when, how many, and their bytes."""
+
+    day: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The counts. ``rows`` have the fields of ``KEYS``, ``messages``, ``bytes``; most bytes first.
+
+    ``kinds`` are the same by kind of topic: retry, dead letter, trace, system, user. ``damages``
+    are the parts of the log that could not be read.
+    """
+
+    rows: list[dict[str, Any]]
+    kinds: list[dict[str, Any]]
+    damages: tuple[Damage, ...]
+
+
+def measure_usage(
+    store_root: Path,
+    config: StoreConfig,
+    by: By = By.TOPIC,
+    wanted: MessageFilter | None = None,
+    report: Report | None = None,
+) -> Usage:
+    """Read the log once, past damage, and count the messages that match. Raises StoreError."""
+    wanted = wanted if wanted is not None else MessageFilter()
+    search = LogSearch(store_root, config, wanted, skip_damage=True)
+    names = sorted({"topic", *KEYS[by]})
+    counts = _columns if by in (By.TAG, By.HOST) else _requests
+    parts = [part for part in counts(search, names, wanted, report) if part.num_rows]
+    if not parts:
+        return Usage([], [], tuple(search.damages))
+    table = _grouped(pa.concat_tables(parts), names)
+    kinds = pa.array([kind_of(topic) for topic in table["topic"].to_pylist()])
+    by_kind = _grouped(table.append_column("kind", kinds), ["kind"])
+    return Usage(_rows(_grouped(table, KEYS[by])), _rows(by_kind), tuple(search.damages))
+
+
+def kind_of(topic: str) -> str:
+    """Return the kind of a topic: retry, dead letter, trace, system or user."""
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(_DLQ_PREFIX):
+        return "dead letter"
+    if topic == _TRACE_TOPIC:
+        return "trace"
+    return "system" if is_system_topic(topic) else "user"
+
+
+def expiries(
+    store_root: Path, config: StoreConfig, broker_conf: Path | None = None
+) -> list[Expiry]:
+    """Return when files of the log expire, the earliest day first; the last file never does.
+
+    A file expires ``fileReservedTime`` hours after its last write; the broker deletes it in the
+    hour ``deleteWhen``, or at once if the disk is nearly full
+    (``DefaultMessageStore.CleanCommitLogService``). Raises ConfigError, StoreIOError.
+    """
+    reserved_ms = _reserved_hours(store_root, broker_conf) * _HOUR_MS
+    log = CommitLog(config.commit_log_paths(store_root), config)
+    log.refresh()
+    days: dict[str, list[int]] = {}
+    for file in log.files[:-1]:
+        try:
+            changed_ms = file.path.stat().st_mtime_ns // 1_000_000
+        except OSError as e:
+            raise StoreIOError("read", file.path, e) from e
+        days.setdefault(_day_text((changed_ms + reserved_ms) // _DAY_MS), []).append(file.length)
+    return [Expiry(day, len(sizes), sum(sizes)) for day, sizes in sorted(days.items())]
+
+
+def _reserved_hours(store_root: Path, broker_conf: Path | None) -> int:
+    path = store_root / BROKER_CONF if broker_conf is None else broker_conf
+    if broker_conf is None and not path.exists():
+        return _RESERVED_HOURS
+    read = BrokerProperties(read_properties(path), str(path))
+    return read.positive("fileReservedTime", _RESERVED_HOURS)
+
+
+def _requests(
+    search: LogSearch, names: Sequence[str], wanted: MessageFilter, report: Report | None
+) -> Iterator[pa.Table]:
+    """Yield counts from the columns of a scan: no record is decoded."""
+    for requests in search.stretches(report=report):
+        rows = wanted.candidates(requests)
+        columns = {
+            "queue": requests.queue[rows],
+            "day": requests.store_timestamp[rows] // _DAY_MS,
+            "size": requests.size[rows],
+        }
+        keys = ["queue", *(["day"] if "day" in names else [])]
+        yield _with_queues(_counted(pa.table(columns), keys), requests, names)
+
+
+def _with_queues(table: pa.Table, requests: DispatchRequests, names: Sequence[str]) -> pa.Table:
+    """Replace the queue's number in a stretch by its topic and queue id."""
+    queue = table["queue"]
+    found = {
+        "topic": pa.array(requests.topics, pa.string()).take(queue.combine_chunks()),
+        "queue_id": pa.array(requests.queue_ids).take(queue.combine_chunks()),
+    }
+    if "day" in names:
+        found["day"] = pa.array([_day_text(day) for day in table["day"].to_pylist()], pa.string())
+    columns = {name: found[name] for name in names}
+    return pa.table({**columns, "size": table["size"], "messages": table["messages"]})
+
+
+def _columns(
+    search: LogSearch, names: Sequence[str], wanted: MessageFilter, report: Report | None
+) -> Iterator[pa.Table]:
+    """Yield counts by what only the records hold."""
+    fields = {"topic": "topic", "tag": "tags", "host": "born_host"}
+    columns = [fields[name] for name in names]
+    for _, batch in search.batches_of([(wanted, [*columns, "size"])], report):
+        table = _counted(pa.Table.from_batches([batch]), columns)
+        table = table.rename_columns([*names, "size", "messages"])
+        if "host" in names:
+            at = table.schema.get_field_index("host")
+            hosts = pc.replace_substring_regex(table["host"], _PORT, "")
+            table = table.set_column(at, "host", hosts)
+        yield table
+
+
+def _counted(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the bytes and the number of messages by keys, as columns ``size`` and ``messages``."""
+    grouped = table.group_by(list(keys)).aggregate([("size", "sum"), ("size", "count")])
+    named = grouped.select([*keys, "size_sum", "size_count"])
+    return named.rename_columns([*keys, "size", "messages"])
+
+
+def _grouped(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the sums of counts by keys."""
+    grouped = table.group_by(list(keys)).aggregate(_TOTALS)
+    named = grouped.select([*keys, "size_sum", "messages_sum"])
+    return named.rename_columns([*keys, "size", "messages"])
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows as values, most bytes first, then by name."""
+    names = [name for name in table.column_names if name not in ("size", "messages")]
+    rows = table.sort_by([("size", "descending"), *((name, "ascending") for name in names)])
+    return [
+        {**{name: row[name] for name in names}, "messages": row["messages"], "bytes": row["size"]}
+        for row in rows.to_pylist()
+    ]
+
+
+def _day_text(day: int) -> str:
+    """Return a number of days since 1970 as a date; a day out of range as its number."""
+    try:
+        return str(pa.scalar(day, pa.date32()).as_py())
+    except (OverflowError, ValueError, pa.ArrowInvalid):
+        return f"day {day}"
