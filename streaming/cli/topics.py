@@ -10,10 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from checkpoints.settings import open_store_config
 from store.broker_files import ConfigFile, encode_topics
 from store.errors import ConfigError, StoreError
-from store.io.disk import Disk
 from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
 from store.reads.topics_json import overview_rows
 from streaming.cli.columns import Cell, Column, Fit, Moment
@@ -98,6 +96,8 @@ def _write_topics_json(
     stores: Sequence[NamedStore], root: RootOptions, path: Path, *, as_json: bool
 ) -> None:
     """Write the topics of the log to a new file. Exits with 1 if there is none."""
+    from checkpoints.settings import open_store_config
+    from store.io.disk import Disk
     from store.reads.topics_from_log import topics_from_log
 
     if len(stores) > 1:

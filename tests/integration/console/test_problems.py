@@ -57,7 +57,7 @@ def test_damaged_queue_stands_first_and_health_shows_what_to_do(
     screenshot(tab, "topic-damaged", tmp_path)
 
 
-def test_damaged_log_ends_a_search_with_its_position(
+def test_search_lists_the_damage_of_the_log_and_what_lies_behind_it(
     new_console: NewConsole, new_tab: NewTab, tmp_path: Path
 ) -> None:
     shop = make_shop(tmp_path, orders=300)
@@ -69,7 +69,9 @@ def test_damaged_log_ends_a_search_with_its_position(
 
     page = tab.open(console.page_url(SHOP, "/messages?order=oldest"))
 
-    expect(page.locator("#failed")).to_contain_text(f"{log} at offset 0")
+    expect(page.locator("#damage")).to_contain_text(f"{log} at offset 0: ")
+    expect(page.locator("#rows tr")).not_to_have_count(0)
+    expect(page.locator("#failed")).to_be_hidden()
     screenshot(tab, "messages-damaged", tmp_path)
     tab.open(console.page_url(SHOP, "/messages/0"))
     expect(page.locator(".alert")).to_contain_text("offset 0")

@@ -211,7 +211,9 @@ def test_a_failure_is_reported_at_once_and_by_the_health_check(
     ]
     for name in COUNTS:
         labels = f'cluster="DefaultCluster",node_id="{name}",node_type="broker"'
-        assert f"reput_store_read_failed{{{labels}}} {float(name == 'beta')}\n" in text
+        assert f"reput_store_read_failed{{{labels}}} 0.0\n" in text
+        is_waiting = f"reput_dispatch_stuck_milliseconds{{{labels}}} 0.0\n" not in text
+        assert is_waiting == (name == "beta"), "the backlog that begins with damage is stuck"
     assert "reput: 1 of 3 dispatches failed: beta" in errors
     assert_built([stores[0], stores[2]], tmp_path / "out", ["alpha", "gamma"])
 

@@ -2,10 +2,12 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQueryManager
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from store.commitlog.record import NewMessage
@@ -38,6 +40,22 @@ def data(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def listeners(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Remove the listeners that the documents add: they print for as long as the session lasts."""
+    added: list[StreamingQueryListener] = []
+    add = StreamingQueryManager.addListener
+
+    def record(manager: StreamingQueryManager, listener: StreamingQueryListener) -> None:
+        added.append(listener)
+        add(manager, listener)
+
+    monkeypatch.setattr(StreamingQueryManager, "addListener", record)
+    yield
+    for listener in added:
+        spark.streams.removeListener(listener)
+
+
 def test_every_block_of_the_page_runs(spark: SparkSession, data: Path) -> None:
     text = (DOCS / "sql.md").read_text("utf-8").replace("/data/", f"{data}/")
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -64,7 +82,8 @@ def test_every_block_of_the_page_runs(spark: SparkSession, data: Path) -> None:
 
 
 def _run_statements(spark: SparkSession, block: str) -> list[int]:
-    """Run the statements of a block, one a line, without the view of the same name."""
+    """Run the statements of a block, one a line: its table hides no view of the same name."""
+    view = spark.table("log")
     spark.catalog.dropTempView("log")
     counts = []
     try:
@@ -72,10 +91,9 @@ def _run_statements(spark: SparkSession, block: str) -> list[int]:
             answer = spark.sql(statement)
             if answer.columns:
                 counts.append(answer.count())
-        spark.table("log").createOrReplaceTempView("log_view")
     finally:
         spark.sql("DROP TABLE IF EXISTS log")
-    spark.table("log_view").createOrReplaceTempView("log")
+    view.createOrReplaceTempView("log")
     return counts
 
 
