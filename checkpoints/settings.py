@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from checkpoints.progress import read_progress
 from store.config import BROKER_CONF, StoreConfig, config_from_shape, load_config
 from store.errors import ConfigError
+from store.rocksdb import require_no_rocksdb, rocksdb_queues
 from store.unsupported import refuse_unsupported_store, require_log_files
 
 
@@ -30,6 +32,8 @@ def open_store_config(
     else:
         config = resolve_config(store_root, output, broker_conf, broker_version)
     refuse_unsupported_store(store_root, config)
+    if output is not None:
+        require_no_rocksdb(store_root, output, config.rocksdb_queues)
     if needs_log:
         require_log_files(store_root, config)
     return config
@@ -52,4 +56,5 @@ def resolve_config(
     shape = dict(progress.shape)
     if broker_version is not None:
         shape["version"] = broker_version
-    return config_from_shape(shape, commit_log=progress.commit_log)
+    config = config_from_shape(shape, commit_log=progress.commit_log)
+    return replace(config, rocksdb_queues=rocksdb_queues(store_root, {}))

@@ -21,6 +21,9 @@ delayOffset.json            offsetTable: delay level -> queue offset of the sche
 timermetrics                timingCount: topic -> count of its messages in the timer wheel
 timercheck                  not JSON: ``TIMER_CHECKPOINT`` of store.layout, then zeros
 ==========================  ====================================================================
+
+A broker with ``storeType=defaultRocksDB`` keeps topics and committed offsets in RocksDB instead, in
+the directories ``topics`` and ``consumerOffsets``. They are not read, and the problem says so.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -37,6 +40,7 @@ from store import java
 from store.errors import StoreIOError, parse_fault, shown
 from store.io.file_system import read_small_file
 from store.layout import CONFIG_DIR, TIMER_CHECKPOINT, struct_of
+from store.rocksdb import is_rocksdb
 
 BACKUP_SUFFIX = ".bak"
 PERM_READ, PERM_WRITE = 4, 2  # PermName
@@ -115,15 +119,18 @@ class ConfigFile(Generic[T]):
 
 def read_topic_configs(store_root: Path) -> ConfigFile[dict[str, TopicConfig]]:
     """Read the topics of a broker. Raises StoreIOError."""
-    return _read(store_root / CONFIG_DIR / _TOPICS, _decode_topics)
+    directory = store_root / CONFIG_DIR
+    return _without_rocksdb(_read(directory / _TOPICS, _decode_topics), directory / "topics")
 
 
 def read_consumer_offsets(
     store_root: Path, *, enable_lmq: bool = False
 ) -> ConfigFile[list[CommittedOffset]]:
     """Read the committed offsets by group, topic and queue id. Raises StoreIOError."""
+    directory = store_root / CONFIG_DIR
     name = _LMQ_CONSUMER_OFFSETS if enable_lmq else _CONSUMER_OFFSETS
-    return _read(store_root / CONFIG_DIR / name, _decode_consumer_offsets)
+    file = _read(directory / name, _decode_consumer_offsets)
+    return _without_rocksdb(file, directory / "consumerOffsets")
 
 
 def read_delay_offsets(store_root: Path) -> ConfigFile[dict[int, int]]:
@@ -198,6 +205,16 @@ def _read(path: Path, decode: Callable[[Any], T]) -> ConfigFile[T]:
         problem = f"{path} is {reason}; read from {backup.name} instead, which is older"
         return ConfigFile(path, content, backup, problem)
     return ConfigFile(path, None, None, f"{path} is {reason}, {backup.name} is {backup_reason}")
+
+
+def _without_rocksdb(file: ConfigFile[T], directory: Path) -> ConfigFile[T]:
+    """Return a file with the problem that the broker keeps its content in RocksDB, if it does."""
+    if not is_rocksdb(directory):
+        return file
+    problem = f"{directory} is a RocksDB, which is not read"
+    if file.read_from is not None:
+        problem += f"; {file.read_from.name} may be older"
+    return replace(file, problem=problem)
 
 
 def _read_one(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, str]:

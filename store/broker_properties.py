@@ -8,7 +8,13 @@ from pathlib import Path
 import javaproperties
 
 from store import java
-from store.errors import ConfigError, StoreIOError, parse_fault, shown
+from store.errors import (
+    ConfigError,
+    StoreIOError,
+    UnsupportedFormatError,
+    parse_fault,
+    shown,
+)
 from store.io.file_system import read_small_file
 
 _BYTES_MAX = 1024 * 1024
@@ -25,6 +31,28 @@ def read_properties(path: Path) -> Mapping[str, str]:
     except (ValueError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not a Java properties file: {parse_fault(e)}") from e
     return values
+
+
+def refuse_unsupported_settings(values: Mapping[str, str], path: Path) -> None:
+    """Raise UnsupportedFormatError for settings with which a broker writes another kind of log."""
+    plug_in = values.get("messageStorePlugIn", "")
+    found = [
+        (_is_true(values.get("enableDLegerCommitLog")),
+         "its log is a DLedger log (enableDLegerCommitLog=true)"),
+        ("tiered" in plug_in.lower(),
+         "it is a tiered store (messageStorePlugIn={messageStorePlugIn})"),
+        (_is_true(values.get("enableCalcFilterBitMap")),
+         "its queues hold bitmaps of filters not in the log (enableCalcFilterBitMap=true)"),
+    ]  # fmt: skip
+    for applies, reason in found:
+        if applies:
+            raise UnsupportedFormatError(
+                f"{path}: {reason.format(**values)}; that is not supported"
+            )
+
+
+def _is_true(value: str | None) -> bool:
+    return value is not None and value.strip().lower() == "true"
 
 
 class BrokerProperties:

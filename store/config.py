@@ -10,13 +10,17 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from store import java
-from store.broker_properties import BrokerProperties, read_properties
-from store.errors import ConfigError, UnsupportedFormatError, shown
+from store.broker_properties import (
+    BrokerProperties,
+    read_properties,
+    refuse_unsupported_settings,
+)
+from store.errors import ConfigError, shown
 from store.io.checked_json import Check
 from store.layout import (
     BLANK_SIZE,
@@ -28,6 +32,7 @@ from store.layout import (
     RECORD_MIN_SIZE,
     index_file_size,
 )
+from store.rocksdb import rocksdb_queues
 
 BROKER_CONF = "broker.conf"
 DEFAULT_CLUSTER = "DefaultCluster"
@@ -40,6 +45,7 @@ _LAST_RELEASE = {
 }  # fmt: skip
 _SIZE_MAX = MAPPED_FILE_SIZE_MAX + CQ_UNIT_SIZE  # a queue file's size is rounded up to whole units
 _DELAY_MS_MAX = 2**63 - 1
+_NOT_OF_SHAPE = ("version", "store_path_root_dir", "store_path_commit_log", "rocksdb_queues")
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -84,6 +90,7 @@ class StoreConfig:
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     store_path_root_dir: str = ""
     store_path_commit_log: str = ""
+    rocksdb_queues: str = ""  # why the broker's own queues are not all in files, "" if they are
 
     # Rules by version (format notes §14 and the notes "since"). ---------------------------------
 
@@ -174,7 +181,7 @@ class StoreConfig:
         """Return the settings that determine the bytes of the files; fixed for a root."""
         values: dict[str, str | int | bool] = {"version": str(self.version)}
         for f in dataclasses.fields(self):
-            if f.name not in ("version", "store_path_root_dir", "store_path_commit_log"):
+            if f.name not in _NOT_OF_SHAPE:
                 values[f.name] = getattr(self, f.name)
         return values
 
@@ -219,8 +226,9 @@ def load_config(
     """
     values, path = _broker_properties(store_root, broker_conf)
     version = BrokerVersion.parse(broker_version or DEFAULT_VERSION)
-    _refuse_unsupported_settings(values, path)
-    return config_from(values, version=version, origin=str(path))
+    refuse_unsupported_settings(values, path)
+    config = config_from(values, version=version, origin=str(path))
+    return replace(config, rocksdb_queues=rocksdb_queues(store_root, values))
 
 
 def load_identity(store_root: Path, broker_conf: Path | None = None) -> BrokerIdentity:
@@ -259,7 +267,8 @@ def config_from(values: Mapping[str, str], *, version: BrokerVersion, origin: st
         ),
         max_hash_slot_num=read.positive("maxHashSlotNum", 5_000_000),
         max_index_num=read.positive("maxIndexNum", 20_000_000),
-        message_index_enable=read.flag("messageIndexEnable", default=True),
+        message_index_enable=read.flag("messageIndexEnable", default=True)
+        and read.flag("indexFileWriteEnable", default=True),  # since 5.5.0
         enable_consume_queue_ext=read.flag("enableConsumeQueueExt"),
         enable_multi_dispatch=read.flag("enableMultiDispatch"),
         enable_lmq=read.flag("enableLmq"),
@@ -307,30 +316,6 @@ def config_from_json(text: str) -> StoreConfig:
     """Decode the result of ``config_to_json``."""
     values = json.loads(text)
     return StoreConfig(version=BrokerVersion.parse(values.pop("version")), **values)
-
-
-def _refuse_unsupported_settings(values: Mapping[str, str], path: Path) -> None:
-    """Refuse settings with which a broker writes other kinds of queues, index or log."""
-    plug_in = values.get("messageStorePlugIn", "")
-    found = [
-        ("storeType" in values and "rocksdb" in values["storeType"].lower(),
-         "its consume queues are kept in RocksDB (storeType={storeType})"),
-        (_is_true(values.get("enableDLegerCommitLog")),
-         "its log is a DLedger log (enableDLegerCommitLog=true)"),
-        ("tiered" in plug_in.lower(),
-         "it is a tiered store (messageStorePlugIn={messageStorePlugIn})"),
-        (_is_true(values.get("enableCalcFilterBitMap")),
-         "its queues hold bitmaps of filters not in the log (enableCalcFilterBitMap=true)"),
-    ]  # fmt: skip
-    for applies, reason in found:
-        if applies:
-            raise UnsupportedFormatError(
-                f"{path}: {reason.format(**values)}; that is not supported"
-            )
-
-
-def _is_true(value: str | None) -> bool:
-    return value is not None and value.strip().lower() == "true"
 
 
 def _validate(config: StoreConfig, origin: str) -> None:

@@ -15,7 +15,6 @@ from store.io.mapped_file import MappedFileQueue, is_mapped_file_name
 from store.layout import (
     BATCH_CONSUME_QUEUE_DIR,
     BLANK_RECORD,
-    CONSUME_QUEUE_DIR,
     DLEDGER_HEADER_SIZE,
     MAGIC_V1,
     MAGIC_V2,
@@ -23,16 +22,10 @@ from store.layout import (
 )
 
 _SIZE_AND_MAGIC = struct_of(BLANK_RECORD)  # the first fields of every record
-_ROCKSDB_FILE = "CURRENT"  # every RocksDB has this file
 
 
 def refuse_unsupported_store(store_root: Path, config: StoreConfig) -> None:
     """Raise UnsupportedFormatError if the store is of an unsupported kind."""
-    if (store_root / CONSUME_QUEUE_DIR / _ROCKSDB_FILE).is_file():
-        raise UnsupportedFormatError(
-            f"{store_root / CONSUME_QUEUE_DIR} is a RocksDB: a store with "
-            "storeType=defaultRocksDB keeps its consume queues there; that is not supported"
-        )
     batch = store_root / BATCH_CONSUME_QUEUE_DIR
     if batch.is_dir() and any(batch.iterdir()):
         raise UnsupportedFormatError(

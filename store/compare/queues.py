@@ -36,6 +36,7 @@ from store.layout import (
     PRE_BLANK_SIZE,
     RECORD_MIN_SIZE,
 )
+from store.rocksdb import rocksdb_files
 
 _STEP = 8  # units examined first: a hole may follow them, which is slow to map
 _QUEUE_DEPTH = 2  # consumequeue/<topic>/<queue>
@@ -346,16 +347,18 @@ class QueueComparison(Disk):
     def _queue_directories(self, kind: str) -> Iterator[tuple[Path, list[Path]]]:
         """Yield each queue's directory with its mapped files; report all other files.
 
-        A queue's directory is two levels down, or deeper: the names of old multi-dispatch queues
-        may contain slashes. A link to a directory is reported, not followed: it may form a loop.
+        A queue's directory is two levels down, or deeper: old names may contain slashes. A link to
+        a directory is reported, not followed. A RocksDB's files beside them are left out.
         """
+        others = rocksdb_files(self._root / kind)
         pending = [(self._root / kind, 0)]
         while pending:
             directory, depth = pending.pop()
             directories: list[Path] = []
             files: list[Path] = []
             for path in list_entries(directory):
-                (directories if path.is_dir() else files).append(path)
+                if depth or path.name not in others:
+                    (directories if path.is_dir() else files).append(path)
             links = [p for p in directories if p.is_symlink()]
             pending += [(p, depth + 1) for p in reversed(directories) if p not in links]
             is_queue = depth >= _QUEUE_DEPTH

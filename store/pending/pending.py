@@ -12,7 +12,7 @@ keeps a part of their check points and acknowledgements in memory, or in RocksDB
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from store.broker_files import ConfigFile, read_delay_offsets
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
+from store.errors import UnsupportedFormatError
 from store.layout import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from store.pending.delay import delay_rows
 from store.pending.deliveries import Deliveries, Longs, codes
@@ -54,12 +55,18 @@ class PendingFilter:
 class Pending:
     """An answer: ``rows`` (PENDING_FIELDS) by due time, and the damage that was passed.
 
-    ``delays`` is delayOffset.json as it was read.
+    ``delays`` is delayOffset.json as it was read. ``left_out`` are the kinds that are not shown,
+    because the broker keeps their state in RocksDB, and the setting that says so.
     """
 
     rows: pa.Table
     damages: tuple[Damage, ...]
     delays: ConfigFile[dict[int, int]]
+    left_out: Mapping[Kind, str] = field(default_factory=dict)
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each kind that is left out."""
+        return [_left_out_text(kind, setting) for kind, setting in self.left_out.items()]
 
     def summary(self) -> list[tuple[str, int | None, Mapping[State, int]]]:
         """Return the count per state by topic and hour of the due time (epoch ms), in order.
@@ -100,14 +107,27 @@ def find_pending(  # noqa: PLR0913 - the store, its settings, the question, and 
     """Read the log and return the pending messages at ``now`` (epoch ms).
 
     Damage is passed and listed: a message whose record cannot be read is missing, one whose
-    delivery cannot be read counts as not delivered. Raises StoreError, also once ``stop`` is set.
+    delivery cannot be read counts as not delivered. Raises UnsupportedFormatError for a wanted kind
+    whose state is in RocksDB; StoreError, also once ``stop`` is set.
     """
+    settings = settings or HoldSettings()
+    left_out = settings.left_out()
+    for kind in sorted(wanted.kinds & left_out.keys()):
+        raise UnsupportedFormatError(_left_out_text(kind, left_out[kind]))
     delays = read_delay_offsets(store_root)
     held = read_held(store_root, config, report, stop)
     # A delivery in a damaged part is not seen: none is concluded to be missing.
     up_to = {} if held.damages else delays.content or {}
-    rows = _rows(held, config, settings or HoldSettings(), up_to, now)
-    return Pending(select_rows(rows, wanted), held.damages, delays)
+    rows = _rows(held, config, settings, up_to, now)
+    for kind in left_out:
+        rows = rows.filter(pc.field("kind") != kind.value)
+    return Pending(select_rows(rows, wanted), held.damages, delays, left_out)
+
+
+def _left_out_text(kind: Kind, setting: str) -> str:
+    return (
+        f"{kind} messages are not shown: their state is in RocksDB, which is not read ({setting})"
+    )
 
 
 def _rows(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from store.broker_properties import BrokerProperties, read_properties
 from store.config import BROKER_CONF
+from store.pending.states import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,23 @@ class HoldSettings:
     ``timer_precision_ms`` the width of a slot of the timer wheel, ``timer_window_slots`` how many
     slots ahead a message is stored in its last slot: one due later is rolled.
     ``delete_key_has_topic`` is whether a cancellation names the real topic too, since 5.4.0.
+    ``timers_in_rocksdb`` and ``transactions_in_rocksdb``, since 5.5.0: the state is in RocksDB.
     """
 
     transaction_timeout_ms: int = 6000
     timer_precision_ms: int = 1000
     timer_window_slots: int = 2 * 24 * 3600
     delete_key_has_topic: bool = False
+    timers_in_rocksdb: bool = False
+    transactions_in_rocksdb: bool = False
+
+    def left_out(self) -> dict[Kind, str]:
+        """Return the kinds whose state is not read, each with the setting that says so."""
+        settings = {
+            Kind.TIMER: (self.timers_in_rocksdb, "timerRocksDBEnable=true"),
+            Kind.HALF: (self.transactions_in_rocksdb, "transRocksDBEnable=true"),
+        }
+        return {kind: setting for kind, (is_out, setting) in settings.items() if is_out}
 
     @property
     def timer_window_ms(self) -> int:
@@ -42,4 +54,6 @@ def load_hold_settings(store_root: Path, broker_conf: Path | None = None) -> Hol
         read.positive("timerPrecisionMs", default.timer_precision_ms),
         read.positive("timerRollWindowSlot", default.timer_window_slots),
         read.flag("appendTopicForTimerDeleteKey"),
+        read.flag("timerRocksDBEnable"),
+        read.flag("transRocksDBEnable"),
     )

@@ -43,6 +43,7 @@ from store.reads.message_place import (
 )
 from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
 from store.reads.query_message import KEY_TYPE, Query, QueryResult, open_index, query_message
+from store.rocksdb import require_queue_files
 from store.root.config import check_last_record, find_config
 
 _AT_QUEUE_END = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
@@ -376,8 +377,13 @@ class MessageStore(ArrowReads):
         return queue is not None and queue.span.max > 0
 
     def _queue_root(self) -> Path:
-        """Return the directory of the queues. Raises ConfigError if the log has none yet."""
+        """Return the directory of the queues.
+
+        Raises ConfigError if the log has none yet, UnsupportedFormatError if they are in RocksDB.
+        """
         path = self.output / CONSUME_QUEUE_DIR
+        if self._progress is None:
+            require_queue_files(self.store_root, self.output, self.config.rocksdb_queues)
         if self._progress is None and not path.is_dir() and not self._log.is_empty():
             raise ConfigError(
                 f"{path} does not exist: nothing has been dispatched there; dispatch the log, or "

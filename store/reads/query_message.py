@@ -108,7 +108,10 @@ def open_index(index: IndexFiles, log: CommitLog, progress: ProgressView | None)
     """
     config, directory = log.config, index.directory
     if not config.message_index_enable:
-        raise ConfigError(f"the index is off (messageIndexEnable=false): {directory} is not built")
+        raise ConfigError(
+            "the index is off (messageIndexEnable or indexFileWriteEnable=false): "
+            f"{directory} is not built"
+        )
     index.refresh()
     newest_first = index.files[::-1]
     if progress is None:

@@ -35,6 +35,9 @@ class Reporter(LineReporter):
             reput_from_offset=root.progress.reput_from_offset,
             output=str(root.path),
         )
+        if config.rocksdb_queues:
+            text = f"the broker's own queues are not read ({config.rocksdb_queues})"
+            self.say("warning", text, own_queues_not_read=config.rocksdb_queues)
         for recovered in root.recovered:
             fields = recovered_json(recovered)
             self.say("recovered", recovered_line(recovered), **fields | fields.pop("cut"))

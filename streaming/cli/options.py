@@ -188,11 +188,14 @@ def describe_settings(config: StoreConfig) -> str:
         if config.message_index_enable
         else "index off"
     )
-    return (
+    text = (
         f"assuming RocketMQ {config.version}, commit log files of "
         f"{config.mapped_file_size_commit_log:,} bytes, consume queue files of "
         f"{config.mapped_file_size_consume_queue:,} bytes, {index}"
     )
+    if config.rocksdb_queues:
+        text += f"; the broker's own queues are not read ({config.rocksdb_queues})"
+    return text
 
 
 @contextmanager

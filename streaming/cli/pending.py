@@ -95,6 +95,8 @@ def pending(store: Store, wanted: PendingOptions, root: RootOptions, as_json: Js
             )
         if found.delays.read_from is not None and found.delays.problem:
             say(found.delays.problem)
+        for note in found.notes():
+            say(note)
         _print(found, as_json=as_json)
         errors = [damage.passed() for damage in found.damages]
         for error in errors[1:]:

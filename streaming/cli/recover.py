@@ -48,6 +48,7 @@ def recover(
     from checkpoints.recovery.reports import record_recoveries
     from checkpoints.root import DispatchRoot
     from checkpoints.settings import resolve_config
+    from store.rocksdb import require_no_rocksdb
     from store.root.progress import read_progress_view
     from store.unsupported import refuse_unsupported_store, require_log_files
 
@@ -58,6 +59,7 @@ def recover(
         )
     config = resolve_config(store, output, broker.broker_conf, broker.broker_version)
     refuse_unsupported_store(store, config)
+    require_no_rocksdb(store, output, config.rocksdb_queues)
     if read_progress_view(output) is None:
         require_log_files(store, config)
     if not as_json:

@@ -15,6 +15,7 @@ from store.config import StoreConfig, check_shape
 from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import ConfigError, DamageError
 from store.layout import ABORT_FILE
+from store.rocksdb import require_queue_files
 from store.root.config import other_store_error
 from store.unsupported import refuse_unsupported_store, require_log_files
 from streaming.queries.feed import Feed, threads_feed
@@ -85,6 +86,7 @@ def verify(
     progress = read_progress(output)
     if progress is None:
         require_log_files(store_root, config)
+        require_queue_files(store_root, output, config.rocksdb_queues)
     log = CommitLog(config.commit_log_paths(store_root), config)
     if progress is not None:
         hint = "give the broker.conf and version it was made with"

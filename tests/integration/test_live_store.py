@@ -7,22 +7,19 @@ then the broker is started on the dispatched files.
 
 import re
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from checkpoints.progress import Progress
-from store.reads.message_store import MessageStore
 from tests.integration.live import SIZES, Stamp, stamps, units, wait_until_equal
+from tests.integration.questions import key_questions, own_answer, queue_questions
 from tests.integration.servers.reput import Dispatcher, open_store, reput
 from tests.integration.servers.rocketmq import QUEUES, RocketMq
 from tests.integration.traffic import (
-    Received,
     Sent,
     ask,
     consume,
@@ -120,7 +117,7 @@ def test_queues_and_index_equal_the_brokers(live: Live) -> None:
 
 
 def test_reads_return_the_brokers_answers(live: Live) -> None:
-    questions = [*key_questions(live.sent), *queue_questions(live.mq)]
+    questions = [*key_questions(live.sent), *queue_questions(live.mq, TOPICS)]
     answers = ask(live.mq, questions)
     with open_store(live.mq, live.output) as store:
         own = [own_answer(store, question) for question in questions]
@@ -189,7 +186,7 @@ def test_a_consumer_reads_every_message_from_the_first_offset(swapped: Swapped) 
 
 def test_the_broker_answers_from_dispatched_files(swapped: Swapped) -> None:
     live = swapped.live
-    questions = [*key_questions(live.sent), *queue_questions(live.mq)]
+    questions = [*key_questions(live.sent), *queue_questions(live.mq, TOPICS)]
     answers = ask(live.mq, questions)
     with open_store(live.mq, live.output) as store:
         assert [own_answer(store, question) for question in questions] == answers
@@ -208,49 +205,3 @@ def test_new_messages_are_appended_at_the_right_offsets(swapped: Swapped) -> Non
     live.dispatcher.start()
     wait_until_equal(mq, live.dispatcher)
     live.dispatcher.stop()
-
-
-# --- questions and answers ------------------------------------------------------------------------
-
-
-def key_questions(sent: list[Sent]) -> list[list[Any]]:
-    """Ask for keys and unique keys of messages of each kind, and for a key that none has."""
-    kinds: dict[str, list[Sent]] = defaultdict(list)
-    for message in sent:
-        if message.is_delivered:
-            kinds[message.kind].append(message)
-    some = [message for messages in kinds.values() for message in messages[:3]]
-    keys = [["key", m.topic, key] for m in some for key in m.keys.split()]
-    # 5.x clients store a batch under a different unique key from the one they report.
-    unique = [["uniq", m.topic, m.uniq_key] for m in some if m.kind != "batch"]
-    return [*unique, *keys, ["key", TOPICS[0], "no-such-key"]]
-
-
-def queue_questions(mq: RocketMq) -> list[list[Any]]:
-    """Ask for bounds, messages at offsets and offsets at times of each queue."""
-    questions: list[list[Any]] = []
-    for topic in TOPICS:
-        for queue_id, end in enumerate(max_offsets(mq, topic)):
-            queue = [topic, queue_id]
-            questions += [["max", *queue], ["min", *queue]]
-            questions += [["offset", *queue, offset] for offset in (0, end // 2, end - 1)]
-            questions += [["time", *queue, 0]]
-            if mq.version >= "5":  # docs/reads.md describes the answers of earlier versions
-                questions += [["time", *queue, 4_000_000_000_000]]
-    return questions
-
-
-def own_answer(store: MessageStore, question: list[Any]) -> list[Received] | int:
-    """Answer a question from the dispatched files."""
-    what, topic, *rest = question
-    if what == "key":
-        found = store.query_message(topic, rest[0]).messages
-        return [of_store(message) for message in found]
-    if what == "uniq":  # a broker's client keeps the first message it receives
-        return [of_store(store.query_message(topic, rest[0], 1).messages[0])]
-    if what == "offset":
-        return [of_store(m) for m in store.get_message(topic, rest[0], rest[1], 1).messages]
-    if what == "time":
-        return store.offset_in_queue_by_time(topic, rest[0], rest[1])
-    bound = {"max": store.max_offset_in_queue, "min": store.min_offset_in_queue}[what]
-    return bound(topic, rest[0])

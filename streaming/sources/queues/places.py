@@ -12,6 +12,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
 from store.errors import ConfigError
 from store.reads.message_store import MessageStore
+from store.rocksdb import require_queue_files
 from streaming.sources.queues.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -137,7 +138,13 @@ def _joined(a: Place, b: Place) -> Place:
 
 
 def open_output(root: str, output: str, conf: str | None, version: str | None) -> MessageStore:
-    """Open the queues of a root. Raises ConfigError, DamageError, StoreIOError."""
+    """Open the queues of a root.
+
+    Raises ConfigError, DamageError, StoreIOError, UnsupportedFormatError.
+    """
     if not Path(output).is_dir():
         raise ConfigError(f"option 'output': {output} is not a directory")
-    return MessageStore.open(root, output, conf, version)
+    store = MessageStore.open(root, output, conf, version)
+    if store.reput_from_offset() is None:
+        require_queue_files(Path(root), Path(output), store.config.rocksdb_queues)
+    return store

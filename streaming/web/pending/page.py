@@ -41,6 +41,7 @@ def pending(request: Request) -> dict[str, Any]:
         "summary": [],
         "summary_total": 0,
         "damage": [],
+        "left_out": [],
     }
     if found is None or found.pending is None:
         return answer
@@ -55,6 +56,7 @@ def pending(request: Request) -> dict[str, Any]:
         ],
         "summary_total": len(summary),
         "damage": [str(damage.passed()) for damage in found.pending.damages],
+        "left_out": found.pending.notes(),
     }
 
 

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from store.config import BrokerVersion, StoreConfig
+from store.errors import UnsupportedFormatError
 from store.pending.deliveries import Deliveries
 from store.pending.pending import Pending, PendingFilter, find_pending
-from store.pending.settings import HoldSettings
+from store.pending.settings import HoldSettings, load_hold_settings
 from store.pending.states import Kind
 from tests.logs.build import COMMIT, Message, build_log, write_log
 from tests.support.stores.written import corrupt
@@ -259,6 +261,20 @@ def test_a_half_message_is_first_checked_after_its_own_time(tmp_path: Path) -> N
 def test_a_half_message_that_was_moved_away_is_given_up(tmp_path: Path) -> None:
     messages = [half("u", 0, TRANSACTION_CHECK_TIMES=15), held(MOVED, "u", 9), half("v", 1)]
     assert states(find(tmp_path, messages)) == {"u": "given up", "v": "waiting"}
+
+
+def test_kinds_whose_state_is_in_rocksdb_are_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text("timerRocksDBEnable=true\ntransRocksDBEnable=true\n")
+    settings = load_hold_settings(tmp_path)
+    log = [timer("t", 0, HOUR), half("h", 0), held(SCHEDULE, "d", 0, DELAY="3")]
+    found = find(tmp_path, log, settings=settings)
+    assert list(states(found)) == ["d"]
+    assert [note.split()[0] for note in found.notes()] == ["timer", "half"]
+    for kind, setting in ((Kind.TIMER, "timerRocksDBEnable"), (Kind.HALF, "transRocksDBEnable")):
+        with pytest.raises(UnsupportedFormatError, match=f"{setting}=true"):
+            find(tmp_path, log, settings=settings, wanted=PendingFilter(kinds=frozenset({kind})))
+    only = PendingFilter(kinds=frozenset({Kind.DELAY}))
+    assert list(states(find(tmp_path, log, settings=settings, wanted=only))) == ["d"]
 
 
 def test_conditions_select_rows(tmp_path: Path) -> None:

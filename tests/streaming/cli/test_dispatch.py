@@ -103,7 +103,6 @@ def test_wrong_options_are_named(
 @pytest.mark.parametrize(
     ("conf", "says"),
     [
-        ("storeType=defaultRocksDB", "RocksDB"),
         ("enableDLegerCommitLog=true", "DLedger"),
         ("enableCalcFilterBitMap=true", "bitmaps"),
         (

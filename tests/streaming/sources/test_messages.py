@@ -17,6 +17,7 @@ from streaming import CommitLogDataSource
 from streaming.sources.messages import FORMAT, MESSAGE_SCHEMA
 from tests.support.cases import first_cases
 from tests.support.spark_stderr import read_until
+from tests.support.stores.rocksdb import make_rocksdb
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
 pytestmark = pytest.mark.spark
@@ -75,6 +76,14 @@ def drain(
     )
     query.awaitTermination()
     return query, batches
+
+
+def test_queues_in_rocksdb_are_not_needed(spark: SparkSession, tmp_path: Path) -> None:
+    make_store(tmp_path, 30)
+    make_rocksdb(tmp_path / "consumequeue")
+    assert load(spark, tmp_path).count() == 30
+    with pytest.raises(Exception, match="the consume queues are in RocksDB and not read"):
+        load(spark, tmp_path, output=str(tmp_path), columns="kafka").count()
 
 
 def test_batch_read_has_one_row_per_message(spark: SparkSession, store: Path) -> None:

@@ -85,3 +85,14 @@ def test_damage_is_listed(store: Path, tmp_path: Path) -> None:
         wait_until(lambda: not broker.pending.is_running)
         (damage,) = c.api("b/pending")["damage"]
         assert "at offset 0" in damage
+
+
+def test_kinds_in_rocksdb_are_named(store: Path, tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text((store / "broker.conf").read_text() + "timerRocksDBEnable=true\n")
+    with console(source(store, broker_conf=conf)) as c:
+        assert c.brokers["b"].pending.get(SECONDS) is not None
+        answer = c.api("b/pending", state="all")
+        assert {row["kind"] for row in answer["messages"]} == {"delay", "half"}
+        (note,) = answer["left_out"]
+        assert note in c.get("/brokers/b/pending").text

@@ -29,6 +29,7 @@ from streaming.web.security import ConsoleSettings
 from tests.support.consoles import console, source, wait_until
 from tests.support.dispatching import RenamingDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all
+from tests.support.stores.rocksdb import make_rocksdb
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
 SCRIPT = "<script>alert(1)</script>"
@@ -49,6 +50,17 @@ def test_an_empty_log(tmp_path: Path) -> None:
 def test_a_store_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedFormatError, match="commitlog does not exist"):
         Broker(source(tmp_path), ConsoleSettings())
+
+
+def test_queues_in_rocksdb_are_a_problem_and_the_log_is_shown(tmp_path: Path) -> None:
+    make_store(tmp_path, 30)
+    make_rocksdb(tmp_path / "consumequeue")
+    with console(source(tmp_path)) as c:
+        c.api("b")
+        assert "queues are in RocksDB and not read" in c.api("b/status")["problem"]
+        assert len(c.api("b/messages", topic="TopicB")["messages"]) == 10
+        for page in PAGES:
+            assert c.get(f"/brokers/b{page}").status_code == 200
 
 
 def test_output_may_be_made_while_the_console_runs(tmp_path: Path) -> None:
