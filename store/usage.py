@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
 from store.config import BROKER_CONF, StoreConfig
 from store.consumequeue.names import is_system_topic
-from store.errors import StoreIOError
+from store.errors import StoreError, StoreIOError
 from store.layout import RETRY_PREFIX
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch, Report
@@ -76,19 +77,26 @@ class Usage:
     damages: tuple[Damage, ...]
 
 
-def measure_usage(
+def measure_usage(  # noqa: PLR0913 - the store, its settings, the question, and the caller
     store_root: Path,
     config: StoreConfig,
     by: By = By.TOPIC,
     wanted: MessageFilter | None = None,
     report: Report | None = None,
+    *,
+    stop: Event | None = None,
 ) -> Usage:
-    """Read the log once, past damage, and count the messages that match. Raises StoreError."""
+    """Read the log once, past damage, and count the messages that match.
+
+    Raises StoreError, also once ``stop`` is set.
+    """
     wanted = wanted if wanted is not None else MessageFilter()
-    search = LogSearch(store_root, config, wanted, skip_damage=True)
+    search = LogSearch(store_root, config, wanted, stop=stop, skip_damage=True)
     names = sorted({"topic", *KEYS[by]})
     counts = _columns if by in (By.TAG, By.HOST) else _requests
     parts = [part for part in counts(search, names, wanted, report) if part.num_rows]
+    if search.stop.is_set():
+        raise StoreError("the counting was interrupted")
     if not parts:
         return Usage([], [], tuple(search.damages))
     table = _grouped(pa.concat_tables(parts), names)

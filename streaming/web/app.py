@@ -21,7 +21,7 @@ from streaming.web import api, message, pages, search, tail
 from streaming.web.brokers import Broker
 from streaming.web.metrics.console import ConsoleSource, metrics
 from streaming.web.pages import View
-from streaming.web.pending.page import PARAMETERS, pending
+from streaming.web.scans import pending, usage
 from streaming.web.search_job import SearchSlots
 from streaming.web.security import ConsoleSettings, Security
 
@@ -33,7 +33,8 @@ _HOME = View("/", "brokers.html", api.brokers)
 VIEWS = (
     View(_BROKER, "overview.html", api.overview, ("page", "filter", "sort", "system")),
     View(f"{_BROKER}/groups", "groups.html", api.groups, ("page", "filter")),
-    View(f"{_BROKER}/pending", "pending.html", pending, PARAMETERS),
+    View(f"{_BROKER}/pending", "pending.html", pending.pending, pending.PARAMETERS),
+    View(f"{_BROKER}/usage", "usage.html", usage.usage, usage.PARAMETERS),
     View(f"{_BROKER}/topics/{{topic:path}}", "topic.html", api.topic, ("page",)),
     View(f"{_BROKER}/messages/{{offset}}", "message.html", message.message),
     View(f"{_BROKER}/health", "health.html", api.health),

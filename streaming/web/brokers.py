@@ -25,7 +25,8 @@ from store.root.progress import PROGRESS
 from store.root.status import read_dispatch_status, status_json
 from streaming.web.monitor import LogMonitor
 from streaming.web.overview import OverviewCache
-from streaming.web.pending.cache import PendingCache, pending_reader
+from streaming.web.scans.cache import ScanCache
+from streaming.web.scans.readers import USAGE_BY, pending_reader, usage_reader
 from streaming.web.security import ConsoleSettings
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ class Broker:
                 "index": (self.output / INDEX_DIR,),
             },
         )
-        self.pending = PendingCache(
-            pending_reader(self.store_root, self.config, source.broker_conf)
-        )
+        scanned = self.store_root, self.config, source.broker_conf
+        self.pending = ScanCache(pending_reader(*scanned))
+        self.usage = {by: ScanCache(usage_reader(*scanned, by)) for by in USAGE_BY}
         self.monitor = LogMonitor(self.store_root, self.config, settings.max_body_bytes)
 
     def start(self) -> None:
@@ -87,6 +88,8 @@ class Broker:
         """Stop the threads, and release the files."""
         self.overview.close()
         self.pending.close()
+        for usage in self.usage.values():
+            usage.close()
         self.monitor.close()
         self.log.close()
         if self._queues is not None:

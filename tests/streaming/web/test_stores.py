@@ -33,7 +33,7 @@ from tests.support.stores.rocksdb import make_rocksdb
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
 SCRIPT = "<script>alert(1)</script>"
-PAGES = ("", "/groups", "/health", "/messages", "/tail", "/pending")
+PAGES = ("", "/groups", "/health", "/messages", "/tail", "/pending", "/usage")
 
 
 def test_an_empty_log(tmp_path: Path) -> None:

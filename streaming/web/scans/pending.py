@@ -43,9 +43,9 @@ def pending(request: Request) -> dict[str, Any]:
         "damage": [],
         "left_out": [],
     }
-    if found is None or found.pending is None:
+    if found is None or found.answer is None:
         return answer
-    chosen = _select(found.pending, wanted)
+    chosen = _select(found.answer, wanted)
     summary = chosen.summary()
     return answer | {
         "messages": chosen.rows.slice((page - 1) * _PAGE_ROWS, _PAGE_ROWS).to_pylist(),
@@ -55,8 +55,8 @@ def pending(request: Request) -> dict[str, Any]:
             {"topic": name, "hour": hour, **counts} for name, hour, counts in summary[:_SUMMARY_MAX]
         ],
         "summary_total": len(summary),
-        "damage": [str(damage.passed()) for damage in found.pending.damages],
-        "left_out": found.pending.notes(),
+        "damage": [str(damage.passed()) for damage in found.answer.damages],
+        "left_out": found.answer.notes(),
     }
 
 

@@ -1,1 +1,0 @@
-"""Pending messages in the console."""

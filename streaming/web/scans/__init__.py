@@ -1,0 +1,1 @@
+"""Pages whose answers take a scan of the log: pending messages, and what fills it."""

@@ -1,0 +1,58 @@
+"""The page of what fills the log, and its JSON twin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+
+from streaming.web.api import broker_of
+from streaming.web.parameters import choice, number
+from streaming.web.scans.readers import USAGE_BY
+
+PARAMETERS = ("page", "by")
+_PAGE_ROWS, _PAGES_MAX = 100, 1_000_000
+
+
+def usage(request: Request) -> dict[str, Any]:
+    """Return what fills a broker's log; ``rows`` is null until it has been counted."""
+    broker, params = broker_of(request), request.query_params
+    by = choice(params, "by", USAGE_BY)
+    page = number(params, "page", low=1, high=_PAGES_MAX) or 1
+    found = broker.usage[by].get()
+    if found is not None and found.error is not None:
+        raise found.error
+    answer: dict[str, Any] = {
+        "broker": broker.name,
+        "as_of_ms": None if found is None else found.as_of_ms,
+        "by": by,
+        "rows": None,
+        "page": page,
+        "pages": 1,
+        "total": 0,
+        "messages": 0,
+        "bytes": 0,
+        "kinds": [],
+        "expiries": [],
+        "damage": [],
+    }
+    if found is None or found.answer is None:
+        return answer
+    counted, expiring = found.answer
+    rows, first = counted.rows, (page - 1) * _PAGE_ROWS
+    return answer | {
+        "rows": rows[first : first + _PAGE_ROWS],
+        "pages": max(-(-len(rows) // _PAGE_ROWS), 1),
+        "total": len(rows),
+        "messages": _sum(rows, "messages"),
+        "bytes": _sum(rows, "bytes"),
+        "kinds": counted.kinds,
+        "expiries": [asdict(expiry) for expiry in expiring],
+        "damage": [str(damage.passed()) for damage in counted.damages],
+    }
+
+
+def _sum(rows: Sequence[dict[str, Any]], name: str) -> int:
+    return sum(row[name] for row in rows)
