@@ -354,11 +354,9 @@ class QueueComparison(Disk):
         pending = [(self._root / kind, 0)]
         while pending:
             directory, depth = pending.pop()
-            directories: list[Path] = []
-            files: list[Path] = []
-            for path in list_entries(directory):
-                if depth or path.name not in others:
-                    (directories if path.is_dir() else files).append(path)
+            entries = [p for p in list_entries(directory) if depth or p.name not in others]
+            directories = [p for p in entries if p.is_dir()]
+            files = [p for p in entries if not p.is_dir()]
             links = [p for p in directories if p.is_symlink()]
             pending += [(p, depth + 1) for p in reversed(directories) if p not in links]
             is_queue = depth >= _QUEUE_DEPTH

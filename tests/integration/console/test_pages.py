@@ -35,6 +35,8 @@ PAGES = {
     "messages": "/messages?topic=OrderTopic&tag=Paid&words=declined",
     "message": "/messages/0",
     "tail": "/tail?topic=OrderTopic",
+    "pending": "/pending?state=all",
+    "usage": "/usage?by=tag",
     "health": "/health",
     "error": "/topics/no-such-topic",
 }
@@ -61,6 +63,8 @@ def test_page_opens_without_error_and_is_usable(
         expect(page.locator("#rows tr")).to_have_count(10)
     if name == "messages":
         expect(page.locator("#stop")).to_be_hidden()
+    if name in {"pending", "usage"}:
+        expect(page.locator(f"#{name} tbody tr").first).to_be_visible()
     expect(page.locator("#state")).to_be_visible()
 
     screenshot(tab, f"{name}-{view}", tmp_path)
