@@ -12,6 +12,7 @@ from pathlib import Path
 from store.config import load_config
 from tests.integration.mirror.mirroring import append, held, make_store, messages_of, record_of
 from tests.integration.servers.kafka import KafkaServer
+from tests.support.stores.rocksdb import make_rocksdb
 
 KILLS = 3
 COMMAND = [sys.executable, "-c", "from streaming.cli import main; main()", "mirror"]
@@ -109,3 +110,13 @@ def test_damage_ends_it_with_exit_3_after_what_lies_before(
     assert (stop["event"], stop["messages"]) == ("stop", before)
     found = held(kafka.bootstrap, [f"damage.{topic}" for topic in TOPICS])
     assert sum(map(len, found.values())) == before
+
+
+def test_a_broker_that_keeps_its_queues_in_rocksdb(kafka: KafkaServer, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    make_store(store, 500)
+    make_rocksdb(store / "consumequeue")
+    process = start(kafka, store, "rocksdb", "--available-now")
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert_each_once(kafka, store, "rocksdb")
