@@ -35,7 +35,7 @@ _TWICE = "rocksdbCQDoubleWriteEnable"
 
 def is_rocksdb(directory: Path) -> bool:
     """Return whether a directory holds a RocksDB, perhaps among other files."""
-    return (directory / _CURRENT).is_file()
+    return os.path.isfile(directory / _CURRENT)
 
 
 def rocksdb_queues(root: Path, values: Mapping[str, str]) -> str:

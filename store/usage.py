@@ -66,13 +66,13 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The counts. ``rows`` have the fields of ``KEYS``, ``messages``, ``bytes``; most bytes first.
+    """The counts. ``rows`` have the columns of ``KEYS``, ``messages``, ``bytes``; most bytes first.
 
     ``kinds`` are the same by kind of topic: retry, dead letter, trace, system, user. ``damages``
     are the parts of the log that could not be read.
     """
 
-    rows: list[dict[str, Any]]
+    rows: pa.Table
     kinds: list[dict[str, Any]]
     damages: tuple[Damage, ...]
 
@@ -98,11 +98,13 @@ def measure_usage(  # noqa: PLR0913 - the store, its settings, the question, and
     if search.stop.is_set():
         raise StoreError("the counting was interrupted")
     if not parts:
-        return Usage([], [], tuple(search.damages))
+        empty = pa.table({name: [] for name in (*KEYS[by], "messages", "bytes")})
+        return Usage(empty, [], tuple(search.damages))
     table = _grouped(pa.concat_tables(parts), names)
     kinds = pa.array([kind_of(topic) for topic in table["topic"].to_pylist()])
     by_kind = _grouped(table.append_column("kind", kinds), ["kind"])
-    return Usage(_rows(_grouped(table, KEYS[by])), _rows(by_kind), tuple(search.damages))
+    rows = _sorted(_grouped(table, KEYS[by]))
+    return Usage(rows, _sorted(by_kind).to_pylist(), tuple(search.damages))
 
 
 def kind_of(topic: str) -> str:
@@ -204,14 +206,11 @@ def _grouped(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     return named.rename_columns([*keys, "size", "messages"])
 
 
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows as values, most bytes first, then by name."""
+def _sorted(table: pa.Table) -> pa.Table:
+    """Return counts with their public columns, most bytes first, then by name."""
     names = [name for name in table.column_names if name not in ("size", "messages")]
     rows = table.sort_by([("size", "descending"), *((name, "ascending") for name in names)])
-    return [
-        {**{name: row[name] for name in names}, "messages": row["messages"], "bytes": row["size"]}
-        for row in rows.to_pylist()
-    ]
+    return rows.select([*names, "messages", "size"]).rename_columns([*names, "messages", "bytes"])
 
 
 def _day_text(day: int) -> str:

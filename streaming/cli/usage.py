@@ -88,21 +88,22 @@ def usage(
         with progress_bar("reading", is_shown=sys.stderr.isatty() and not as_json) as show:
             found = measure_usage(s.store_root, s.config, by, wanted, show)
         expiring = expiries(s.store_root, s.config, broker.broker_conf)
-    if found.rows:
+    if found.rows.num_rows:
         _print(found, expiring, by, counted.max_rows, as_json=as_json)
     errors = [damage.passed() for damage in found.damages]
     for error in errors[1:]:
         say(f"warning: {error}")
     if errors:
         raise errors[0]
-    if not found.rows:
+    if not found.rows.num_rows:
         exit_not_found(NOT_FOUND, "no message matches", {}, as_json=as_json)
 
 
 def _print(
     found: Usage, expiring: Sequence[Expiry], by: By, max_rows: int | None, *, as_json: bool
 ) -> None:
-    rows = found.rows[:max_rows]
+    count = found.rows.num_rows if max_rows is None else max_rows
+    rows = found.rows.slice(0, count).to_pylist()
     if as_json:
         for row in rows:
             print_json({"row": by.value, **row})
@@ -114,12 +115,12 @@ def _print(
     from store.usage import KEYS
     from streaming.cli.tables import print_table
 
-    total = sum(row["bytes"] for row in found.rows)
+    total = sum(row["bytes"] for row in found.kinds)
     names = KEYS[by]
     columns = [Column(_title(name), Fit.WHOLE if name == "topic" else Fit.FOLDED) for name in names]
     print_table([*columns, *_FIGURES], _cells(rows, names, total), f"by {by}")
-    if len(rows) < len(found.rows):
-        say(f"{len(found.rows) - len(rows):,} more rows: --max")
+    if len(rows) < found.rows.num_rows:
+        say(f"{found.rows.num_rows - len(rows):,} more rows: --max")
     print_table([Column("topics"), *_FIGURES], _cells(found.kinds, ("kind",), total), "by kind")
     if expiring:
         columns = [Column("expires on"), Column("files", is_right=True), _FIGURES[1]]

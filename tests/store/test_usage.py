@@ -66,11 +66,12 @@ def test_the_counts_are_those_of_the_messages(store: Path, by: By, topics: froze
         sizes[key] += message.size
         kinds[kind_of(message.topic)] += message.size
     found = measure_usage(store, config, by, wanted)
-    keys = [tuple(row[name] for name in KEYS[by]) for row in found.rows]
-    assert {k: row["messages"] for k, row in zip(keys, found.rows, strict=True)} == expected
-    assert {k: row["bytes"] for k, row in zip(keys, found.rows, strict=True)} == sizes
+    rows = found.rows.to_pylist()
+    keys = [tuple(row[name] for name in KEYS[by]) for row in rows]
+    assert {k: row["messages"] for k, row in zip(keys, rows, strict=True)} == expected
+    assert {k: row["bytes"] for k, row in zip(keys, rows, strict=True)} == sizes
     assert {row["kind"]: row["bytes"] for row in found.kinds} == kinds
-    assert [row["bytes"] for row in found.rows] == sorted(sizes.values(), reverse=True)
+    assert [row["bytes"] for row in rows] == sorted(sizes.values(), reverse=True)
 
 
 def test_damage_is_passed_and_listed(store: Path) -> None:
@@ -78,7 +79,7 @@ def test_damage_is_passed_and_listed(store: Path) -> None:
     corrupt(store / "commitlog" / f"{FILE_SIZE:020d}", 8)
     found = measure_usage(store, config)
     assert [damage.begin for damage in found.damages] == [FILE_SIZE]
-    assert sum(row["messages"] for row in found.rows) == 199
+    assert sum(row["messages"] for row in found.rows.to_pylist()) == 199
 
 
 def test_files_expire_after_file_reserved_time_but_the_last(store: Path) -> None:

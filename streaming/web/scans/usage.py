@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -41,18 +40,14 @@ def usage(request: Request) -> dict[str, Any]:
     if found is None or found.answer is None:
         return answer
     counted, expiring = found.answer
-    rows, first = counted.rows, (page - 1) * _PAGE_ROWS
+    total = counted.rows.num_rows
     return answer | {
-        "rows": rows[first : first + _PAGE_ROWS],
-        "pages": max(-(-len(rows) // _PAGE_ROWS), 1),
-        "total": len(rows),
-        "messages": _sum(rows, "messages"),
-        "bytes": _sum(rows, "bytes"),
+        "rows": counted.rows.slice((page - 1) * _PAGE_ROWS, _PAGE_ROWS).to_pylist(),
+        "pages": max(-(-total // _PAGE_ROWS), 1),
+        "total": total,
+        "messages": sum(row["messages"] for row in counted.kinds),
+        "bytes": sum(row["bytes"] for row in counted.kinds),
         "kinds": counted.kinds,
         "expiries": [asdict(expiry) for expiry in expiring],
         "damage": [str(damage.passed()) for damage in counted.damages],
     }
-
-
-def _sum(rows: Sequence[dict[str, Any]], name: str) -> int:
-    return sum(row[name] for row in rows)
