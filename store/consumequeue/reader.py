@@ -7,6 +7,7 @@ which units are valid.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from store import java
@@ -46,7 +47,8 @@ class QueueReader:
         config = log.config
         self._queue = ConsumeQueue(self.directory, config.mapped_file_size_consume_queue)
         self._queue.check()
-        self._bounds = QueueBounds(self._queue, log, self.has_record)
+        self._ownership = _Ownership(log, *queue)
+        self._bounds = QueueBounds(self._queue, log, self._ownership.has_record)
         self._ext_root = root / CONSUME_QUEUE_EXT_DIR
         self._ext_directory = queue_directory(self._ext_root, *queue)
         self._ext: MappedFileQueue | None = None
@@ -128,7 +130,7 @@ class QueueReader:
             reason = f"the unit names offset {ref.offset}, but the log begins after it"
             raise self._damage(ref, reason)
         message = self._log.message(ref.offset, ref.size)
-        if not self._owns(message):
+        if not self._ownership.owns(message):
             owner = f"queue {message.queue_id} of topic {message.topic!r}"
             raise self._damage(ref, f"the unit's record belongs to {owner}")
         is_main = (message.topic, message.queue_id) == (self.topic, self.queue_id)
@@ -140,16 +142,32 @@ class QueueReader:
 
     def has_record(self, unit: Unit) -> bool:
         """Return whether the log holds all of a unit's record and this queue owns it."""
-        if unit.size <= 0 or not self._log.is_within(unit.commit_log_offset + unit.size):
-            return False
-        message = self._log.find_message(unit.commit_log_offset)
-        return message is not None and message.size == unit.size and self._owns(message)
-
-    def _owns(self, message: Message) -> bool:
-        """Return whether a message belongs to this queue, directly or by multi-dispatch (§5.4)."""
-        if message.topic == self.topic:
-            return message.queue_id == self.queue_id
-        return self.topic in java.split(message.properties.get(_MULTI_DISPATCH, ""), ",")
+        return self._ownership.has_record(unit)
 
     def _damage(self, ref: RecordRef, reason: str) -> DamageError:
         return self._queue.damage(ref.queue_offset, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ownership:
+    """Which records of a log belong to a queue.
+
+    It does not refer to the reader, so that a reader's files are closed as soon as it is dropped.
+    """
+
+    log: CommitLog
+    topic: str
+    queue_id: int
+
+    def has_record(self, unit: Unit) -> bool:
+        """Return whether the log holds all of a unit's record and the queue owns it."""
+        if unit.size <= 0 or not self.log.is_within(unit.commit_log_offset + unit.size):
+            return False
+        message = self.log.find_message(unit.commit_log_offset)
+        return message is not None and message.size == unit.size and self.owns(message)
+
+    def owns(self, message: Message) -> bool:
+        """Return whether a message belongs to the queue, directly or by multi-dispatch (§5.4)."""
+        if message.topic == self.topic:
+            return message.queue_id == self.queue_id
+        return self.topic in java.split(message.properties.get(_MULTI_DISPATCH, ""), ",")

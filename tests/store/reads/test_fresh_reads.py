@@ -1,5 +1,6 @@
 """An open store sees all changes, although it lists directories only when necessary."""
 
+import gc
 import os
 import shutil
 import time
@@ -191,3 +192,23 @@ def test_not_all_files_are_kept_mapped(tmp_path: Path, monkeypatch: pytest.Monke
             for at in range(0, 200, 20):
                 assert offsets(s.get_message("T", 0, at).messages) == list(range(at, at + 20))
         assert len(mapped_file._MAPPED) <= 3
+
+
+def open_below(directory: Path) -> list[str]:
+    """Return the files below a directory that this process has open."""
+    found = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    return [path for path in found if path.startswith(str(directory))]
+
+
+def test_a_closed_store_has_no_file_open_before_garbage_is_collected(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", numbered(40))
+    dispatch_all(tmp_path / "store", tmp_path / "out", CONFIG)
+    gc.collect()
+    gc.disable()
+    try:
+        with MessageStore.open(tmp_path / "store", tmp_path / "out") as store:
+            assert offsets(store.get_message("T", 0, 0).messages)
+            assert open_below(tmp_path)
+        assert open_below(tmp_path) == []
+    finally:
+        gc.enable()
