@@ -24,7 +24,7 @@ from store.commitlog.scanner import Damage, LogRange, Scanner, SplitScan, Stretc
 from store.config import StoreConfig
 from store.errors import DamageError
 
-BATCH_BYTES = 64 * 1024 * 1024
+BATCH_BYTES = 32 * 1024 * 1024
 _THREADS_MAX = 4  # enough to outpace any caller that applies or compares
 
 _Scan = TypeVar("_Scan")
