@@ -68,11 +68,11 @@ check: $(stamp) ## lint, types, import rules, limits, then test
 
 integration: $(stamp) $(spark_4_2)/.setup-done ## against real brokers, started here as processes (needs Maven and a JDK)
 	@tools/integration.sh
-	$(bin)/pytest -m integration tests/integration -v --durations=15 $(ARGS)
+	$(bin)/pytest -m integration tests/integration -v --durations=40 $(ARGS)
 
 image-test: $(stamp) ## build the Dockerfile, and run the services of docker-compose.yml with it
 	@tools/integration.sh --image
-	REPUT_DOCKERFILE=1 $(bin)/pytest -m integration tests/integration/test_compose.py -v --durations=15 $(ARGS)
+	REPUT_DOCKERFILE=1 $(bin)/pytest -m integration tests/integration/test_compose.py -v --durations=40 $(ARGS)
 
 torture: $(stamp) ## crash proof in its long form: kills, power loss, failing calls (takes long)
 	$(bin)/python -m tests.torture $(ARGS)

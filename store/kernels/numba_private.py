@@ -37,12 +37,16 @@ class KernelCache(_FunctionCache):
     """A kernel's cache that loads machine code without numba's registries.
 
     Numba fills the registries of all types and functions (0.1 s) before it loads anything. Compiled
-    code needs only the run-time library, if the kernel allocates. A compilation fills them itself.
+    code needs at most the run-time library (20 ms), if the kernel counts references. A compilation
+    fills them itself.
     """
+
+    counts_references = True
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled kernel for a signature, None if it is not cached."""
-        _runtime.initialize(target_context)
+        if self.counts_references:
+            _runtime.initialize(target_context)
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
@@ -50,7 +54,9 @@ class KernelCache(_FunctionCache):
 def use_kernel_cache(compiled: Callable[..., Any]) -> None:
     """Replace the cache of a function compiled with ``cache=True``."""
     dispatcher: Any = compiled
-    dispatcher._cache = KernelCache(dispatcher.py_func)  # type: ignore[no-untyped-call]
+    cache = KernelCache(dispatcher.py_func)  # type: ignore[no-untyped-call]
+    cache.counts_references = dispatcher.targetoptions.get("_nrt", True)
+    dispatcher._cache = cache
 
 
 __all__ = ["NO_REFERENCE_COUNTS", "cgutils", "event", "use_kernel_cache"]

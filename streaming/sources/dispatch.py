@@ -5,14 +5,16 @@ A row is a stretch of the log (some thousand records): its bounds, its queues, a
 instead of millions of small ones. Damage is a row of its own: an error raised in ``read()`` would
 lose the good records before it. The schema is private to this project.
 
-A worker that sees the query's spool directory bypasses Spark (``streaming.sources.spool``): it
-writes the columns to a file there, and the row names the file.
+A worker that sees the query's spool directory bypasses Spark (``streaming.sources.spool``) if the
+batch is large: it writes the columns to a file there, and the row names the file. This holds for
+every range of the batch, however small: the sink takes a range only after the one before it.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from store.config import StoreConfig, config_from_json
 from store.errors import StoreIOError
 from streaming.sources.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.sources.options import OFFSET_KEY
-from streaming.sources.spool import SPOOLED_BYTES_MIN, Spool
+from streaming.sources.spool import SPOOLED_BATCH_BYTES_MIN, Spool
 
 FORMAT = "rocketmq-commitlog-dispatch"
 
@@ -70,6 +72,13 @@ class DispatchRequestSource(DataSource):
         return DispatchRequestReader({k.lower(): v for k, v in self.options.items()})
 
 
+@dataclass(frozen=True)
+class DispatchPartition(LogPartition):
+    """One range of the log; ``is_spooled``: its columns bypass Spark if the spool is visible."""
+
+    is_spooled: bool
+
+
 class DispatchRequestReader(LogStreamReader[LogStream]):
     """Plans on the driver, scans on the executors."""
 
@@ -104,13 +113,18 @@ class DispatchRequestReader(LogStreamReader[LogStream]):
         """Return the reput offset, which comes from the root (promise I7)."""
         return {OFFSET_KEY: int(self._options["reputfromoffset"])}
 
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return the ranges of a micro-batch."""
+        is_spooled = end[OFFSET_KEY] - start[OFFSET_KEY] >= SPOOLED_BATCH_BYTES_MIN
+        return [DispatchPartition(p.part, is_spooled) for p in self.stream.partitions(start, end)]
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Scan one range; yield a row for each stretch, or one that names the spool file of all."""
-        assert isinstance(partition, LogPartition)
+        assert isinstance(partition, DispatchPartition)
         skip = self._options.get("failondataloss") == "false"
         stretches = Scanner(self._config()).read(partition.part, skip_damage=skip)
         batches = [to_batch(stretch) for stretch in stretches]
-        if sum(batch.nbytes for batch in batches) >= SPOOLED_BYTES_MIN:
+        if batches and partition.is_spooled:
             name = self._spool(partition.part, batches)
             if name is not None:
                 row: dict[str, Any] = dict.fromkeys(_ARROW_SCHEMA.names)

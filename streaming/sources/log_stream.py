@@ -122,7 +122,8 @@ class LogStream:
 
     def report_latest(self) -> Offset:
         """Return the current end of the log, for the query's status."""
-        return {OFFSET_KEY: min(self._planner.end(), self._limit())}
+        planned = self._planned.end if self._planned is not None else 0
+        return {OFFSET_KEY: min(self._planner.end(planned), self._limit())}
 
     def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
         """Return the ranges of a batch; plan them again if it is not the batch planned last."""

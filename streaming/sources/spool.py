@@ -22,7 +22,7 @@ from store.errors import StoreIOError
 from store.io.disk import Disk
 from store.io.listing import list_names
 
-SPOOLED_BYTES_MIN = 1 << 20  # less goes through Spark
+SPOOLED_BATCH_BYTES_MIN = 4 << 20  # of log; the columns of a smaller batch go through Spark
 SPOOL_DIR = "spool"
 _FILE_NAME = re.compile("[0-9]{20}-[0-9]{20}-[0-9a-f]{32}")
 _TEMPORARY_NAME = re.compile(_FILE_NAME.pattern + r"\.[0-9]+\.tmp")

@@ -283,7 +283,12 @@ def test_a_stop_while_kafka_is_away_takes_less_than_ten_seconds(
     server = KafkaServer(tmp_path / "kafka")
     server.start()
     try:
-        options = options_for(server.bootstrap, "stopped", transaction_bytes=5_000)
+        options = options_for(
+            server.bootstrap,
+            "stopped",
+            transaction_bytes=5_000,
+            properties={"request.timeout.ms": "2000", "delivery.timeout.ms": "5000"},
+        )
         prepared = prepare_mirror(store, options)
         is_away, failures = threading.Event(), list[BaseException]()
 
@@ -301,7 +306,7 @@ def test_a_stop_while_kafka_is_away_takes_less_than_ten_seconds(
         worker = threading.Thread(target=work)
         worker.start()
         assert is_away.wait(60)
-        time.sleep(1 if when == "writing" else 40)  # 30 s is delivery.timeout.ms
+        time.sleep(1 if when == "writing" else 10)  # 5 s is delivery.timeout.ms
         began = time.monotonic()
         prepared.close()
         worker.join(60)

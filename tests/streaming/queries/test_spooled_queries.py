@@ -20,7 +20,7 @@ from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.consumequeue.writer import ConsumeQueueStore
 from store.errors import DamageError, StoreIOError, UnsupportedFormatError
-from store.layout import SYS_FLAG_AT
+from store.layout import MAGIC_BLANK, SYS_FLAG_AT
 from streaming.queries.dispatch import DispatchOptions, RunningDispatch, begin_dispatch, query_error
 from streaming.queries.log_query import _BatchApplier, _SpoolApplier
 from streaming.queries.rebuild import rebuild_root
@@ -100,6 +100,20 @@ def test_a_backlog_goes_through_the_spool(
     assert len(taken) >= 3
     assert taken == sorted(taken)
     assert [p.name[:6] for p in spool_of(tmp_path / "output").iterdir()] == ["token-"]
+
+
+@pytest.mark.spark
+def test_a_batch_that_begins_with_a_blank_goes_through_the_spool_from_its_first_range(
+    spark: SparkSession, dispatched: Path, tmp_path: Path, taken: list[str]
+) -> None:
+    store = dispatched.parent / "store"
+    first = min((store / "commitlog").iterdir()).read_bytes()
+    blank = first.rindex(MAGIC_BLANK.to_bytes(4, "big", signed=True)) - 4
+    running = begin(spark, store, tmp_path / "output", max_bytes_per_trigger=blank)
+    running.query.awaitTermination()
+    assert query_error(running.query) is None
+    assert any(name.startswith(f"{blank:020d}-{FILE_SIZE:020d}-") for name in taken)
+    assert_same_store(tmp_path / "output", dispatched)
 
 
 @pytest.mark.spark

@@ -36,11 +36,13 @@ def config_of(store: Path) -> StoreConfig:
     return load_config(store)
 
 
-def stream_of(store: Path, data_loss: DataLoss = DataLoss.FAIL) -> LogStream:
+def stream_of(
+    store: Path, data_loss: DataLoss = DataLoss.FAIL, *, is_clean: bool = True
+) -> LogStream:
     return LogStream(
         store,
         config_of(store),
-        is_clean=lambda: True,
+        is_clean=lambda: is_clean,
         max_bytes=None,
         range_bytes=8 * 1024,
         data_loss=data_loss,
@@ -70,6 +72,21 @@ def latest(stream: LogStream, begin: int, limit: ReadAllAvailable | ReadMaxBytes
 
 def file_of(store: Path, base: int) -> Path:
     return store / "commitlog" / f"{base:020d}"
+
+
+def test_the_end_that_the_status_reports_takes_a_walk_from_the_planned_batch_only(
+    store: Path,
+) -> None:
+    offsets, end = offsets_of(store), stream_of(store).report_latest()
+    base = offsets[-2] // FILE_SIZE * FILE_SIZE
+    second = next(offset for offset in offsets if offset > base)
+    stream = stream_of(store, is_clean=False)
+    assert second < latest(stream, 0, ReadMaxBytes(offsets[-2])) < end[OFFSET_KEY]
+    with file_of(store, base).open("r+b") as f:
+        f.seek(second - base)
+        f.write(bytes(8))
+    assert stream.report_latest() == end
+    assert stream_of(store, is_clean=False).report_latest() == {OFFSET_KEY: second}
 
 
 @pytest.mark.parametrize(("at", "reason"), [(4, "magic"), (8, "CRC"), (35, "physical offset")])
