@@ -209,6 +209,10 @@ def test_filters_on_offset_and_time_narrow_a_read_within_a_file(
         body = (tmp_path / "commitlog" / f"{0:020d}").read_bytes().index(b"body", offsets[damaged])
         corrupt(tmp_path / "commitlog" / f"{0:020d}", body)
     assert [frame.where(c).count() for c in conditions[:2]] == [20, 20]
-    for n, c in ((39, f"commit_log_offset >= {offsets[39]}"), (60, f"store_timestamp >= {low}")):
+    reaching_one_damage = {
+        39: f"commit_log_offset BETWEEN {offsets[39]} AND {offsets[59]}",
+        60: f"store_timestamp >= {low}",
+    }
+    for n, c in reaching_one_damage.items():
         with pytest.raises(Exception, match=f"at offset {offsets[n]}: the body does not match"):
             frame.where(c).count()
