@@ -19,6 +19,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -120,22 +121,24 @@ class _CompilationNotice(event.Listener):
 
 
 _FUNCTIONS: set[Callable[..., Any]] = set()
+_config_lock = threading.Lock()  # numba's settings are global, and threads import kernels
 event.register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
 
 
 def _compiled(function: _Function, **options: Any) -> _Function:
     _FUNCTIONS.add(function)
-    previous = config.CACHE_DIR  # of other users of numba in this process
-    if not previous:
-        config.CACHE_DIR = _CACHE_DIRECTORY
-    try:
-        compiled = cast(_Function, numba.njit(cache=True, nogil=True, **options)(function))
-        use_kernel_cache(compiled)
-        return compiled
-    except RuntimeError as e:
-        if "cannot cache" not in str(e):
-            raise
-        _warn_once()
-        return cast(_Function, numba.njit(nogil=True, **options)(function))
-    finally:
-        config.CACHE_DIR = previous
+    with _config_lock:
+        previous = config.CACHE_DIR  # of other users of numba in this process
+        if not previous:
+            config.CACHE_DIR = _CACHE_DIRECTORY
+        try:
+            compiled = cast(_Function, numba.njit(cache=True, nogil=True, **options)(function))
+            use_kernel_cache(compiled)
+            return compiled
+        except RuntimeError as e:
+            if "cannot cache" not in str(e):
+                raise
+            _warn_once()
+            return cast(_Function, numba.njit(nogil=True, **options)(function))
+        finally:
+            config.CACHE_DIR = previous

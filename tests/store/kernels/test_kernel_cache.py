@@ -80,3 +80,38 @@ def test_compilation_is_logged_once_and_loading_is_not(tmp_path: Path) -> None:
 
     assert messages() == "compiling kernels, once, about 20 s\n"
     assert messages() == ""
+
+
+IMPORTED_BY_THREADS = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+import numba
+from store.kernels.crc32 import crc32
+from store.kernels.jit import kernel
+
+njit = numba.njit
+
+def slow_njit(**options):
+    time.sleep(0.2)
+    return njit(**options)
+
+def define(after):
+    time.sleep(after)
+    return kernel(crc32.py_func)._cache.cache_path
+
+numba.njit = slow_njit
+with ThreadPoolExecutor(2) as pool:
+    paths = set(pool.map(define, (0, 0.1)))
+print(paths == {crc32._cache.cache_path}, repr(numba.config.CACHE_DIR))
+"""
+
+
+def test_threads_that_import_kernels_at_once_use_the_cache(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+    environment["PYTHONPATH"] = str(Path(store.__path__[0]).parent)
+    command = [sys.executable, "-P", "-c", IMPORTED_BY_THREADS]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True ''\n"
+    assert list(tmp_path.iterdir()) == []
