@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from streaming.cli.lines import counted
 from streaming.cli.long_running import MEGA, LineReporter, progress_line
 from streaming.cli.options import describe_settings
 from streaming.cli.recover import recovered_json, recovered_line
@@ -77,8 +78,9 @@ class Reporter(LineReporter):
         counts, progress = running.sink.counts, running.root.progress
         self.say(
             "stop",
-            f"dispatched {counts.messages:,} messages ({counts.bytes / MEGA:,.1f} MB of log) in "
-            f"{seconds:.1f} s; {running.root.path} is at offset {progress.reput_from_offset}",
+            f"dispatched {counted(counts.messages, 'message')} "
+            f"({counts.bytes / MEGA:,.1f} MB of log) in {seconds:.1f} s; "
+            f"{running.root.path} is at offset {progress.reput_from_offset}",
             messages=counts.messages,
             bytes=counts.bytes,
             seconds=round(seconds, 3),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from store.errors import StoreError, UnknownTopicError
-from streaming.cli.lines import print_json, print_line, say
+from streaming.cli.lines import counted, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
@@ -199,8 +199,9 @@ def _print_result(to: Path, done: ExportResult, name: str, *, as_json: bool) -> 
         print_json(broker_json({"to": str(to), **asdict(done)}, name))
         return
     print_line(
-        f"{prefix}exported to {to}: {done.files:,} files, {done.bytes:,} bytes, "
-        f"{done.messages:,} messages of offsets {done.begin_offset:,} to {done.end_offset:,}"
+        f"{prefix}exported to {to}: {counted(done.files, 'file')}, {done.bytes:,} bytes, "
+        f"{counted(done.messages, 'message')} of offsets {done.begin_offset:,} to "
+        f"{done.end_offset:,}"
     )
 
 

@@ -40,6 +40,11 @@ def _is_utf_8() -> bool:
         return False
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, as ``1 file`` or ``1,000 files``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def local_time(timestamp_ms: int) -> datetime | None:
     """Return a time in the local zone, None if it is outside the calendar."""
     try:

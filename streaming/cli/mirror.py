@@ -13,7 +13,7 @@ from store.java import now_ms
 from store.root.status import status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
-from streaming.cli.lines import print_json, print_line, time_text
+from streaming.cli.lines import counted, print_json, print_line, time_text
 from streaming.cli.long_running import (
     MEGA,
     POLL_SECONDS,
@@ -364,9 +364,9 @@ class MirrorReporter(LineReporter):
         counts, position = running.sink.counts, running.sink.position
         self.say(
             "stop",
-            f"mirrored {counts.messages:,} messages ({counts.bytes / MEGA:,.1f} MB of log) in "
-            f"{seconds:.1f} s; mirror {prepared.name!r} is at offset "
-            f"{position.commit_log_offset}",
+            f"mirrored {counted(counts.messages, 'message')} "
+            f"({counts.bytes / MEGA:,.1f} MB of log) in {seconds:.1f} s; "
+            f"mirror {prepared.name!r} is at offset {position.commit_log_offset}",
             messages=counts.messages,
             bytes=counts.bytes,
             seconds=round(seconds, 3),

@@ -14,7 +14,7 @@ import typer
 from store.errors import ConfigError
 from store.io.user_path import given_output
 from streaming.cli import EXIT_NO
-from streaming.cli.lines import print_json, print_line, say
+from streaming.cli.lines import counted, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
@@ -148,8 +148,9 @@ def _result_lines(output: Path, result: RebuildResult) -> Iterator[str]:
     seconds = sum(result.stages.values())
     size = result.end_offset - result.resumed_from
     yield (
-        f"rebuilt {output}: {result.messages:,} messages, offsets {result.begin_offset:,} to "
-        f"{result.end_offset:,}, in {result.queues:,} queues and {result.index_files:,} index files"
+        f"rebuilt {output}: {counted(result.messages, 'message')}, offsets "
+        f"{result.begin_offset:,} to {result.end_offset:,}, in "
+        f"{counted(result.queues, 'queue')} and {counted(result.index_files, 'index file')}"
     )
     stages = ", ".join(f"{name} {taken:.1f} s" for name, taken in result.stages.items())
     yield f"{seconds:.1f} s ({stages}): {size / max(seconds, 1e-9) / 1e6:,.0f} MB of log per second"

@@ -15,7 +15,7 @@ from store.errors import BodyTooLargeError
 from store.printable import printable
 from streaming.cli import EXIT_NO
 from streaming.cli.columns import CELL_MAX, Cell, Column, Fit, Moment
-from streaming.cli.lines import print_json, say, time_text
+from streaming.cli.lines import counted, print_json, say, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -132,8 +132,8 @@ def print_details(message: Message) -> None:
 def drops_line(topic: str, queue_id: int, *, repeated: int, gaps: int) -> str:
     """Return how many messages of a queue a broker's own rules dropped, and how many misplaced."""
     return (
-        f"{topic}/{queue_id}: a broker's own rules dropped {repeated} messages (queue offset "
-        f"repeated) and placed {gaps} lower than their queue offset says"
+        f"{topic}/{queue_id}: a broker's own rules dropped {counted(repeated, 'message')} "
+        f"(queue offset repeated) and placed {gaps} lower than their queue offset says"
     )
 
 

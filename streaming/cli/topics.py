@@ -15,7 +15,7 @@ from store.errors import ConfigError, StoreError
 from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
 from store.reads.topics_json import overview_rows
 from streaming.cli.columns import Cell, Column, Fit, Moment
-from streaming.cli.lines import duration_text, print_json, print_line, say
+from streaming.cli.lines import counted, duration_text, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import Json, RootOptions
 from streaming.cli.show import BROKER, broker_json, drops_line, exit_not_found, progress_bar
@@ -125,8 +125,8 @@ def _write_topics_json(
         print_json({"to": str(path), "topics": found.queue_counts})
         return
     for topic, count in found.queue_counts.items():
-        print_line(f"{topic}: {count} {'queue' if count == 1 else 'queues'}")
-    print_line(f"wrote {len(found.queue_counts):,} topics to {path}")
+        print_line(f"{topic}: {counted(count, 'queue')}")
+    print_line(f"wrote {counted(len(found.queue_counts), 'topic')} to {path}")
 
 
 def _print_topics(overviews: Mapping[str, Overview]) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from store.errors import ConfigError
 from streaming.cli import EXIT_NO
-from streaming.cli.lines import print_json, print_line, say
+from streaming.cli.lines import counted, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
@@ -110,14 +110,14 @@ def summary(result: Verification) -> Iterator[str]:
     """Yield a result as lines of text."""
     counts, differences = result.counts, result.differences
     compared = (
-        f"{result.messages:,} messages, offsets {result.begin_offset:,} to "
+        f"{counted(result.messages, 'message')}, offsets {result.begin_offset:,} to "
         f"{result.end_offset:,}: {counts.units:,} queue units, {counts.entries:,} index entries"
     )
     if result.is_equal:
         yield f"equal: {result.output} matches its log ({compared})"
     else:
-        files = len({d.path for d in differences})
-        yield f"differs: {files:,} files of {result.output} do not match the log ({compared})"
+        files = counted(len({d.path for d in differences}), "file")
+        yield f"differs: {files} of {result.output}, compared with the log ({compared})"
     for difference in differences[:_SHOWN_MAX]:
         yield f"  {difference}"
     if len(differences) > _SHOWN_MAX:
@@ -126,13 +126,13 @@ def summary(result: Verification) -> Iterator[str]:
     for (topic, queue_id), drops in sorted(result.drops.items()):
         if drops.repeated:
             yield (
-                f"a broker's own rules dropped these: {drops.repeated:,} messages of "
-                f"{topic}/{queue_id}, whose queue offset is below the end of the queue"
+                f"a broker's own rules dropped {counted(drops.repeated, 'message')} of "
+                f"{topic}/{queue_id}: queue offset below the end of the queue"
             )
         if drops.gaps:
             yield (
-                f"a broker's own rules misplaced these: {drops.gaps:,} messages of "
-                f"{topic}/{queue_id} are lower in the queue than their queue offset says"
+                f"a broker's own rules misplaced {counted(drops.gaps, 'message')} of "
+                f"{topic}/{queue_id}: lower in the queue than the queue offset says"
             )
     backlog = result.log_end_offset - result.end_offset
     if backlog:

@@ -185,8 +185,8 @@ def test_what_a_broker_drops_is_reported(
     assert [(r["repeated"], r["gaps"]) for r in rows if r["row"] == "queue"] == [(3, 2)]
     assert reput("verify", roots) == 0
     out = capsys.readouterr().out
-    assert "dropped these: 3 messages" in out
-    assert "misplaced these: 2 messages" in out
+    assert "dropped 3 messages of " in out
+    assert "misplaced 2 messages of " in out
 
 
 def test_what_the_dispatch_skipped_is_skipped(

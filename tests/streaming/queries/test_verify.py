@@ -303,7 +303,7 @@ def test_the_command_names_what_differs_and_exits_with_1(
     flip(path, 19)
     assert run(["verify", str(store), "--output", str(output)]) == 1
     out = capsys.readouterr().out
-    assert out.startswith(f"differs: 1 files of {output}")
+    assert out.startswith(f"differs: 1 file of {output}")
     assert f"{path}: unit 0 (queue offset 5) expected" in out
     assert run(["verify", str(store), "--output", str(output), "--json"]) == 1
     result = json.loads(capsys.readouterr().out)
@@ -320,8 +320,8 @@ def test_the_command_reports_what_a_brokers_rules_dropped(
     dispatch_all(store, output, CONFIG)
     assert run(["verify", str(store), "--output", str(output)]) == 0
     out = capsys.readouterr().out
-    assert "a broker's own rules dropped these: 1 messages of TopicTest/0" in out
-    assert "a broker's own rules misplaced these: 3 messages of TopicTest/0" in out
+    assert "a broker's own rules dropped 1 message of TopicTest/0" in out
+    assert "a broker's own rules misplaced 3 messages of TopicTest/0" in out
 
 
 def test_the_command_exits_with_3_on_damage(
