@@ -194,14 +194,15 @@ def _columns(
 
 def _counted(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the bytes and the number of messages by keys, as columns ``size`` and ``messages``."""
-    grouped = table.group_by(list(keys)).aggregate([("size", "sum"), ("size", "count")])
+    groups = table.group_by(list(keys), use_threads=False)
+    grouped = groups.aggregate([("size", "sum"), ("size", "count")])
     named = grouped.select([*keys, "size_sum", "size_count"])
     return named.rename_columns([*keys, "size", "messages"])
 
 
 def _grouped(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the sums of counts by keys."""
-    grouped = table.group_by(list(keys)).aggregate(_TOTALS)
+    grouped = table.group_by(list(keys), use_threads=False).aggregate(_TOTALS)
     named = grouped.select([*keys, "size_sum", "messages_sum"])
     return named.rename_columns([*keys, "size", "messages"])
 

@@ -117,9 +117,8 @@ def test_a_rebuild_on_two_workers_equals_a_dispatch(
     assert process.returncode == 0, errors
     assert json.loads(printed)["messages"] == MESSAGES
     assert_same_store(output, dispatched)
-    assert len(cluster.executors()) == 2
-    for executor in cluster.executors():
-        assert "Finished task" in (executor / "stderr").read_text("utf-8", "replace")
+    logs = [(e / "stderr").read_text("utf-8", "replace") for e in cluster.executors()]
+    assert sum("Finished task" in log for log in logs) >= 2
     kept = installed.parent / "site/store/kernels/__pycache__"  # workers compile the kernels here
     assert list(kept.glob("numba-*/*/*.nbi"))
 

@@ -23,7 +23,7 @@ from tools.maven import POMS, jars
 PROJECT = Path(__file__).parents[2]
 PYTHON = PROJECT / ".venv-spark-4.2" / "bin" / "python"
 BROKERS = ("a", "b", "c")
-KILLS = int(os.environ.get("REPUT_KILLS", "3"))
+KILLS = int(os.environ.get("REPUT_KILLS", "2"))
 SECONDS = 600
 SETTINGS = {  # for small tables on a small machine
     "spark.ui.enabled": "false",

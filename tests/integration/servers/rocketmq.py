@@ -44,6 +44,9 @@ DEFAULTS = {
     "maxHashSlotNum": "10000",
     "maxIndexNum": "50000",
     "diskMaxUsedSpaceRatio": "98",
+    # A broker refuses messages that had to wait for longer, 200 ms and 1 s by default.
+    "waitTimeMillsInSendQueue": "60000",
+    "osPageCacheBusyTimeOutMills": "60000",
 }
 JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 # 4.x uses these internals to unmap a file; later versions do not need them.
