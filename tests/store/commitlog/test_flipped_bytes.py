@@ -176,14 +176,14 @@ def fields_of(record: Record, *, has_crc: bool) -> list[tuple[str, int]]:
     """Return a record's fields and their widths."""
     topic, body = len(record.topic.encode()), len(record.body)
     fields = [
-        ("total size", 4), ("magic", 4), ("body CRC" if body else "body CRC of no body", 4),
+        ("total size", 4), ("magic", 4), ("body CRC" if body else "CRC of an empty body", 4),
         ("queue id", 4), ("flag", 4), ("queue offset", 8), ("physical offset", 8), ("sys flag", 4),
         ("born timestamp", 8), ("born host", len(record.born_host[0]) + 4),
         ("store timestamp", 8), ("store host", len(record.store_host[0]) + 4),
         ("reconsume times", 4), ("prepared transaction offset", 8),
-        ("body length" if body else "body length of no body", 4), ("body", body),
+        ("body length" if body else "length of an empty body", 4), ("body", body),
         ("topic length", 2 if record.topic == "V2" else 1), ("topic", topic),
-        ("properties length" if record.properties or has_crc else "properties length of none", 2),
+        ("properties length" if record.properties or has_crc else "length of no properties", 2),
     ]  # fmt: skip
     crc = [("name of the property CRC", CRC_NAME_SIZE), ("property CRC", CRC_DIGITS_SIZE)]
     crc = crc if has_crc else []

@@ -56,6 +56,15 @@ def listeners(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         spark.streams.removeListener(listener)
 
 
+def test_the_columns_are_listed_with_their_types(spark: SparkSession, data: Path) -> None:
+    text = (DOCS / "sql.md").read_text("utf-8").split("\n## Columns\n")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \| ([a-z<>, ]+) \|", text, re.MULTILINE)
+    reader = spark.read.format("rocketmq-commitlog")
+    schema = reader.load([str(data / "a/store"), str(data / "b/store")]).schema
+    own = [(f.name, f.dataType.simpleString().replace(",", ", ")) for f in schema]
+    assert listed == own
+
+
 def test_every_block_of_the_page_runs(spark: SparkSession, data: Path) -> None:
     text = (DOCS / "sql.md").read_text("utf-8").replace("/data/", f"{data}/")
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
