@@ -17,11 +17,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from store.commitlog.owned_record import Owner, RecordRef, decode_owned, owned_store_timestamp
-from store.commitlog.record import Message, decode_message, encode_property_crc
+from store.commitlog.record import (
+    Message,
+    decode_message,
+    encode_property_crc,
+    inner_batch_error,
+)
 from store.config import StoreConfig
 from store.errors import DamageError, LostDataError, StoreIOError
 from store.io.mapped_file import MappedFile, MappedFileQueue
-from store.layout import ABORT_FILE, BLANK_SIZE, PROPERTY_CRC, PROPERTY_CRC_SIZE
+from store.layout import (
+    ABORT_FILE,
+    BLANK_SIZE,
+    PROPERTY_CRC,
+    PROPERTY_CRC_SIZE,
+    SYS_INNER_BATCH,
+)
 
 if TYPE_CHECKING:
     from store.kernels.log_walk import WalkEnd
@@ -175,12 +186,14 @@ class CommitLog:
         """Return the message whose record begins at ``offset`` and has ``size`` bytes, if given.
 
         The record must be one that a unit, an index entry or progress refers to. Raises DamageError
-        if it is invalid or has another size, LostDataError if no file holds it.
+        if it is invalid or has another size, LostDataError if no file holds it,
+        UnsupportedFormatError if it is an inner batch.
         """
         message = decode_in_file(self.file_of(offset), offset, self.config)
         if size is not None and message.size != size:
             reason = f"the record has {message.size} bytes, its consume queue says {size}"
             raise DamageError(message.path, offset, reason)
+        self._refuse_inner_batch(message)
         return message
 
     def owned_message(self, ref: RecordRef, owner: Owner) -> Message | None:
@@ -212,8 +225,8 @@ class CommitLog:
     def find_message(self, offset: int) -> Message | None:
         """Return the message whose record begins at ``offset``, None if no record begins there.
 
-        Raises DamageError for a damaged record. The chain of its file is walked to distinguish one
-        from an offset inside a record.
+        Raises DamageError for a damaged record, UnsupportedFormatError for an inner batch. The
+        chain of its file is walked to distinguish damage from an offset inside a record.
         """
         if not 0 <= self.min_offset() <= offset:
             return None
@@ -226,7 +239,15 @@ class CommitLog:
             if self._begins_record(file, offset):
                 raise
             return None
-        return message if self.is_within(offset + message.size) else None
+        if not self.is_within(offset + message.size):
+            return None
+        self._refuse_inner_batch(message)
+        return message
+
+    def _refuse_inner_batch(self, message: Message) -> None:
+        """Raise UnsupportedFormatError for a record that holds several messages, as a scan does."""
+        if message.sys_flag & SYS_INNER_BATCH and self.config.checks_inner_batch:
+            raise inner_batch_error(message.path, message.commit_log_offset)
 
     def file_of(self, offset: int) -> MappedFile:
         """Return the file of an offset. Raises LostDataError, DamageError for one of wrong size."""

@@ -80,9 +80,9 @@ def _find_owned(
     fixed = BEFORE_BODY[0]
     values = fixed.unpack_from(data, at)
     total, magic, _, queue_id, _, queue_offset, physical_offset, sys_flag = values[:8]
-    if sys_flag & HOSTS_V6:
+    if sys_flag & (HOSTS_V6 | layout.SYS_INNER_BATCH):
         fixed = BEFORE_BODY[sys_flag & HOSTS_V6]
-        if fixed.size > size:
+        if fixed.size > size or sys_flag & layout.SYS_INNER_BATCH:
             return None
         values = fixed.unpack_from(data, at)
     topic, length = owner.topics.get(magic), values[-1]

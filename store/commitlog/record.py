@@ -38,7 +38,7 @@ from store.commitlog.message import (
     undecoded_message,
 )
 from store.config import StoreConfig
-from store.errors import ConfigError, DamageError, StoreError, shown
+from store.errors import ConfigError, DamageError, StoreError, UnsupportedFormatError, shown
 from store.layout import BLANK_RECORD, COMMIT_LOG_DIR, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, struct_of
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "encode_property_crc",
     "encode_record",
     "host_text",
+    "inner_batch_error",
     "limit_bodies",
     "limited",
     "make_properties",
@@ -176,6 +177,14 @@ def _find_spans(
     if properties_at + max(properties_size, 0) != len(record):
         return None
     return Spans(body_at, body_end, topic_at, topic_end, properties_at)
+
+
+def inner_batch_error(path: Path | str, offset: int) -> UnsupportedFormatError:
+    """Return the error for a record that is an inner batch, which holds several messages."""
+    return UnsupportedFormatError(
+        f"{path} at offset {offset}: an inner batch (a BatchCQ topic); "
+        "batch consume queues are not supported"
+    )
 
 
 def offset_msg_id(message: Message) -> str:

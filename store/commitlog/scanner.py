@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.record import inner_batch_error
 from store.config import StoreConfig
-from store.errors import DamageError, LostDataError, StoreIOError, UnsupportedFormatError
+from store.errors import DamageError, LostDataError, StoreIOError
 from store.io.mapped_file import map_file
 from store.java import decode
 from store.kernels import record as rk
@@ -119,14 +120,6 @@ def scan_rules(config: StoreConfig) -> Rules:
         multi_dispatch=_multi_dispatch(config),
         multi_skips_slash=config.multi_dispatch_skips_slash,
         lmq=config.enable_lmq,
-    )
-
-
-def inner_batch_error(path: str, offset: int) -> UnsupportedFormatError:
-    """Return the error for a record that is an inner batch."""
-    return UnsupportedFormatError(
-        f"{path} at offset {offset}: an inner batch (a BatchCQ topic); "
-        "batch consume queues are not supported"
     )
 
 

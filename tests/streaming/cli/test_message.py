@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from store.config import BrokerVersion
+from store.layout import SYS_FLAG_AT, SYS_INNER_BATCH
 from streaming.cli import run
-from tests.support.stores.displaced import make, numbered
+from tests.support.stores.displaced import CONFIG, make, numbered
 
 AT = ("--commit-log-offset", "0")
 
@@ -48,6 +51,21 @@ def test_a_body_is_written_to_new_files_only(
 def test_an_empty_path_is_refused(store: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["message", store, *AT, "--body-to", ""]) == 2
     assert "is empty" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("version", "code"), [("5.3.3", 5), ("4.9.4", 0)])
+def test_an_inner_batch_is_refused_where_brokers_have_them(
+    tmp_path: Path, version: str, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = make(
+        tmp_path / "store", numbered(0), replace(CONFIG, version=BrokerVersion.parse(version))
+    )
+    with (tmp_path / "store" / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(SYS_FLAG_AT)
+        log.write(SYS_INNER_BATCH.to_bytes(4, "big"))
+    assert run(["message", store, *AT]) == code
+    assert ("at offset 0: an inner batch (a BatchCQ topic)" in capfd.readouterr().err) == bool(code)
+    assert run(["get", store, "--topic", "T", "--queue", "0", "--offset", "0"]) == code
 
 
 @pytest.mark.parametrize("unique_key", ["0A" * 8 + "F" * 16, "7F000001" * 4, "ab" * 28])
