@@ -41,10 +41,12 @@ RUN groupadd --gid 10001 reput \
  && install -d -o reput -g reput /output
 COPY --from=packages /opt/reput /opt/reput
 COPY --from=wheel /wheel /wheel
-# Compiled kernels are kept beside the sources. The demo shows that all of it runs.
+# Compiled kernels are kept beside the sources. The demo shows that all of it runs. Its JVM ends after
+# it, and deletes files of its own in /tmp until then.
 RUN /opt/reput/bin/pip install --no-cache-dir --no-deps --no-index /wheel/*.whl \
  && /opt/reput/bin/python -m streaming.compile_kernels \
  && /opt/reput/bin/reput demo --seconds 1 --directory /tmp/demo \
+ && timeout 60 sh -c 'while ls -l /proc/[0-9]*/exe 2>/dev/null | grep -q /java; do sleep 0.1; done' \
  && find /tmp -mindepth 1 -delete
 ENV PATH=/opt/reput/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001:10001
