@@ -7,6 +7,7 @@ from pathlib import Path
 
 from checkpoints.progress import read_progress
 from store.config import BROKER_CONF, StoreConfig, config_from_shape, load_config
+from store.consumequeue.extension import refuse_filter_bitmaps
 from store.errors import ConfigError
 from store.rocksdb import require_no_rocksdb, rocksdb_queues
 from store.unsupported import refuse_unsupported_store, require_log_files
@@ -34,6 +35,8 @@ def open_store_config(
     refuse_unsupported_store(store_root, config)
     if output is not None:
         require_no_rocksdb(store_root, output, config.rocksdb_queues)
+        if read_progress(output) is None:
+            refuse_filter_bitmaps(output)
     if needs_log:
         require_log_files(store_root, config)
     return config

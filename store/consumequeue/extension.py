@@ -13,9 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.config import StoreConfig
-from store.consumequeue.names import queue_directory
+from store.consumequeue.names import list_queues, queue_directory
+from store.errors import UnsupportedFormatError
 from store.io.disk import Disk
-from store.io.mapped_file import MappedFileQueue, file_name, written_prefix
+from store.io.listing import list_files
+from store.io.mapped_file import (
+    MappedFile,
+    MappedFileQueue,
+    file_name,
+    is_mapped_file_name,
+    written_prefix,
+)
 from store.kernels.consume_queue import NewUnits
 from store.layout import (
     CONSUME_QUEUE_EXT_DIR,
@@ -121,3 +129,36 @@ class ConsumeQueueExtWriter:
         """Write the end mark after a full file's last unit."""
         mark = np.array(-1, EXT_END_MARK)
         self._disk.write(path, self._per_file * EXT_UNIT_SIZE, mark.tobytes())
+
+
+def refuse_filter_bitmaps(root: Path) -> None:
+    """Raise UnsupportedFormatError if an ext file of a broker's root holds a filter bitmap.
+
+    A broker writes them with ``enableCalcFilterBitMap``. They depend on the consumers that it knew,
+    so they cannot be derived from the log. Raises StoreIOError.
+    """
+    for topic, queue_id in list_queues(root, CONSUME_QUEUE_EXT_DIR):
+        directory = queue_directory(root / CONSUME_QUEUE_EXT_DIR, topic, queue_id)
+        for path, status in list_files(directory, is_mapped_file_name, follows_links=False):
+            at = _find_bitmap(MappedFile(path, int(path.name), status.st_size, status.st_ino))
+            if at >= 0:
+                raise UnsupportedFormatError(
+                    f"{path}: the ext unit at byte {at} holds a bitmap of filters that is not in "
+                    "the log (enableCalcFilterBitMap); that is not supported"
+                )
+
+
+def _find_bitmap(file: MappedFile) -> int:
+    """Return the position of the first ext unit with a bitmap, else -1.
+
+    The units before it are 20 bytes long, so it is the first that is not. Of a damaged file, only
+    the units before the damage are checked.
+    """
+    end = file.data_end() if file.length else 0
+    units = file.view()[: end - end % EXT_UNIT_SIZE].view(EXT_UNIT)
+    odd = np.flatnonzero((units["size"] != EXT_UNIT_SIZE) | (units["bitmap_length"] != 0))[:1]
+    for i in odd.tolist():
+        size, bitmap = int(units["size"][i]), int(units["bitmap_length"][i])
+        if bitmap > 0 and size == EXT_UNIT_SIZE + bitmap:
+            return int(i) * EXT_UNIT_SIZE
+    return -1

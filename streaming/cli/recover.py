@@ -48,6 +48,7 @@ def recover(
     from checkpoints.recovery.reports import record_recoveries
     from checkpoints.root import DispatchRoot
     from checkpoints.settings import resolve_config
+    from store.consumequeue.extension import refuse_filter_bitmaps
     from store.rocksdb import require_no_rocksdb
     from store.root.progress import read_progress_view
     from store.unsupported import refuse_unsupported_store, require_log_files
@@ -62,6 +63,7 @@ def recover(
     require_no_rocksdb(store, output, config.rocksdb_queues)
     if read_progress_view(output) is None:
         require_log_files(store, config)
+        refuse_filter_bitmaps(output)
     if not as_json:
         say(describe_settings(config))
     with recovery_progress(is_shown=sys.stderr.isatty() and not as_json) as report:

@@ -12,6 +12,7 @@ from store.commitlog.planner import LogPlanner
 from store.commitlog.replay import log_too_short
 from store.compare.store import ComparisonPolicy, Counts, Difference, StoreComparison
 from store.config import StoreConfig, check_shape
+from store.consumequeue.extension import refuse_filter_bitmaps
 from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import ConfigError, DamageError
 from store.layout import ABORT_FILE
@@ -87,6 +88,7 @@ def verify(
     if progress is None:
         require_log_files(store_root, config)
         require_queue_files(store_root, output, config.rocksdb_queues)
+        refuse_filter_bitmaps(output)
     log = CommitLog(config.commit_log_paths(store_root), config)
     if progress is not None:
         hint = "give the broker.conf and version it was made with"

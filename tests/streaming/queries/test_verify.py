@@ -18,6 +18,7 @@ from store.compare.store import Counts
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
 from store.index.writer import IndexService
+from store.layout import EXT_UNIT, EXT_UNIT_SIZE
 from streaming.cli import run
 from streaming.queries.verify import verify
 from tests.conftest import ARCHIVES, Golden, archive_name
@@ -26,6 +27,8 @@ from tests.logs.random_logs import Mix, random_messages
 from tests.support.dispatching import HastyDisk, assert_same_content, dispatch_all, tree
 from tests.support.verify_stores import (
     CONFIG,
+    EXT_CONFIG,
+    EXT_QUEUE,
     IN_A_BODY,
     QUEUE,
     VARIANTS,
@@ -45,6 +48,14 @@ def stores(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("golden", archives, ids=archive_name, indirect=True)
 
 
+EXT_CONF = """
+mappedFileSizeCommitLog=4096
+mappedFileSizeConsumeQueue=100
+maxHashSlotNum=7
+maxIndexNum=13
+enableConsumeQueueExt=true
+mappedFileSizeConsumeQueueExt=130
+"""
 READABLE = stores(*(name for name in map(archive_name, ARCHIVES) if name != REFUSED))
 
 
@@ -331,3 +342,25 @@ def test_the_command_exits_with_3_on_damage(
     flip(store / "commitlog" / f"{4096:020}", IN_A_BODY)
     assert run(["verify", str(store), "--output", str(output)]) == 3
     assert "cannot be derived" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["verify", "recover", "rebuild"])
+def test_filter_bitmaps_are_recognised_without_their_setting(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, root = make(tmp_path, EXT_CONFIG)
+    forget_progress(root)
+    (store / "broker.conf").write_text(EXT_CONF)
+    last = root / EXT_QUEUE / f"{EXT_CONFIG.mapped_file_size_consume_queue_ext:020}"
+    unit = np.fromfile(last, EXT_UNIT, 2, offset=3 * EXT_UNIT_SIZE)
+    assert unit["size"].tolist() == [EXT_UNIT_SIZE, EXT_UNIT_SIZE]
+    unit[0]["size"], unit[0]["bitmap_length"] = EXT_UNIT_SIZE + 4, 4
+    unit[1:] = np.frombuffer(b"\0\0\0\1".ljust(EXT_UNIT_SIZE, b"\0"), EXT_UNIT)
+    with last.open("r+b") as file:
+        file.seek(3 * EXT_UNIT_SIZE)
+        file.write(unit.tobytes())
+    before = tree(root)
+    assert run([command, str(store), "--output", str(root)]) == 5
+    said = f"{last}: the ext unit at byte {3 * EXT_UNIT_SIZE} holds a bitmap of filters"
+    assert said in capsys.readouterr().err
+    assert_same_content(tree(root), before)
