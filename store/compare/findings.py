@@ -66,7 +66,7 @@ class Counts:
     orphan_ext_units: int = 0  # no compared unit refers to them
     older_entries: int = 0  # below the log's minimum
     doubled_entries: int = 0  # of the last record before a restart, indexed twice
-    stale_entries: int = 0  # of records at or beyond the log's end
+    stale_entries: int = 0  # of records that the log lost, or at or beyond its end
 
 
 @dataclass(slots=True)

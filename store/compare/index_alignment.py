@@ -27,6 +27,7 @@ from store.kernels.index import BEGIN_TIMESTAMP, END_TIMESTAMP, INDEX_COUNT
 
 _CHUNK = 1 << 16
 _MISMATCHES_MAX = 64  # beyond it, the index is unrelated, and is compared without alignment
+_STALE_MAX = 1 << 20  # entries of one lost tail
 _SECOND_MS = 1000
 
 
@@ -73,7 +74,7 @@ class IndexAligner:
                 return
 
     def align(self, requests: DispatchRequests) -> Iterator[DispatchRequests]:
-        """Yield the requests, each preceded by the keys of its predecessor that are doubled."""
+        """Yield the requests, each preceded by the doubled and stale entries before its own."""
         keys, rows = _keys_of(requests)
         at, yielded = 0, 0
         while at < len(rows) and self._mismatches < _MISMATCHES_MAX:
@@ -82,13 +83,14 @@ class IndexAligner:
                 break
             first = int(np.searchsorted(rows, rows[at]))
             doubled = self._doubled(keys, rows, (first, at))
-            if len(doubled.offset):
+            self._counts.doubled_entries += len(doubled.offset)
+            extra = doubled if len(doubled.offset) else self._overwritten(keys, (first, at))
+            if len(extra.offset):
                 row = int(rows[at])
                 if row > yielded:
                     yield requests.slice(yielded, row)
                 yielded, at = row, first
-                self._counts.doubled_entries += len(doubled.offset)
-                yield _requests_of(doubled)
+                yield _requests_of(extra)
             else:
                 self._mismatches += 1
                 self._at += 1
@@ -100,8 +102,8 @@ class IndexAligner:
     def rest(self, end: int) -> Iterator[DispatchRequests]:
         """Yield requests for the entries after the log's last one: doubled, or stale.
 
-        A stale entry is at or beyond ``end``: of a record that the log lost, or that was not yet
-        in it.
+        A stale entry here is at or beyond ``end``: of a record that the log lost, or that was not
+        yet in it.
         """
         while self._policy.by_broker and self._starts(self._last):
             self._at += len(self._last.offset)
@@ -155,6 +157,34 @@ class IndexAligner:
         self._at += count
         return previous
 
+    def _overwritten(self, keys: Keys, span: tuple[int, int]) -> Keys:
+        """Return the stale entries of records that others have overwritten, none if there are none.
+
+        ``span`` as in ``_doubled``. A broker that loses a torn tail stores other messages at the
+        same offsets, but its index keeps the entries of the lost ones: offsets ascend from the cut,
+        fall back to it, and the entries of the log follow. Keys of the log that equal stale entries
+        by chance have matched too early; their second occurrence is the one that counts.
+        """
+        first, at = span
+        if not self._policy.by_broker:
+            return _no_keys()
+        known = _joined([self._last, keys.slice(0, at + 1)])
+        record = len(self._last.offset) + first  # the number of the record's first key in ``known``
+        found = self._entries.read(self._at, _STALE_MAX)
+        falls = found.offset[1:] < found.offset[:-1]
+        falls |= _same(found, keys.slice(first, first + 1))[1:]
+        falls &= found.offset[1:] <= keys.offset[at]
+        for fall in (np.flatnonzero(falls)[:_MISMATCHES_MAX] + 1).tolist():
+            resumed = int(np.searchsorted(known.offset, found.offset[fall]))
+            before_cut = int(known.offset[resumed - 1]) if resumed else -1
+            is_stale = found.offset[:fall].min() > before_cut
+            if is_stale and self._starts(known.slice(resumed, len(known.offset)), fall):
+                begin = self._at - (at - first)
+                self._at += fall + record - resumed
+                self._counts.stale_entries += self._at - begin
+                return self._entries.read(begin, self._at - begin)
+        return _no_keys()
+
     def _starts(self, keys: Keys, skip: int = 0) -> bool:
         """Return whether these keys, at least one, equal the entries after the next ``skip``."""
         count = len(keys.offset)
@@ -183,7 +213,7 @@ class _Entries:
             parts.append(part)
             begin, count = begin + len(part.offset), count - len(part.offset)
             number += 1
-        return Keys(*map(np.concatenate, zip(*parts, strict=True))) if parts else _no_keys()
+        return _joined(parts)
 
     def _read_file(self, number: int, begin: int, count: int) -> Keys:
         """Read entries of one file.
@@ -252,6 +282,10 @@ def _same(a: Keys, b: Keys) -> NDArray[np.bool_]:
 def _leading(flags: NDArray[np.bool_]) -> int:
     """Count the leading true values."""
     return len(flags) if flags.all() else int(np.argmin(flags))
+
+
+def _joined(parts: list[Keys]) -> Keys:
+    return Keys(*map(np.concatenate, zip(*parts, strict=True))) if parts else _no_keys()
 
 
 def _no_keys() -> Keys:

@@ -34,7 +34,7 @@ _COUNTED = {
     "older_entries": "index entries of messages below the log's minimum",
     "stale_units": "stale queue units beyond the end of their queue (left by a crash, or newer "
     "than this comparison)",
-    "stale_entries": "stale index entries of records beyond the log's end",
+    "stale_entries": "stale index entries of records that the log lost, or beyond its end",
     "doubled_entries": "duplicate index entries (a broker's restart indexes its last record again)",
     "orphan_ext_units": "ext units that no compared queue unit refers to",
     "dropped_units": "messages in no queue, by a broker's own rules: older ones took their "

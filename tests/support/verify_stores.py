@@ -6,6 +6,10 @@ from pathlib import Path
 
 from checkpoints.state_paths import REPUT_DIR
 from store import layout
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.planner import LogPlanner
+from store.commitlog.scanner import Scanner
 from store.compare.store import Difference
 from store.config import StoreConfig
 from streaming.queries.verify import Verification
@@ -84,3 +88,12 @@ def only(result: Verification) -> Difference:
     """Return the only difference."""
     assert len(result.differences) == 1, [str(d) for d in result.differences]
     return result.differences[0]
+
+
+def requests_of(store: Path, config: StoreConfig) -> DispatchRequests:
+    """Scan a log of one file."""
+    log = CommitLog(config.commit_log_paths(store), config)
+    (part,) = LogPlanner(log, lambda: True).plan(0).ranges
+    (requests,) = Scanner(config).read(part)
+    assert isinstance(requests, DispatchRequests)
+    return requests

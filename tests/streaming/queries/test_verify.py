@@ -10,12 +10,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.planner import LogPlanner
-from store.commitlog.scanner import Scanner
 from store.compare.store import Counts
-from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
 from store.index.writer import IndexService
 from store.layout import EXT_UNIT, EXT_UNIT_SIZE
@@ -36,6 +32,7 @@ from tests.support.verify_stores import (
     forget_progress,
     make,
     messages,
+    requests_of,
     write_store,
 )
 
@@ -167,15 +164,6 @@ def test_units_of_an_interrupted_dispatch_beyond_progress_are_counted(tmp_path: 
     assert result.differences == ()
     left = replace(result.counts, units=0, entries=0)
     assert left == Counts(stale_units=2, stale_entries=4)
-
-
-def requests_of(store: Path, config: StoreConfig) -> DispatchRequests:
-    """Scan a log of one file."""
-    log = CommitLog(config.commit_log_paths(store), config)
-    (part,) = LogPlanner(log, lambda: True).plan(0).ranges
-    (requests,) = Scanner(config).read(part)
-    assert isinstance(requests, DispatchRequests)
-    return requests
 
 
 def first_keys(requests: DispatchRequests, count: int) -> DispatchRequests:
