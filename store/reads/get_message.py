@@ -15,12 +15,9 @@ from store.commitlog.record import Message
 from store.consumequeue.files import UnitColumns
 from store.consumequeue.reader import QueueReader
 from store.errors import ConfigError, shown
-from store.layout import EXT_ADDRESS_MAX
+from store.layout import CQ_UNIT_SIZE, EXT_ADDRESS_MAX
 
 _ANY_TAG = "*"
-_FILTER_UNITS_MAX = 800  # maxFilterMessageSize is 16000 bytes of units
-_BATCH_BYTES_MAX = 256 * 1024  # maxTransferBytesOnMessageInMemory
-_BATCH_COUNT_MAX = 32  # maxTransferCountOnMessageInMemory
 
 
 class GetMessageStatus(StrEnum):
@@ -88,17 +85,22 @@ def get_message(
 ) -> GetMessageResult:
     """Read up to ``max_count`` messages from a queue offset on, within the limits of §11.1.
 
-    A batch ends with its queue file, at 32 messages or 256 KiB, and after 800 units; nothing
-    counts as "on disk". Raises DamageError for an invalid unit or record. Each message returned
-    has been checked; its fields are decoded on first access.
+    A batch ends with its queue file, at the ``answers`` limits of the settings (by default 32
+    messages, 256 KiB, or 800 units to filter); nothing counts as "on disk". Raises DamageError for
+    an invalid unit or record. Each message returned has been checked; its fields are decoded on
+    first access.
     """
-    span = queue.span
+    span, limits = queue.span, log.config.answers
     outside = _outside(offset, span.min, span.max, resets_to_min=log.config.version < (4, 9, 4))
     if outside is not None:
-        return GetMessageResult(*outside, span.min, span.max)
+        status, next_begin = outside
+        next_begin = next_begin if limits.corrects_offset else offset
+        return GetMessageResult(status, next_begin, span.min, span.max)
     is_any = tag_filter.tags is None
-    count_max = max(1, min(max_count, _BATCH_COUNT_MAX))  # a batch is not full while it is empty
-    units = queue.units(offset, count_max if is_any else max(_FILTER_UNITS_MAX, max_count))
+    # A batch is not full while it is empty.
+    count_max = max(1, min(max_count, limits.max_transfer_count))
+    filter_max = -(-limits.max_filter_bytes // CQ_UNIT_SIZE)
+    units = queue.units(offset, count_max if is_any else max(filter_max, max_count))
     messages: list[Message] = []
     queue_offsets: list[int] = []
     size, next_begin = 0, offset
@@ -107,7 +109,8 @@ def get_message(
     )
     for queue_offset, (commit_log_offset, message_size, may_match) in enumerate(candidates, offset):
         # Java parity: DefaultMessageStore.isTheBatchFull is checked before the filter.
-        if messages and (len(messages) >= count_max or size + message_size > _BATCH_BYTES_MAX):
+        is_too_large = size + message_size > limits.max_transfer_bytes
+        if messages and (len(messages) >= count_max or is_too_large):
             break
         next_begin = queue_offset + 1
         if not may_match:

@@ -223,7 +223,8 @@ class MessageStore(ArrowReads):
     ) -> GetMessageResult:
         queue = self._queue(topic, queue_id)
         if queue is None:
-            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+            next_begin = 0 if self.config.answers.corrects_offset else offset
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, next_begin, 0, 0)
         result = get_message(queue, self._log, offset, max_count, tag_filter)
         return limited(result, self.max_body_bytes)
 

@@ -67,6 +67,7 @@ def config_of_root(
         config,
         store_path_root_dir=given.store_path_root_dir,
         store_path_commit_log=given.store_path_commit_log,
+        answers=given.answers,
     )
 
 
