@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from store import layout
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.scanner import scan_rules
-from store.io.file_system import data_extents
 from store.io.mapped_file import MappedFile
 from store.kernels import record as rk
 from store.kernels.log_walk import NO_CUTS, WalkEnd, find_record, walk
@@ -80,7 +79,7 @@ class LiveEnd:
 
     def _find_record(self, file: MappedFile, at: int) -> int:
         """Return the position of the first valid record at or after ``at``, else -1; skip holes."""
-        for data_begin, data_end in _data_ranges(file, at):
+        for data_begin, data_end in file.data_ranges(at):
             # A record at the edge of a range may have its first bytes in the hole before it,
             # which reads as zeros, and its last bytes in the next one.
             begin, end = data_begin - layout.BLANK_SIZE, data_end + layout.RECORD_MIN_SIZE
@@ -89,9 +88,3 @@ class LiveEnd:
             if found >= 0:
                 return found
         return -1
-
-
-def _data_ranges(file: MappedFile, at: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of a file at or after position ``at`` that are not holes."""
-    with file.path.open("rb") as f:
-        yield from data_extents(f.fileno(), at, file.length)

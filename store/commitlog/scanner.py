@@ -160,8 +160,8 @@ class Scanner:
         """Yield the stretches of a range, which tile it.
 
         A record that fails twice ends the range with a Damage that spans the rest; with
-        ``skip_damage`` it spans up to the next valid record, where reading resumes. Raises
-        UnsupportedFormatError for an inner batch.
+        ``skip_damage`` it spans up to the next valid record, where reading resumes. A Damage also
+        spans what the file no longer holds. Raises UnsupportedFormatError for an inner batch.
         """
         if log_range.gap:
             yield Damage(
@@ -175,7 +175,7 @@ class Scanner:
             return
         at, end = log_range.begin - log_range.base, min(log_range.end - log_range.base, len(view))
         retried = -1
-        while log_range.base + at < log_range.end:
+        while at < end:
             requests, reason = None, rk.OK
             for requests, reason in self.chunks(view, log_range.base, at, end):
                 if reason == rk.BLANK:
@@ -184,7 +184,7 @@ class Scanner:
                 yield requests
                 at = requests.end - log_range.base
             if reason == rk.OK:
-                return
+                break
             if retried != at:
                 retried = at
                 time.sleep(_RETRY_SECONDS)
@@ -199,6 +199,10 @@ class Scanner:
             if valid < 0:
                 return
             at = valid
+        cut = log_range.base + at
+        if cut < log_range.end:
+            why = f"the file has been truncated to {len(view)} bytes since the read was planned"
+            yield Damage(cut, log_range.end, log_range.path, why)
 
     def read_all(self, ranges: Iterable[LogRange]) -> list[Stretch]:
         """Return the stretches of adjacent ranges, up to damage."""
@@ -215,7 +219,7 @@ class Scanner:
         view = _map(split)
         if view is None:
             return SplitScan(requests)
-        begin, end = split.begin - split.base, split.end - split.base
+        begin, end = split.begin - split.base, min(split.end - split.base, len(view))
         if not split.at_record:
             begin = int(find_record(view, (split.base, begin, len(view)), self.rules))
         if not 0 <= begin < end:

@@ -85,6 +85,11 @@ class MappedFile:
             begin, end = next(data_extents(fd, 0, self.length), (0, 0))
         return end if begin == 0 else 0
 
+    def data_ranges(self, at: int) -> list[tuple[int, int]]:
+        """Return the ranges at or after a position that are not holes. Raises StoreIOError."""
+        with self._opened() as fd:
+            return list(data_extents(fd, at, self.length))
+
     def read_at(self, at: int, size: int) -> bytes:
         """Return bytes that may be in a hole. Raises StoreIOError."""
         with self._opened() as fd:

@@ -1,16 +1,21 @@
 """Damaged logs: records before the damage are kept, its place is named, a skip is recorded."""
 
 import itertools
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from checkpoints.progress import LostRange
 from store.commitlog.commit_log import CommitLog
+from store.commitlog.live_end import LiveEnd
 from store.commitlog.planner import LogPlanner
-from store.errors import DamageError
+from store.commitlog.scanner import Damage, Scanner
+from store.errors import DamageError, StoreIOError
+from streaming.export.task import ExportTask, FileSpec, export_part
 from tests.logs.build import build_log
 from tests.model.dispatch import Record, dispatch
 from tests.support.dispatching import (
@@ -255,3 +260,54 @@ def test_records_inside_a_blank_are_never_found(store: Store) -> None:
     [lost] = store.dispatch(fail_on_data_loss=False).lost
     assert (last.commit_log_offset, last.commit_log_offset + last.size) == (lost.begin, lost.end)
     store.assert_built([r for r in RECORDS if r is not last])
+
+
+def test_a_file_that_is_truncated_after_planning_is_damage_from_there_on(store: Store) -> None:
+    """It ends where a record ends, so no record of the range fails its checks."""
+    store.write(FILES)
+    log = CommitLog(CONFIG.commit_log_paths(store.root), CONFIG)
+    (part,) = LogPlanner(log, lambda: True).plan(0, until=FILE_SIZE).ranges
+    cuts = [r.commit_log_offset + r.size for r in RECORDS if r.commit_log_offset < FILE_SIZE]
+    for cut in [*cuts[-2::-1], 0]:
+        os.truncate(store.path(0), cut)
+        *read, damage = Scanner(CONFIG).read(part)
+        assert isinstance(damage, Damage)
+        assert (damage.begin, damage.end, damage.path) == (cut, part.end, str(store.path(0)))
+        assert f"truncated to {cut} bytes" in damage.reason
+        assert sum(len(s) for s in read if not isinstance(s, Damage)) == sum(c <= cut for c in cuts)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_an_export_of_a_file_that_is_truncated_after_planning_loses_nothing_silently(
+    store: Store, tmp_path: Path, skip: bool
+) -> None:
+    store.write(FILES)
+    log = CommitLog(CONFIG.commit_log_paths(store.root), CONFIG)
+    (part,) = LogPlanner(log, lambda: True).plan(0, until=FILE_SIZE).ranges
+    cut = RECORDS[2].commit_log_offset
+    os.truncate(store.path(0), cut)
+    (tmp_path / "staging").mkdir()
+    columns = ("commit_log_offset",)
+    spec = FileSpec(tmp_path / "staging", CONFIG, "parquet", "none", columns, skip_damage=skip)
+    if skip:
+        done = export_part(ExportTask(part, spec))
+        (lost,) = done.lost
+        assert (done.messages, lost.begin, lost.end) == (2, cut, part.end)
+    else:
+        with pytest.raises(DamageError, match=f"truncated to {cut} bytes"):
+            export_part(ExportTask(part, spec))
+
+
+@pytest.mark.parametrize("change", ["deleted", "replaced"])
+def test_the_search_after_the_live_end_names_a_file_that_is_gone(store: Store, change: str) -> None:
+    _, files = damaged(PLACES["last"], zero)
+    store.write(files)
+    log = CommitLog(CONFIG.commit_log_paths(store.root), CONFIG)
+    last, path = log.last_file(), store.path(LAST_BASE)
+    assert last is not None
+    content = last.map()[:]
+    path.rename(path.with_name("elsewhere"))
+    if change == "replaced":
+        path.write_bytes(content)
+    with pytest.raises(StoreIOError, match=f"{LAST_BASE:020}"):
+        LiveEnd(log, lambda: True).find()
