@@ -48,7 +48,7 @@ EXIT_DAMAGE = 3
 _EXIT_USAGE = 2
 _EXIT_IO = 6
 _EXIT_SPARK = 7
-_EXIT_BUG = 70
+EXIT_BUG = 70
 _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
     (UnknownTopicError, EXIT_NO),
     (ConfigError, _EXIT_USAGE),
@@ -104,13 +104,13 @@ def run(arguments: Sequence[str]) -> int:
     except UnicodeEncodeError as e:
         if e.encoding != sys.getfilesystemencoding() or e.encoding == "utf-8":
             traceback.print_exc()
-            return _EXIT_BUG
+            return EXIT_BUG
         name = e.object[e.start : e.end]
         say(f"reput: a file name cannot be encoded as {e.encoding}: {name!a} (set PYTHONUTF8=1)")
         return _EXIT_IO
     except Exception as e:  # noqa: BLE001 - every error becomes an exit code
         code = exit_code(e)
-        if code == _EXIT_BUG:
+        if code == EXIT_BUG:
             traceback.print_exc()
         else:
             say(f"reput: {_one_line(e)}")
@@ -161,7 +161,7 @@ def exit_code(error: Exception) -> int:
             if isinstance(error, kind):
                 return code
         return EXIT_DAMAGE
-    return _EXIT_IO if isinstance(error, OSError) else _EXIT_BUG
+    return _EXIT_IO if isinstance(error, OSError) else EXIT_BUG
 
 
 def _one_line(error: Exception) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from store.errors import StoreError
 from streaming.cli.dispatch_report import Reporter
 from streaming.cli.lines import say
 from streaming.cli.long_running import POLL_SECONDS, LineReporter, start_spark, stop_signals
@@ -133,7 +132,8 @@ class SeveralDispatches:
             self._board.end_line()
             for query in self._queries:
                 if query.running is None:
-                    query.prepared.close()
+                    with self._failures.of(query.store.name):
+                        query.prepared.close()
 
     def _prepare(self, store: NamedStore, stuck_after: float) -> None:
         from streaming.queries.dispatch import prepare_dispatch
@@ -196,7 +196,7 @@ class SeveralDispatches:
             is_expected = was_active or stop.is_set() or self._options.available_now
             running.raise_failure(is_end_expected=is_expected)
 
-    def _report_failure(self, name: str, error: StoreError) -> None:
+    def _report_failure(self, name: str, error: Exception) -> None:
         if self._endpoint is not None:
             show_failure(self._endpoint, name, error)
         kind = type(error).__name__

@@ -112,7 +112,7 @@ def show_dispatch(endpoint: MetricsEndpoint, shown: ShownDispatch, stuck_after: 
     endpoint.show(source, lambda: _of_broker(shown.name, _fault(sink, log, stuck_after)))
 
 
-def show_failure(endpoint: MetricsEndpoint, name: str, error: StoreError) -> None:
+def show_failure(endpoint: MetricsEndpoint, name: str, error: Exception) -> None:
     """Serve a failure of one of several dispatches, which has no metrics, as its health."""
     endpoint.show(lambda _: None, lambda: _of_broker(name, _failed(error)))
 

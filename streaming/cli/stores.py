@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,9 +13,9 @@ import typer
 
 from store import MessageStore
 from store.config import load_identity
-from store.errors import ConfigError, StoreError, shown
+from store.errors import ConfigError, shown
 from store.io.user_path import given_output, given_path
-from streaming.cli import exit_code
+from streaming.cli import EXIT_BUG, exit_code
 from streaming.cli.lines import say
 from streaming.cli.options import RootOptions, opened_store
 
@@ -132,7 +133,7 @@ def _check_name(name: str, text: str) -> None:
         )
 
 
-def _say_failure(name: str, error: StoreError) -> None:
+def _say_failure(name: str, error: Exception) -> None:
     say(f"reput: {name}: {error}" if name else f"reput: {error}")
 
 
@@ -140,23 +141,27 @@ def _say_failure(name: str, error: StoreError) -> None:
 class Failures:
     """The failures of single stores by broker, while the command continues with the others."""
 
-    report: Callable[[str, StoreError], None] = _say_failure
-    errors: list[tuple[str, StoreError]] = field(default_factory=list)
+    report: Callable[[str, Exception], None] = _say_failure
+    errors: list[tuple[str, Exception]] = field(default_factory=list)
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Report a StoreError raised inside; raise that of the only store, whose name is ""."""
+        """Report an error raised inside; raise that of the only store, whose name is ""."""
         try:
             yield
-        except StoreError as e:
+        except typer.Exit:
+            raise
+        except Exception as e:
             if not name:
                 raise
             self.add(name, e)
 
-    def add(self, name: str, error: StoreError) -> None:
-        """Report a failure."""
+    def add(self, name: str, error: Exception) -> None:
+        """Report a failure; a bug of this program with its traceback."""
         self.errors.append((name, error))
         self.report(name, error)
+        if exit_code(error) == EXIT_BUG:
+            traceback.print_exception(error)
 
     @property
     def names(self) -> list[str]:

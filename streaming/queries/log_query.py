@@ -55,10 +55,15 @@ class LogQuery:
         listener.on_end(lambda: spark.streams.removeListener(listener))
         if self.on_end is not None:
             listener.on_end(self.on_end)
-        spool = Spool(self.checkpoint / SPOOL_DIR)
-        applier = _BatchApplier(sink, spool)
-        writer = self._stream(spark, spool).writeStream.foreachBatch(applier.apply).queryName(name)
-        applier.query = self._triggered(writer).start()
+        try:
+            spool = Spool(self.checkpoint / SPOOL_DIR)
+            applier = _BatchApplier(sink, spool)
+            stream = self._stream(spark, spool).writeStream
+            writer = stream.foreachBatch(applier.apply).queryName(name)
+            applier.query = self._triggered(writer).start()
+        except BaseException:  # no event will report the end
+            spark.streams.removeListener(listener)
+            raise
         return RunningLogQuery(applier.query, applier, sink)
 
     def _stream(self, spark: SparkSession, spool: Spool) -> DataFrame:

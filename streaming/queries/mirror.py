@@ -310,4 +310,8 @@ def _start_query(spark: SparkSession, prepared: PreparedMirror) -> RunningMirror
         on_batch=options.on_batch,
         on_end=lambda: shutil.rmtree(checkpoint, ignore_errors=True),
     )
-    return RunningMirror(query.start(spark, prepared.sink), prepared.sink, checkpoint)
+    try:
+        return RunningMirror(query.start(spark, prepared.sink), prepared.sink, checkpoint)
+    except BaseException:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        raise

@@ -11,10 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
+from pyspark.sql import SparkSession
 
 from checkpoints.progress import read_progress
 from store.commitlog.writer import CommitLogWriter
 from streaming.cli import run
+from streaming.queries.dispatch import PreparedDispatch, RunningDispatch
 from tests.streaming.conftest import Run
 from tests.support.commands import REPUT
 from tests.support.dispatching import assert_same_store, dispatch_all
@@ -96,6 +98,26 @@ def test_a_store_that_cannot_be_opened_does_not_keep_the_others_from_starting(
     assert " failed error=ConfigError " in errors
     assert [path.name for path in (tmp_path / "out" / "gamma").iterdir()] == ["mine.txt"]
     assert_built(stores[:2], tmp_path / "out", ["alpha", "beta"])
+
+
+def test_a_bug_ends_the_query_of_one_broker_alone(
+    run_here: Run, monkeypatch: pytest.MonkeyPatch, stores: list[Path], tmp_path: Path
+) -> None:
+    use_session(monkeypatch, run_here, [])
+    start = PreparedDispatch.start
+
+    def start_or_fail(prepared: PreparedDispatch, spark: SparkSession) -> RunningDispatch:
+        if prepared.root.path.name == "beta":
+            raise IndexError("a bug of beta")
+        return start(prepared, spark)
+
+    monkeypatch.setattr(PreparedDispatch, "start", start_or_fail)
+    where = ["--output-root", tmp_path / "out", "--available-now"]
+    code, _, errors = run_here("dispatch", *stores, *where)
+    assert code == 70
+    assert "reput: 1 of 3 dispatches failed: beta" in errors
+    assert "IndexError: a bug of beta" in errors.split("Traceback")[1]
+    assert_built([stores[0], stores[2]], tmp_path / "out", ["alpha", "gamma"])
 
 
 @pytest.mark.parametrize(

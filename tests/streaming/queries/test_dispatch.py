@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,7 +15,14 @@ from store.commitlog.commit_log import CommitLog
 from store.config import load_config
 from store.errors import ConfigError, DamageError, RootInUseError
 from streaming import start_dispatch
-from streaming.queries.dispatch import DispatchOptions, RunningDispatch, begin_dispatch, query_error
+from streaming.queries.dispatch import (
+    DispatchOptions,
+    RunningDispatch,
+    begin_dispatch,
+    prepare_dispatch,
+    query_error,
+)
+from streaming.queries.log_query import LogQuery
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, dispatch_all
@@ -281,3 +289,31 @@ def test_two_dispatches_of_one_process_exclude_each_other(
             begin_dispatch(spark, store, output, DispatchOptions())
     finally:
         running.close()
+
+
+def test_a_query_that_does_not_start_leaves_no_listener(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    config = make_store(tmp_path / "store", 5)
+    prepared = prepare_dispatch(tmp_path / "store", tmp_path / "out", DispatchOptions())
+    (tmp_path / "checkpoint").write_text("not a directory")
+    query = LogQuery(
+        name="reput",
+        store_root=str(tmp_path / "store"),
+        config=config,
+        begin=0,
+        max_bytes=1 << 20,
+        fail_on_data_loss=True,
+        checkpoint=tmp_path / "checkpoint",
+        trigger_interval=None,
+    )
+    listeners = _listeners(spark)
+    with pytest.raises(Exception, match="checkpoint"):
+        query.start(spark, prepared.sink)
+    assert _listeners(spark) == listeners
+    prepared.close()
+
+
+def _listeners(spark: SparkSession) -> int:
+    manager: Any = spark._jsparkSession  # type: ignore[attr-defined] - no public name
+    return len(manager.streams().listListeners())
