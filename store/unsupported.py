@@ -15,6 +15,7 @@ from store.io.mapped_file import MappedFileQueue, is_mapped_file_name
 from store.layout import (
     BATCH_CONSUME_QUEUE_DIR,
     BLANK_RECORD,
+    DLEDGER_DIR_PREFIX,
     DLEDGER_HEADER_SIZE,
     MAGIC_V1,
     MAGIC_V2,
@@ -25,14 +26,36 @@ _SIZE_AND_MAGIC = struct_of(BLANK_RECORD)  # the first fields of every record
 
 
 def refuse_unsupported_store(store_root: Path, config: StoreConfig) -> None:
-    """Raise UnsupportedFormatError if the store is of an unsupported kind."""
+    """Raise UnsupportedFormatError if the store is of an unsupported kind. Raises StoreIOError."""
+    refuse_dledger_directory(store_root)
     batch = store_root / BATCH_CONSUME_QUEUE_DIR
     if batch.is_dir() and any(batch.iterdir()):
         raise UnsupportedFormatError(
             f"{batch} holds batch consume queues (BatchCQ topics); those are not supported"
         )
     _refuse_batch_topics(store_root)
-    _refuse_dledger(store_root, config)
+    _refuse_dledger_entries(store_root, config)
+
+
+def refuse_dledger_directory(store_root: Path) -> None:
+    """Raise UnsupportedFormatError for a store with a directory ``dledger-ID``. Raises StoreIOError.
+
+    A broker that changes to DLedger keeps its ordinary log until it expires, and queues and index
+    refer to both. DLedger keeps its index there even if storePathDLedgerCommitLog is elsewhere. A
+    link that leads nowhere counts: it is of a file system that is not mounted.
+    """
+    try:
+        with os.scandir(store_root) as entries:
+            found = [e for e in entries if e.name.startswith(DLEDGER_DIR_PREFIX)]
+            names = sorted(e.name for e in found if not e.is_file())
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise StoreIOError("list", store_root, e) from e
+    for name in names:
+        raise UnsupportedFormatError(
+            f"{store_root / name} is a DLedger log; a store with one is not supported"
+        )
 
 
 def require_log_files(store_root: Path, config: StoreConfig) -> None:
@@ -72,12 +95,10 @@ def _refuse_batch_topics(store_root: Path) -> None:
                 )
 
 
-def _refuse_dledger(store_root: Path, config: StoreConfig) -> None:
-    """Refuse a DLedger log, by its directory or by its entries."""
+def _refuse_dledger_entries(store_root: Path, config: StoreConfig) -> None:
+    """Refuse a commit log whose first file holds DLedger entries."""
     paths = config.commit_log_paths(store_root)
     if not any(p.is_dir() for p in paths):
-        for found in sorted(store_root.glob("dledger-*")):
-            raise UnsupportedFormatError(f"{found} is a DLedger log; that is not supported")
         raise UnsupportedFormatError(
             f"{paths[0]} does not exist: {store_root} is not a broker's storePathRootDir, or its "
             "storePathCommitLog is elsewhere (--broker-conf)"
