@@ -10,7 +10,11 @@ from store.config import BROKER_CONF, StoreConfig, config_from_shape, load_confi
 from store.consumequeue.extension import refuse_filter_bitmaps
 from store.errors import ConfigError
 from store.rocksdb import require_no_rocksdb, rocksdb_queues
-from store.unsupported import refuse_unsupported_store, require_log_files
+from store.unsupported import (
+    refuse_controller_mode,
+    refuse_unsupported_store,
+    require_log_files,
+)
 
 
 def open_store_config(
@@ -34,6 +38,7 @@ def open_store_config(
         config = resolve_config(store_root, output, broker_conf, broker_version)
     refuse_unsupported_store(store_root, config)
     if output is not None:
+        refuse_controller_mode(store_root, config)
         require_no_rocksdb(store_root, output, config.rocksdb_queues)
         if read_progress(output) is None:
             refuse_filter_bitmaps(output)

@@ -123,6 +123,12 @@ def read_topic_configs(store_root: Path) -> ConfigFile[dict[str, TopicConfig]]:
     return _without_rocksdb(_read(directory / _TOPICS, _decode_topics), directory / "topics")
 
 
+def topic_configs_state(store_root: Path) -> tuple[tuple[int, int, int] | None, ...]:
+    """Return a value that differs after a broker has written its topics."""
+    path = store_root / CONFIG_DIR / _TOPICS
+    return tuple(map(_file_state, (path, path.with_name(path.name + BACKUP_SUFFIX))))
+
+
 def read_consumer_offsets(
     store_root: Path, *, enable_lmq: bool = False
 ) -> ConfigFile[list[CommittedOffset]]:
@@ -205,6 +211,14 @@ def _read(path: Path, decode: Callable[[Any], T]) -> ConfigFile[T]:
         problem = f"{path} is {reason}; read from {backup.name} instead, which is older"
         return ConfigFile(path, content, backup, problem)
     return ConfigFile(path, None, None, f"{path} is {reason}, {backup.name} is {backup_reason}")
+
+
+def _file_state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _without_rocksdb(file: ConfigFile[T], directory: Path) -> ConfigFile[T]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from store import java
+from store.answer_limits import AnswerLimits, answer_limits
 from store.broker_properties import (
     BrokerProperties,
     read_properties,
@@ -46,7 +47,8 @@ _LAST_RELEASE = {
 _SIZE_MAX = MAPPED_FILE_SIZE_MAX + CQ_UNIT_SIZE  # a queue file's size is rounded up to whole units
 _DELAY_MS_MAX = 2**63 - 1
 _NOT_OF_SHAPE = (
-    "version", "store_path_root_dir", "store_path_commit_log", "rocksdb_queues", "answers"
+    "version", "enable_controller_mode", "store_path_root_dir", "store_path_commit_log",
+    "rocksdb_queues", "answers",
 )  # fmt: skip
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -75,19 +77,6 @@ class BrokerVersion(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerLimits:
-    """The settings that change a broker's answers to reads by queue offset, not its files.
-
-    Java parity: ``DefaultMessageStore.nextOffsetCorrection``, ``isTheBatchFull``.
-    """
-
-    corrects_offset: bool = True  # a slave does not, unless offsetCheckInSlave is set
-    max_transfer_count: int = 32
-    max_transfer_bytes: int = 256 * 1024
-    max_filter_bytes: int = 16_000  # of units that a read with a filter passes over
-
-
-@dataclass(frozen=True, slots=True)
 class StoreConfig:
     """Settings of one store. Sizes are in bytes, counts as the broker counts them."""
 
@@ -103,10 +92,11 @@ class StoreConfig:
     enable_lmq: bool = False
     enabled_append_prop_crc: bool = False
     message_delay_level: str = DEFAULT_DELAY_LEVELS
+    enable_controller_mode: bool = False
     store_path_root_dir: str = ""
     store_path_commit_log: str = ""
     rocksdb_queues: str = ""  # why the broker's own queues are not all in files, "" if they are
-    answers: AnswerLimits = AnswerLimits()
+    answers: AnswerLimits = field(default_factory=AnswerLimits)
 
     # Rules by version (format notes §14 and the notes "since"). ---------------------------------
 
@@ -290,25 +280,13 @@ def config_from(values: Mapping[str, str], *, version: BrokerVersion, origin: st
         enable_lmq=read.flag("enableLmq"),
         enabled_append_prop_crc=read.flag("enabledAppendPropCRC"),
         message_delay_level=read.text("messageDelayLevel", DEFAULT_DELAY_LEVELS),
+        enable_controller_mode=read.flag("enableControllerMode"),
         store_path_root_dir=read.text("storePathRootDir", ""),
         store_path_commit_log=read.text("storePathCommitLog", ""),
-        answers=_answer_limits(read, version),
+        answers=answer_limits(read, version),
     )
     _validate(config, origin)
     return config
-
-
-def _answer_limits(read: BrokerProperties, version: BrokerVersion) -> AnswerLimits:
-    role = read.text("brokerRole", "ASYNC_MASTER")
-    max_filter_bytes = AnswerLimits().max_filter_bytes
-    if version >= (5, 3, 0):
-        max_filter_bytes = read.positive("maxFilterMessageSize", max_filter_bytes)
-    return AnswerLimits(
-        corrects_offset=role != "SLAVE" or read.flag("offsetCheckInSlave"),
-        max_transfer_count=read.positive("maxTransferCountOnMessageInMemory", 32),
-        max_transfer_bytes=read.positive("maxTransferBytesOnMessageInMemory", 256 * 1024),
-        max_filter_bytes=max_filter_bytes,
-    )
 
 
 def is_shape(shape: Mapping[str, object]) -> bool:

@@ -110,7 +110,7 @@ class UnknownTopicError(StoreError):
 
 
 class UnsupportedFormatError(StoreError):
-    """The store has an unsupported format; it is refused as a whole, never read in part."""
+    """A store of an unsupported format, or what cannot be answered for one; never read in part."""
 
 
 class StoreIOError(StoreError):

@@ -255,6 +255,7 @@ COMMIT_LOG_DIR = "commitlog"
 CONSUME_QUEUE_DIR = "consumequeue"
 CONSUME_QUEUE_EXT_DIR = "consumequeue_ext"
 BATCH_CONSUME_QUEUE_DIR = "batchconsumequeue"  # not supported
+DLEDGER_DIR_PREFIX = "dledger-"  # then dLegerSelfId; not supported
 INDEX_DIR = "index"
 CONFIG_DIR = "config"
 CHECKPOINT_FILE = "checkpoint"

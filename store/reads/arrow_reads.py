@@ -15,6 +15,7 @@ from store.config import StoreConfig
 from store.consumequeue.reader import QueueReader
 from store.errors import ConfigError, LostDataError, shown
 from store.reads.consistent_reads import ConsistentReads, of_generation
+from store.unsupported import CompactionTopics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,7 @@ class ArrowReads(ConsistentReads):
     config: StoreConfig
     max_body_bytes: int
     _log: CommitLog
+    _compaction: CompactionTopics
 
     def _queue(self, topic: str, queue_id: int) -> QueueReader | None:
         raise NotImplementedError
@@ -46,7 +48,8 @@ class ArrowReads(ConsistentReads):
         ``columns`` are names of MESSAGE_FIELDS, by default all of them. The reader ends after
         ``max_count`` messages or at the queue's end at the time of the call. Its column
         ``queue_offset`` is the one stored in the message, as in ``get_message``. Raises ConfigError
-        for an unknown column, for a queue that does not exist, and for an offset outside the queue.
+        for an unknown column, for a queue that does not exist, and for an offset outside the queue,
+        UnsupportedFormatError as ``get_message``.
         """
         import pyarrow as pa  # noqa: PLC0415 - heavy
 
@@ -68,6 +71,7 @@ class ArrowReads(ConsistentReads):
 
     @of_generation
     def _end_of_read(self, topic: str, queue_id: int, offset: int) -> int:
+        self._compaction.refuse(topic)
         queue = self._queue(topic, queue_id)
         if queue is None:
             raise ConfigError(f"{self.output} has no queue {queue_id} of topic {shown(topic)}")

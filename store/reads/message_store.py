@@ -45,6 +45,7 @@ from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
 from store.reads.query_message import KEY_TYPE, Query, QueryResult, open_index, query_message
 from store.rocksdb import require_queue_files
 from store.root.config import check_last_record, find_config
+from store.unsupported import CompactionTopics
 
 _AT_QUEUE_END = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
@@ -71,6 +72,7 @@ class MessageStore(ArrowReads):
         self._log = CommitLog(config.commit_log_paths(store_root), config)
         self._queues: dict[tuple[str, int], QueueReader] = {}
         self._index = IndexFiles(output, config)
+        self._compaction = CompactionTopics(store_root, config)
         self._dispatch: DispatchLimit | None = None
 
     @classmethod
@@ -196,9 +198,8 @@ class MessageStore(ArrowReads):
     ) -> GetMessageResult:
         """Read messages from a queue offset on, as many as a broker returns at once (§11.1).
 
-        ``tags`` is ``*`` or ``TagA || TagB``. If the offset is the queue's end, the call waits up
-        to ``wait_seconds`` until a message with one of the tags has been dispatched, and skips
-        messages that arrive with other tags. Raises ConfigError for a malformed tag expression.
+        At the queue's end, waits up to ``wait_seconds`` for a message with one of the ``tags``
+        (``*``, ``A || B``). Raises ConfigError, UnsupportedFormatError for a compaction topic.
         """
         tag_filter = parse_tags(tags)
         result = self._get_message(topic, queue_id, offset, max_count, tag_filter)
@@ -221,6 +222,7 @@ class MessageStore(ArrowReads):
     def _get_message(
         self, topic: str, queue_id: int, offset: int, max_count: int, tag_filter: TagFilter
     ) -> GetMessageResult:
+        self._compaction.refuse(topic)
         queue = self._queue(topic, queue_id)
         if queue is None:
             next_begin = 0 if self.config.answers.corrects_offset else offset

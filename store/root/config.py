@@ -16,7 +16,7 @@ from store.config import (
 )
 from store.errors import ConfigError, DamageError
 from store.root.progress import ProgressView, read_progress_view
-from store.unsupported import refuse_unsupported_store
+from store.unsupported import refuse_dledger_directory, refuse_unsupported_store
 
 _OMIT_HINT = "omit the option: the root records its own settings"
 
@@ -32,6 +32,7 @@ def find_config(
     for path in (store_root, output):
         if path is not None and not path.is_dir():
             raise ConfigError(f"{path} is not a directory")
+    refuse_dledger_directory(store_root)
     progress = None if output is None else read_progress_view(output)
     if progress is None:
         config = load_config(store_root, broker_conf, broker_version)

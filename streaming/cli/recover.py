@@ -51,7 +51,11 @@ def recover(
     from store.consumequeue.extension import refuse_filter_bitmaps
     from store.rocksdb import require_no_rocksdb
     from store.root.progress import read_progress_view
-    from store.unsupported import refuse_unsupported_store, require_log_files
+    from store.unsupported import (
+        refuse_controller_mode,
+        refuse_unsupported_store,
+        require_log_files,
+    )
 
     if not output.is_dir() or is_empty(output):
         raise ConfigError(
@@ -60,6 +64,7 @@ def recover(
         )
     config = resolve_config(store, output, broker.broker_conf, broker.broker_version)
     refuse_unsupported_store(store, config)
+    refuse_controller_mode(store, config)
     require_no_rocksdb(store, output, config.rocksdb_queues)
     if read_progress_view(output) is None:
         require_log_files(store, config)

@@ -18,7 +18,11 @@ from store.errors import ConfigError, DamageError
 from store.layout import ABORT_FILE
 from store.rocksdb import require_queue_files
 from store.root.config import other_store_error
-from store.unsupported import refuse_unsupported_store, require_log_files
+from store.unsupported import (
+    refuse_controller_mode,
+    refuse_unsupported_store,
+    require_log_files,
+)
 from streaming.queries.feed import Feed, threads_feed
 from streaming.sinks.compare import CompareSink
 from streaming.sinks.ordered_sink import ReportProgress
@@ -87,6 +91,7 @@ def verify(
     progress = read_progress(output)
     if progress is None:
         require_log_files(store_root, config)
+        refuse_controller_mode(store_root, config)
         require_queue_files(store_root, output, config.rocksdb_queues)
         refuse_filter_bitmaps(output)
     log = CommitLog(config.commit_log_paths(store_root), config)

@@ -39,7 +39,13 @@ OTHERS: dict[str, object] = {
 
 def test_every_setting_is_tried() -> None:
     names = {f.name for f in fields(CONFIG)}
-    assert names - set(OTHERS) == {"store_path_root_dir", "store_path_commit_log", "rocksdb_queues"}
+    assert names - set(OTHERS) == {
+        "answers",
+        "enable_controller_mode",
+        "store_path_root_dir",
+        "store_path_commit_log",
+        "rocksdb_queues",
+    }
 
 
 @pytest.mark.parametrize("name", OTHERS)
