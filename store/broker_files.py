@@ -140,7 +140,7 @@ def read_consumer_offsets(
 
 
 def read_delay_offsets(store_root: Path) -> ConfigFile[dict[int, int]]:
-    """Read the delivered queue offset of each delay level. Raises StoreIOError."""
+    """Read the delivered position of each delay level. Raises StoreIOError."""
     return _read(store_root / CONFIG_DIR / _DELAY_OFFSETS, _decode_delay_offsets)
 
 
