@@ -13,7 +13,7 @@ file                        what is read
 ==========================  ====================================================================
 topics.json                 topicConfigTable: topic -> readQueueNums, writeQueueNums, perm,
                             attributes
-consumerOffset.json         offsetTable: ``topic@group`` -> queue id -> committed queue offset
+consumerOffset.json         offsetTable: ``topic@group`` -> queue id -> committed position
 lmqConsumerOffset.json      replaces it with enableLmq; also lmqOffsetTable: ``topic@group`` ->
                             offset in queue 0
 delayOffset.json            offsetTable: delay level -> queue offset of the schedule topic's queue
