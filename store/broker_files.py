@@ -13,10 +13,10 @@ file                        what is read
 ==========================  ====================================================================
 topics.json                 topicConfigTable: topic -> readQueueNums, writeQueueNums, perm,
                             attributes
-consumerOffset.json         offsetTable: ``topic@group`` -> queue id -> committed queue offset
+consumerOffset.json         offsetTable: ``topic@group`` -> queue id -> committed position
 lmqConsumerOffset.json      replaces it with enableLmq; also lmqOffsetTable: ``topic@group`` ->
                             offset in queue 0
-delayOffset.json            offsetTable: delay level -> queue offset of the schedule topic's queue
+delayOffset.json            offsetTable: delay level -> position in the schedule topic's queue
                             (level - 1) up to which messages were delivered
 timermetrics                timingCount: topic -> count of its messages in the timer wheel
 timercheck                  not JSON: ``TIMER_CHECKPOINT`` of store.layout, then zeros
@@ -84,7 +84,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """The queue offset from which a consumer group resumes in one queue."""
+    """The position from which a consumer group resumes in one queue."""
 
     group: str
     topic: str
@@ -140,7 +140,7 @@ def read_consumer_offsets(
 
 
 def read_delay_offsets(store_root: Path) -> ConfigFile[dict[int, int]]:
-    """Read the delivered queue offset of each delay level. Raises StoreIOError."""
+    """Read the delivered position of each delay level. Raises StoreIOError."""
     return _read(store_root / CONFIG_DIR / _DELAY_OFFSETS, _decode_delay_offsets)
 
 

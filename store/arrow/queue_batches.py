@@ -36,16 +36,16 @@ def queue_batch(
     wanted: Sequence[str],
     limits: BodyLimits,
 ) -> pa.RecordBatch:
-    """Return the wanted columns of the first messages in a span of queue offsets, not empty.
+    """Return the wanted columns of the first messages in a span of positions, not empty.
 
     The batch ends with a file of the queue or of the log, at 65,536 messages or 16 MB of records,
     or at the limit of decompressed bodies; it has at least one message. Raises DamageError,
     LostDataError, BodyTooLargeError, ConfigError for an unknown column.
     """
-    offset, stop = span
-    units = queue.units(offset, min(stop - offset, _UNITS_MAX))
+    position, stop = span
+    units = queue.units(position, min(stop - position, _UNITS_MAX))
     file = log.file_of(units.commit_log_offset[0])
-    requests = _requests(queue, log, file, (offset, units))
+    requests = _requests(queue, log, file, (position, units))
     batches = message_batches(
         requests,
         file.view(),
@@ -61,8 +61,8 @@ def queue_batch(
 def _requests(
     queue: QueueReader, log: CommitLog, file: MappedFile, units: tuple[int, UnitColumns]
 ) -> DispatchRequests:
-    """Read the records of units, the first of which is at a queue offset, as far as in one file."""
-    offset, (begins, sizes, tags_codes) = units
+    """Read the records of units, the first of which is at a position, as far as in one file."""
+    position, (begins, sizes, tags_codes) = units
     begin, size = np.array(begins, np.int64), np.array(sizes, np.int64)
     count = int(np.searchsorted(begin, file.base + file.length))
     count = max(min(count, int(np.searchsorted(np.cumsum(size), _RECORD_BYTES_MAX))), 1)
@@ -73,9 +73,9 @@ def _requests(
     rules = scan_rules(log.config)
     valid = read_heads(file.view(), file.base, (begin - file.base, size), rules, heads)
     matches = _matches(queue, file.view(), heads, valid)
-    matches &= heads.queue_offset == np.arange(offset, offset + count)
-    refs = [RecordRef(begins[n], sizes[n], offset + n) for n in np.flatnonzero(~matches).tolist()]
-    owners = _Owners(queue, offset, count)
+    matches &= heads.queue_offset == np.arange(position, position + count)
+    refs = [RecordRef(begins[n], sizes[n], position + n) for n in np.flatnonzero(~matches).tolist()]
+    owners = _Owners(queue, position, count)
     readable = owners.add_all(refs, heads)
     none = np.empty(0, np.int32)
     return DispatchRequests(
@@ -101,8 +101,8 @@ def _requests(
 class _Owners:
     """The queue that each message names: the queue read, except for multi-dispatch units."""
 
-    def __init__(self, queue: QueueReader, offset: int, count: int) -> None:
-        self._queue, self._offset = queue, offset
+    def __init__(self, queue: QueueReader, position: int, count: int) -> None:
+        self._queue, self._position = queue, position
         self.numbers = {(queue.topic, queue.queue_id): 0}
         self.of_row = np.zeros(count, np.int32)
 
@@ -112,7 +112,7 @@ class _Owners:
         The rows before a damaged one are a batch of their own. Raises DamageError at the first row.
         """
         for ref in refs:
-            row = ref.queue_offset - self._offset
+            row = ref.position - self._position
             try:
                 message = self._queue.message_of(ref)
             except DamageError:

@@ -43,7 +43,7 @@ class RecordRef(NamedTuple):
 
     offset: int
     size: int
-    queue_offset: int
+    position: int  # of the unit; also the queue offset of the record, except after a gap
 
 
 def decode_owned(record: bytes, ref: RecordRef, owner: Owner, origin: Origin) -> Message | None:

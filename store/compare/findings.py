@@ -30,7 +30,7 @@ class Difference:
     path: Path
     part: str
     index: int | None
-    queue_offset: int | None
+    position: int | None
     expected: str
     actual: str
 
@@ -38,8 +38,8 @@ class Difference:
         where = "" if self.part == "file" else f" {self.part}"
         if self.index is not None:
             where += f" {self.index}"
-        if self.queue_offset is not None:
-            where += f" (queue offset {self.queue_offset})"
+        if self.position is not None:
+            where += f" (position {self.position})"
         return f"{self.path}:{where} expected {self.expected}, found {self.actual}"
 
 

@@ -380,10 +380,8 @@ class QueueComparison(Disk):
     ) -> None:
         """Report that unit ``number`` of a file is not the expected one."""
         raw = view[number * CQ_UNIT_SIZE : (number + 1) * CQ_UNIT_SIZE]
-        queue_offset = int(path.name) // CQ_UNIT_SIZE + number
-        self._findings.add(
-            Difference(path, "unit", number, queue_offset, expected, describe_unit(raw))
-        )
+        position = int(path.name) // CQ_UNIT_SIZE + number
+        self._findings.add(Difference(path, "unit", number, position, expected, describe_unit(raw)))
 
 
 def _count_leading(

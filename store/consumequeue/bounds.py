@@ -21,7 +21,7 @@ HasRecord = Callable[[Unit], bool]
 
 @dataclass(frozen=True, slots=True)
 class QueueSpan:
-    """Queue offsets that have a message: ``min`` to ``max`` (exclusive); both 0 without units."""
+    """Positions that have a message: ``min`` to ``max`` (exclusive); both 0 without units."""
 
     min: int
     max: int
@@ -55,7 +55,7 @@ class QueueBounds:
         return QueueSpan(min(first, end), end)
 
     def _find_end(self, dispatch: DispatchLimit | None) -> int:
-        """Return the queue offset after the last valid unit, 0 without one."""
+        """Return the position after the last valid unit, 0 without one."""
         queue = self._queue
         if queue.begin == queue.allocated:
             return 0
@@ -118,7 +118,7 @@ class QueueBounds:
             raise queue.damage(end, "the unit names no record, and no dispatch is writing it")
 
     def _find_first(self, end: int) -> int:
-        """Return the first queue offset whose message is still in the log, else ``end``."""
+        """Return the first position whose message is still in the log, else ``end``."""
         min_offset = max(self._log.min_offset(), 0)
         known, first = self._first
         if known is None or first > end or known != self._around_first(min_offset, first):
@@ -133,9 +133,9 @@ class QueueBounds:
     def _search_first(self, min_offset: int, end: int) -> int:
         queue = self._queue
         first = queue.min_offset(min_offset, end)
-        for offset in range(max(first - 1, queue.begin), min(first + 1, end)):
-            if queue.unit(offset).size != PRE_BLANK_SIZE:
-                queue.ordered_unit(offset, end)
+        for position in range(max(first - 1, queue.begin), min(first + 1, end)):
+            if queue.unit(position).size != PRE_BLANK_SIZE:
+                queue.ordered_unit(position, end)
         return first
 
 

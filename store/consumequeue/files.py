@@ -1,4 +1,4 @@
-"""One ConsumeQueue: its files, and their units by queue offset (format notes §5).
+"""One ConsumeQueue: its files, and their units by position (format notes §5).
 
 A dispatch appends units in log order: each record begins at or after the end of the previous one.
 Reads accept a unit only if it is in order with its neighbours, which detects a unit that refers to
@@ -58,8 +58,9 @@ class QueueTail:
 class ConsumeQueue:
     """The files of one queue as of the last ``refresh``. Not thread-safe.
 
-    The files cover the units from queue offset ``begin`` to ``allocated``. Before a single unit is
-    read, ``check`` or ``refresh`` must have found the files complete.
+    A unit's position is its number in the queue; the queue offset that its message stores may be
+    another one (§5.3). The files cover the positions ``begin`` to ``allocated``. Before a single
+    unit is read, ``check`` or ``refresh`` must have found the files complete.
     """
 
     def __init__(self, directory: Path, file_size: int) -> None:
@@ -108,12 +109,12 @@ class ConsumeQueue:
         command = f"reput rebuild STORE --output OUTPUT --topic {topic} --queue {queue_id}"
         return f"{command} rebuilds this queue from the log"
 
-    def damage(self, offset: int, reason: str) -> DamageError:
-        """Return the error for damage at a queue offset."""
-        at = offset * CQ_UNIT_SIZE
+    def damage(self, position: int, reason: str) -> DamageError:
+        """Return the error for damage at a position."""
+        at = position * CQ_UNIT_SIZE
         begins = [f for f in self.files if f.base <= at]
         path = begins[-1].path if begins else self.directory
-        return DamageError(path, at, f"queue offset {offset}: {reason}", self._rebuild_hint())
+        return DamageError(path, at, f"position {position}: {reason}", self._rebuild_hint())
 
     def _reset_listing(self) -> None:
         files = self.files
@@ -138,12 +139,12 @@ class ConsumeQueue:
         return None
 
     def max_offset(self) -> int:
-        """Return the queue offset of the next unit, 0 for an empty queue."""
+        """Return the position of the next unit, 0 for an empty queue."""
         tail = self.tail()
         return tail.end // CQ_UNIT_SIZE if tail is not None else 0
 
     def min_offset(self, min_phy_offset: int, end: int) -> int:
-        """Return the first queue offset whose record begins at or above ``min_phy_offset``.
+        """Return the first position whose record begins at or above ``min_phy_offset``.
 
         ``end`` if no unit below it does; pre-fill units do not count
         (``ConsumeQueue.correctMinOffset`` of 5.x).
@@ -159,7 +160,7 @@ class ConsumeQueue:
         return low
 
     def stored(self) -> int:
-        """Return the queue offset up to which units are stored; all after it are zeros.
+        """Return the position up to which units are stored; all after it are zeros.
 
         Raises StoreIOError.
         """
@@ -173,16 +174,16 @@ class ConsumeQueue:
 
     # --- units ------------------------------------------------------------------------------------
 
-    def unit(self, offset: int) -> Unit:
-        """Return the unit at a queue offset from ``begin`` to ``allocated``."""
-        if not self._is_stored(offset):
+    def unit(self, position: int) -> Unit:
+        """Return the unit at a position from ``begin`` to ``allocated``."""
+        if not self._is_stored(position):
             return _ZEROS
-        data, at = self._find(offset)
+        data, at = self._find(position)
         return Unit(*_UNIT.unpack_from(data, at))
 
-    def position(self, offset: int) -> tuple[Path, int]:
-        """Return the file of a unit, and the unit's position in it in bytes."""
-        at = offset * CQ_UNIT_SIZE
+    def byte_in_file(self, position: int) -> tuple[Path, int]:
+        """Return the file of a unit, and its first byte there."""
+        at = position * CQ_UNIT_SIZE
         base = at - at % self.file_size
         return self.directory / file_name(base), at - base
 
@@ -197,69 +198,69 @@ class ConsumeQueue:
                 total += int(sizes[sizes != PRE_BLANK_SIZE].sum(dtype=np.int64))
         return total
 
-    def raw(self, offset: int) -> bytes:
+    def raw(self, position: int) -> bytes:
         """Return a unit's bytes, zeros where the files do not cover it."""
-        if not self.begin <= offset < self.allocated or not self._is_stored(offset):
+        if not self.begin <= position < self.allocated or not self._is_stored(position):
             return _NO_UNIT
-        data, at = self._find(offset)
+        data, at = self._find(position)
         return data[at : at + CQ_UNIT_SIZE]
 
-    def ordered_unit(self, offset: int, end: int) -> tuple[int, int]:
+    def ordered_unit(self, position: int, end: int) -> tuple[int, int]:
         """Return offset and size of a unit, checked for log order with neighbours below ``end``.
 
         Raises DamageError if the unit is out of order or refers to no record.
         """
-        data, at = self._find(offset)
-        if CQ_UNIT_SIZE <= at <= self.file_size - 2 * CQ_UNIT_SIZE and offset + 1 < end:
+        data, at = self._find(position)
+        if CQ_UNIT_SIZE <= at <= self.file_size - 2 * CQ_UNIT_SIZE and position + 1 < end:
             three = _THREE.unpack_from(data, at - CQ_UNIT_SIZE)
             before_begin, before_size, _, begin, size, _, after_begin, _, _ = three
             if max(before_begin + before_size, 0) <= begin < begin + size <= after_begin:
                 return begin, size
-        return self._ordered_unit(offset, end)
+        return self._ordered_unit(position, end)
 
-    def ordered_units(self, offset: int, count: int, end: int) -> UnitColumns:
-        """Return up to ``count`` units from ``offset`` to the end of its file, checked likewise."""
-        data, at = self._find(offset)
-        count = min(count, end - offset, (self.file_size - at) // CQ_UNIT_SIZE)
+    def ordered_units(self, position: int, count: int, end: int) -> UnitColumns:
+        """Return up to ``count`` units from a position to the end of its file, checked likewise."""
+        data, at = self._find(position)
+        count = min(count, end - position, (self.file_size - at) // CQ_UNIT_SIZE)
         units = np.frombuffer(data, CQ_UNIT, count, at)
         begins = units["commit_log_offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
-        self.ordered_unit(offset, end)
+        self.ordered_unit(position, end)
         if count > 1:
-            self.ordered_unit(offset + count - 1, end)
+            self.ordered_unit(position + count - 1, end)
             is_ordered = (begins[:-1] + sizes[:-1] <= begins[1:]) & (sizes[:-1] > 0)
             if not is_ordered.all():
-                raise self._disorder(offset + int(is_ordered.argmin()))
+                raise self._disorder(position + int(is_ordered.argmin()))
         return UnitColumns(begins.tolist(), sizes.tolist(), units["tags_code"])
 
-    def _ordered_unit(self, offset: int, end: int) -> tuple[int, int]:
-        unit = self.unit(offset)
+    def _ordered_unit(self, position: int, end: int) -> tuple[int, int]:
+        unit = self.unit(position)
         if unit.size <= 0 or unit.size == PRE_BLANK_SIZE or unit.commit_log_offset < 0:
-            raise self.damage(offset, f"the unit names {unit.size} bytes")
-        if offset > self.begin:
-            before = self.unit(offset - 1)
+            raise self.damage(position, f"the unit names {unit.size} bytes")
+        if position > self.begin:
+            before = self.unit(position - 1)
             has_record = before.size > 0 and before.size != PRE_BLANK_SIZE
             if has_record and before.commit_log_offset + before.size > unit.commit_log_offset:
-                raise self._disorder(offset - 1)
-        if offset + 1 < end:
-            after = self.unit(offset + 1)
+                raise self._disorder(position - 1)
+        if position + 1 < end:
+            after = self.unit(position + 1)
             if after.size > 0 and unit.commit_log_offset + unit.size > after.commit_log_offset:
-                raise self._disorder(offset)
+                raise self._disorder(position)
         return unit.commit_log_offset, unit.size
 
-    def _disorder(self, offset: int) -> DamageError:
-        return self.damage(offset, "this unit and the next one are not in log order")
+    def _disorder(self, position: int) -> DamageError:
+        return self.damage(position, "this unit and the next one are not in log order")
 
-    def _is_stored(self, offset: int) -> bool:
-        return offset < self._stored or offset < self.stored()
+    def _is_stored(self, position: int) -> bool:
+        return position < self._stored or position < self.stored()
 
-    def _find(self, offset: int) -> tuple[mmap, int]:
+    def _find(self, position: int) -> tuple[mmap, int]:
         """Return the map that holds a unit, and the unit's position in it."""
-        at = offset * CQ_UNIT_SIZE
+        at = position * CQ_UNIT_SIZE
         base = at - at % self.file_size
         data = self._queue.map_at(base)
         if data is None:
-            raise IndexError(f"queue offset {offset} is in no file of {self.directory}")
+            raise IndexError(f"position {position} is in no file of {self.directory}")
         return data, at - base
 
 

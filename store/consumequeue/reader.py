@@ -1,4 +1,4 @@
-"""One ConsumeQueue for reads: its units with their messages, by queue offset.
+"""One ConsumeQueue for reads: its units with their messages, by position.
 
 Each result is checked against the log: a unit must be in log order with its neighbours, and its
 record must have the unit's size and belong to this queue. ``store.consumequeue.bounds`` defines
@@ -64,30 +64,30 @@ class QueueReader:
             self._ext = None  # the queue may have been replaced, its ext files with it
         self.span = self._bounds.find(dispatch)
 
-    def units(self, offset: int, count: int) -> UnitColumns:
-        """Return up to ``count`` units from ``offset`` in the span to the end of its file.
+    def units(self, position: int, count: int) -> UnitColumns:
+        """Return up to ``count`` units from a position in the span to the end of its file.
 
         Raises DamageError for a unit that is not in log order.
         """
-        return self._queue.ordered_units(offset, count, self.span.max)
+        return self._queue.ordered_units(position, count, self.span.max)
 
-    def unit_offset(self, offset: int) -> int:
-        """Return the physical offset that the unit at a queue offset in the span names."""
-        return self._queue.unit(offset).commit_log_offset
+    def unit_offset(self, position: int) -> int:
+        """Return the physical offset that the unit at a position in the span names."""
+        return self._queue.unit(position).commit_log_offset
 
-    def unit_position(self, offset: int) -> tuple[Path, int]:
-        """Return the file of the unit at a queue offset, and its position there in bytes."""
-        return self._queue.position(offset)
+    def unit_in_file(self, position: int) -> tuple[Path, int]:
+        """Return the file of the unit at a position, and its first byte there."""
+        return self._queue.byte_in_file(position)
 
     def message_bytes(self, begin: int, end: int) -> int:
         """Return the bytes of the records that the units from ``begin`` to ``end`` name."""
         return self._queue.message_bytes(begin, end)
 
-    def message(self, offset: int) -> Message | None:
-        """Return the message at a queue offset, None if there is none."""
-        if not self.span.min <= offset < self.span.max:
+    def message(self, position: int) -> Message | None:
+        """Return the message at a position, None if there is none."""
+        if not self.span.min <= position < self.span.max:
             return None
-        return self.message_of(RecordRef(*self._queue.ordered_unit(offset, self.span.max), offset))
+        return self.message_of(self._ref(position))
 
     def message_of(self, ref: RecordRef) -> Message:
         """Return the message that a unit in the span names.
@@ -97,12 +97,12 @@ class QueueReader:
         message = self._log.owned_message(ref, self._owner)
         return message if message is not None else self._explain_mismatch(ref)
 
-    def store_time(self, offset: int) -> int:
-        """Return the store time of the message at a queue offset in the span, in ms.
+    def store_time(self, position: int) -> int:
+        """Return the store time of the message at a position in the span, in ms.
 
         Raises DamageError as ``message_of`` does, but does not read the body.
         """
-        ref = RecordRef(*self._queue.ordered_unit(offset, self.span.max), offset)
+        ref = self._ref(position)
         found = self._log.owned_store_timestamp(ref, self._owner)
         return found if found is not None else self._explain_mismatch(ref).store_timestamp
 
@@ -124,6 +124,9 @@ class QueueReader:
         size, found, *_ = view.view(EXT_UNIT)[0].tolist()
         return int(found) if size > 0 else None
 
+    def _ref(self, position: int) -> RecordRef:
+        return RecordRef(*self._queue.ordered_unit(position, self.span.max), position)
+
     def _explain_mismatch(self, ref: RecordRef) -> Message:
         """Return the message of a record that does not match its unit exactly, or raise."""
         if ref.offset < self._log.min_offset():
@@ -135,7 +138,7 @@ class QueueReader:
             raise self._damage(ref, f"the unit's record belongs to {owner}")
         is_main = (message.topic, message.queue_id) == (self.topic, self.queue_id)
         # A broker drops a message whose queue offset is below the queue's end, but not an offset 0.
-        if is_main and 0 < message.queue_offset < ref.queue_offset:
+        if is_main and 0 < message.queue_offset < ref.position:
             reason = f"the unit's record has queue offset {message.queue_offset}"
             raise self._damage(ref, reason)
         return message
@@ -145,7 +148,7 @@ class QueueReader:
         return self._ownership.has_record(unit)
 
     def _damage(self, ref: RecordRef, reason: str) -> DamageError:
-        return self._queue.damage(ref.queue_offset, reason)
+        return self._queue.damage(ref.position, reason)
 
 
 @dataclass(frozen=True, slots=True)

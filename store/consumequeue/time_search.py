@@ -1,7 +1,7 @@
-"""The search for a queue offset by time, as defined by brokers since 5.1.1 (format notes §11.4).
+"""The search for a position by time, as defined by brokers since 5.1.1 (format notes §11.4).
 
 A queue's store times ascend, except where a clock stepped back. Where they ascend, the result
-equals the broker's. Elsewhere several offsets may be right: the result is one of the crossing
+equals the broker's. Elsewhere several positions may be right: the result is one of the crossing
 points, always the same one; a broker's result may be none of them. The search of earlier versions
 starts from file modification times, which a copy of a store does not preserve: it is not
 reproduced.
@@ -28,14 +28,14 @@ def find_offset(
     boundary: Boundary,
     store_time: Callable[[int], int],
 ) -> int:
-    """Return the queue offset for a time, within ``span`` = (min, max) of the queue.
+    """Return the position for a time, within ``span`` = (min, max) of the queue.
 
     ``store_time`` returns a message's store time in ms. LOWER was stored at or after the time, and
     the message before it earlier; it is max if all were stored earlier. UPPER was stored at or
     before the time, and the message after it later; it is min if all were stored later.
     """
     first, end = span
-    offsets = range(first, end)
+    positions = range(first, end)
     if boundary is Boundary.LOWER:
-        return first + bisect_left(offsets, timestamp_ms, key=store_time)
-    return first + max(bisect_right(offsets, timestamp_ms, key=store_time) - 1, 0)
+        return first + bisect_left(positions, timestamp_ms, key=store_time)
+    return first + max(bisect_right(positions, timestamp_ms, key=store_time) - 1, 0)

@@ -166,6 +166,19 @@ class ConsumeQueueStore:
             for key, n in known
         ]
 
+    def tails_of(self, keys: Iterable[QueueKey]) -> dict[QueueKey, QueueTail]:
+        """Return the tails of those of ``keys`` that have been touched and have units."""
+        numbers, state = self._state.numbers, self._state
+        return {
+            key: QueueTail(
+                max_physic_offset=int(state.max_physic_offset[n]),
+                end=int(state.end[n]),
+                allocated=int(state.allocated[n]),
+            )
+            for key in keys
+            if (n := numbers.get(key, -1)) >= 0 and state.end[n] >= 0
+        }
+
     def ends(self) -> QueueEnds:
         """Return the current ends of all queues touched since the start."""
         state, count = self._state, len(self._state.numbers)

@@ -23,7 +23,7 @@ LOG_MEANINGS: Meanings = {
         "body_crc": "CRC-32 of the body without its highest bit, 0 if it is empty",
         "queue_id": "queue of the topic",
         "flag": "set by the producer, ignored by brokers",
-        "queue_offset": "position of the message in its queue (0 for PREPARED and ROLLBACK)",
+        "queue_offset": "the message's own queue offset (0 for PREPARED and ROLLBACK)",
         "commit_log_offset": "offset of the record in the log; must equal its position",
         "sys_flag": "flag bits of the record",
         "sys_flags": "names of the flag bits",

@@ -22,7 +22,7 @@ from store.layout import (
 
 QUEUE_MEANINGS: Meanings = {
     "unit": {
-        "queue_offset": "position of the message in the queue",
+        "queue_offset": "position in the queue; the message's own queue offset may be another one",
         "commit_log_offset": "offset in the log of the message's record",
         "size": "bytes of that record",
         "tags_code": "hash of the message's tags, 0 without; or an ext address; or, in a queue of "
@@ -32,7 +32,7 @@ QUEUE_MEANINGS: Meanings = {
         "note": NOTE,
     },
     "pre_fill": {
-        "queue_offset": "queue offset that has no message: the queue began higher",
+        "queue_offset": "position that has no message: the queue began higher",
     },
 }
 EXT_MEANINGS: Meanings = {
@@ -115,15 +115,15 @@ def _ext_units(source: Source) -> Iterator[Row]:
 
 def _unit_row(source: Source, number: int, unit: tuple[int, int, int], previous: int) -> Row:
     commit_log_offset, size, tags_code = unit
-    queue_offset = source.base // CQ_UNIT_SIZE + number
+    position = source.base // CQ_UNIT_SIZE + number
     at = number * CQ_UNIT_SIZE
     if size == PRE_BLANK_SIZE:
-        return Row("pre_fill", at, {"queue_offset": queue_offset})
+        return Row("pre_fill", at, {"queue_offset": position})
     is_ext = tags_code <= EXT_ADDRESS_MAX
     is_due = not is_ext and SCHEDULE_TOPIC in source.path.parts
     steps_back = commit_log_offset < previous
     fields: dict[str, Any] = {
-        "queue_offset": queue_offset,
+        "queue_offset": position,
         "commit_log_offset": commit_log_offset,
         "size": size,
         "tags_code": tags_code,

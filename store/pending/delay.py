@@ -33,8 +33,9 @@ def delay_rows(  # noqa: PLR0913 - the records, and what decides on them
 ) -> pa.Table:
     """Return the rows of delayed messages; ``messages`` holds their codes.
 
-    ``delivered_up_to`` is the content of delayOffset.json: level -> queue offset; empty if part of
-    the log could not be read.
+    ``delivered_up_to`` is the content of delayOffset.json: level -> position in its queue; empty if
+    part of the log could not be read. Own queue offsets are compared with it: after a closed gap
+    they are above the position, so that too few messages count as passed over, never too many.
     """
     level = longs(held, "queue_id") + 1
     stored, offset = longs(held, "store_timestamp_ms"), longs(held, "commit_log_offset")

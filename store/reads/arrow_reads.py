@@ -1,4 +1,4 @@
-"""The reads of ``MessageStore`` that return Arrow: a queue from an offset on, and the log.
+"""The reads of ``MessageStore`` that return Arrow: a queue from a position on, and the log.
 
 Both return a ``pyarrow.RecordBatchReader``, which DuckDB, polars and pandas take as it is. Kernels
 fill the columns; batches are read when they are asked for.
@@ -43,7 +43,7 @@ class ArrowReads(ConsistentReads):
         max_count: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.RecordBatchReader:
-        """Return the messages of a queue from an offset on, as Arrow batches that are read lazily.
+        """Return the messages of a queue from a position on, as Arrow batches that are read lazily.
 
         ``columns`` are names of MESSAGE_FIELDS, by default all of them. The reader ends after
         ``max_count`` messages or at the queue's end at the time of the call. Its column

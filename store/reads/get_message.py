@@ -21,7 +21,7 @@ _ANY_TAG = "*"
 
 
 class GetMessageStatus(StrEnum):
-    """The broker's status names for a read by queue offset."""
+    """The broker's status names for a read by position."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -36,10 +36,10 @@ class GetMessageStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GetMessageResult:
-    """The result of a read; all offsets are queue offsets, ``next_begin_offset`` is the next one.
+    """The result of a read; all its offsets are positions, ``next_begin_offset`` is the next one.
 
-    ``message_queue_offsets`` are the positions of the messages in the queue. After a gap that the
-    broker closed, a position is lower than the queue offset stored in the message.
+    A position is the number of a unit in the queue. ``message_queue_offsets`` are those of the
+    messages: after a gap that the broker closed, lower than the ``queue_offset`` of a message.
     """
 
     status: GetMessageStatus
@@ -83,7 +83,7 @@ def parse_tags(expression: str) -> TagFilter:
 def get_message(
     queue: QueueReader, log: CommitLog, offset: int, max_count: int, tag_filter: TagFilter
 ) -> GetMessageResult:
-    """Read up to ``max_count`` messages from a queue offset on, within the limits of §11.1.
+    """Read up to ``max_count`` messages from a position on, within the limits of §11.1.
 
     A batch ends with its queue file, at the ``answers`` limits of the settings (by default 32
     messages, 256 KiB, or 800 units to filter); nothing counts as "on disk". Raises DamageError for
@@ -102,27 +102,27 @@ def get_message(
     filter_max = -(-limits.max_filter_bytes // CQ_UNIT_SIZE)
     units = queue.units(offset, count_max if is_any else max(filter_max, max_count))
     messages: list[Message] = []
-    queue_offsets: list[int] = []
+    positions: list[int] = []
     size, next_begin = 0, offset
     candidates = zip(
         units.commit_log_offset, units.size, _may_match(queue, units, tag_filter), strict=True
     )
-    for queue_offset, (commit_log_offset, message_size, may_match) in enumerate(candidates, offset):
+    for position, (commit_log_offset, message_size, may_match) in enumerate(candidates, offset):
         # Java parity: DefaultMessageStore.isTheBatchFull is checked before the filter.
         is_too_large = size + message_size > limits.max_transfer_bytes
         if messages and (len(messages) >= count_max or is_too_large):
             break
-        next_begin = queue_offset + 1
+        next_begin = position + 1
         if not may_match:
             continue
-        message = queue.message_of(RecordRef(commit_log_offset, message_size, queue_offset))
+        message = queue.message_of(RecordRef(commit_log_offset, message_size, position))
         if is_any or tag_filter.matches(message):
             messages.append(message)
-            queue_offsets.append(queue_offset)
+            positions.append(position)
             size += message_size
     status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
     return GetMessageResult(
-        status, next_begin, span.min, span.max, tuple(messages), tuple(queue_offsets)
+        status, next_begin, span.min, span.max, tuple(messages), tuple(positions)
     )
 
 

@@ -16,15 +16,15 @@ _ENTRIES_MAX = 20_000  # of one key's chain that are looked at
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """A message's unit: its queue offset, its file and its position there in bytes.
+    """A message's unit: its position in the queue, its file and its first byte there.
 
     ``previous`` and ``next`` are the physical offsets of the messages beside it, None if there is
     none.
     """
 
-    queue_offset: int
-    path: Path
     position: int
+    path: Path
+    byte: int
     previous: int | None
     next: int | None
 
@@ -42,7 +42,7 @@ def find_in_queue(message: Message, queue: QueueReader) -> QueuePlace | None:
     """Return the place of a message in its queue, None if no unit refers to it.
 
     Searches by physical offset: units are in the order of the log, and after a gap the queue offset
-    of a message is not that of its unit.
+    of a message is not its position.
     """
     low, high = queue.span.min, queue.span.max
     begin, end = low, high
@@ -54,10 +54,10 @@ def find_in_queue(message: Message, queue: QueueReader) -> QueuePlace | None:
             high = middle
     if low >= end or queue.unit_offset(low) != message.commit_log_offset:
         return None
-    path, position = queue.unit_position(low)
+    path, byte = queue.unit_in_file(low)
     previous = queue.unit_offset(low - 1) if low > begin else None
     following = queue.unit_offset(low + 1) if low + 1 < end else None
-    return QueuePlace(low, path, position, previous, following)
+    return QueuePlace(low, path, byte, previous, following)
 
 
 def find_in_index(message: Message, files: list[IndexFile]) -> list[IndexPlace]:

@@ -56,7 +56,9 @@ from store.unsupported import CompactionTopics
 class MessageStore(ArrowReads):
     """Reads on one store; a context manager. Threads may share it: its reads run one at a time.
 
-    Queue offsets count a queue's units, physical offsets the log's bytes; times are milliseconds
+    An offset in a queue is a position there, as in a broker: the number of a unit. The
+    ``queue_offset`` of a message is the one stored in its record; after a gap that the broker
+    closed, its position is lower. Physical offsets count the log's bytes; times are milliseconds
     since the epoch. Every call may raise DamageError, and StoreIOError where a file cannot be read.
     One compressed body may decompress to ``max_body_bytes``, those of one call to four times that.
 
@@ -177,7 +179,7 @@ class MessageStore(ArrowReads):
 
     @of_generation
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset of the first message still in the log; 0 without a queue.
+        """Return the position of the first message still in the log; 0 without a queue.
 
         If all messages have expired, it equals ``max_offset_in_queue``.
         """
@@ -186,7 +188,7 @@ class MessageStore(ArrowReads):
 
     @of_generation
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset that the next message will get; 0 without a queue."""
+        """Return the position that the next message will get; 0 without a queue."""
         queue = self._queue(topic, queue_id)
         return queue.span.max if queue is not None else 0
 
@@ -199,7 +201,7 @@ class MessageStore(ArrowReads):
         tags: str = "*",
         wait_seconds: float = 0,
     ) -> GetMessageResult:
-        """Read messages from a queue offset on, as many as a broker returns at once (§11.1).
+        """Read messages from a position on, as many as a broker returns at once (§11.1).
 
         At the queue's end, waits up to ``wait_seconds`` for a message with one of the ``tags``
         (``*``, ``A || B``), through restarts of the dispatcher (``store.reads.pull_request_hold``).
@@ -233,7 +235,7 @@ class MessageStore(ArrowReads):
         timestamp_ms: int,
         boundary: Boundary = Boundary.LOWER,
     ) -> int:
-        """Return the queue offset for a time (§11.4, with the rule since 5.1.1).
+        """Return the position for a time (§11.4, with the rule since 5.1.1).
 
         LOWER: of the first message stored at or after the time, the queue's end if there is none.
         UPPER: of the last message stored at or before it, the queue's begin if there is none. If
@@ -250,7 +252,7 @@ class MessageStore(ArrowReads):
 
     @of_generation
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the store time of the message at a queue offset, -1 if there is none."""
+        """Return the store time of the message at a position, -1 if there is none."""
         queue = self._queue(topic, queue_id)
         if queue is None or not queue.span.min <= offset < queue.span.max:
             return -1
@@ -268,7 +270,7 @@ class MessageStore(ArrowReads):
 
     @of_generation
     def message_bytes(self, topic: str, queue_id: int, begin: int, end: int) -> int:
-        """Return the bytes in the log of the messages from queue offset ``begin`` to ``end``."""
+        """Return the bytes in the log of the messages from position ``begin`` to ``end``."""
         queue = self._queue(topic, queue_id)
         return 0 if queue is None else queue.message_bytes(begin, end)
 

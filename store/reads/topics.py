@@ -1,9 +1,9 @@
 """An overview of a store: topics, queues, and the lag of consumer groups and delay levels.
 
-A lag in messages is the queue's end minus the committed offset, as a broker counts it: it includes
-messages that have expired since. A lag in time is the difference of two store times, of the first
-message not yet consumed and of the queue's newest message. It does not use the local clock, so a
-copied store keeps its lag.
+A committed offset is a position in its queue. A lag in messages is the queue's end minus that
+offset, as a broker counts it: it includes messages that have expired since. A lag in time is the
+difference of two store times, of the first message not yet consumed and of the queue's newest
+message. It does not use the local clock, so a copied store keeps its lag.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NONE = -1  # a broker's "no time"
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue: offsets from ``min`` to ``max``, exclusive, have a message; times are ms or -1.
+    """A queue: positions from ``min`` to ``max``, exclusive, have a message; times are ms or -1.
 
     By its own rules, the broker dropped ``repeated`` messages and placed ``gaps`` messages below
     their queue offsets; None if unknown. For a damaged queue, ``damage`` is the error and the

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from store.errors import StoreError, UnknownTopicError
+from store.errors import ConfigError, StoreError, UnknownTopicError
+from store.io.user_path import given_output
 from streaming.cli.lines import counted, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
@@ -25,15 +26,18 @@ from streaming.cli.options import (
     flag_option,
 )
 from streaming.cli.show import broker_json, exit_not_found, progress_bar
-from streaming.cli.stores import Failures, LogStores, NamedStore, log_stores
+from streaming.cli.stores import Failures, LogStores, NamedStore, log_stores, read_stores
 from streaming.sources.option_values import parse_time
 
 if TYPE_CHECKING:
-    from streaming.export.export import ExportJob, ExportOptions, ExportResult
+    from streaming.export.export import ExportJob, ExportResult
+    from streaming.export.not_consumed import NotConsumed
+    from streaming.export.options import ExportOptions
     from streaming.export.run import TaskRunner
     from streaming.spark.settings import SparkSettings
 
 _NO_MESSAGE = "NO_MESSAGE"
+_QUEUES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,16 @@ class FileOptions:
             metavar="GROUP",
             help="Only what this consumer group has not consumed, by STORE/config/"
             "consumerOffset.json: of its topics and its retry topic, or of those in --topic.",
+            show_default=False,
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            parser=given_output,
+            help="With --not-consumed-by: the root of queues that show where the group's offsets "
+            "are, if those of STORE are lost or damaged. For several stores, NAME=STORE:OUTPUT.",
             show_default=False,
         ),
     ] = None
@@ -119,18 +133,29 @@ def export_messages(
     """
     from streaming.export.export import open_export
 
-    to, options, stores = files.to, _export_options(files, broker), log_stores(store)
+    to, options = files.to, _export_options(files, broker)
+    stores = _stores(store, options)
     settings = scan.spark_settings()
     if len(stores) > 1:
         _export_several(stores, to, options, settings, as_json=as_json)
         return
     is_shown = sys.stderr.isatty() and not as_json
+    options = replace(options, output=stores[0].output)
     with _runners(settings) as runner_of, open_export(stores[0].store_root, to, options) as job:
         _say_problem(job, "")
         done = _run(job, runner_of, is_shown=is_shown)
     if not done.messages and not options.append:
         _exit_empty(options, as_json=as_json)
     _print_result(to, done, "", as_json=as_json)
+
+
+def _stores(texts: Sequence[str], options: ExportOptions) -> list[NamedStore]:
+    """Return the stores, with an OUTPUT only where it is used. Raises ConfigError."""
+    if options.not_consumed_by is None:
+        return log_stores(texts)
+    if len(texts) > 1 and options.output is not None:
+        raise ConfigError("--output is of one store: give each as NAME=STORE:OUTPUT")
+    return read_stores(texts, options.output)
 
 
 def _export_several(
@@ -153,7 +178,8 @@ def _export_several(
             target = broker_directory(to, store.name)
             with failures.of(store.name):
                 try:
-                    with open_export(store.store_root, target, options) as job:
+                    own = replace(options, output=store.output)
+                    with open_export(store.store_root, target, own) as job:
                         _say_problem(job, f"{store.name}: ")
                         done = _run(job, runner_of, is_shown=is_shown)
                 except UnknownTopicError as e:  # another store may have the topic
@@ -184,9 +210,22 @@ def _refuse_inside_logs(stores: Sequence[NamedStore], to: Path, options: ExportO
 
 
 def _say_problem(job: ExportJob, prefix: str) -> None:
-    """Say what is wrong with the file that holds the group's offsets."""
-    if job.not_consumed is not None and job.not_consumed.problem:
-        say(f"{prefix}{job.not_consumed.problem}")
+    """Say what is wrong with the group's offsets: their file, or their translation."""
+    group = job.not_consumed
+    if group is not None and group.problem:
+        say(f"{prefix}{group.problem}")
+    if group is not None and group.untranslated:
+        say(f"{prefix}{_untranslated_text(group)}")
+
+
+def _untranslated_text(group: NotConsumed) -> str:
+    names = [f"{topic}/{queue_id}" for topic, queue_id in group.untranslated]
+    more = f" and {len(names) - _QUEUES_SHOWN} more" if len(names) > _QUEUES_SHOWN else ""
+    return (
+        f"messages that {group.group} has consumed may be exported too: no intact queue of STORE "
+        "or --output shows where its committed offsets are in "
+        f"{', '.join(names[:_QUEUES_SHOWN])}{more}"
+    )
 
 
 def _print_result(to: Path, done: ExportResult, name: str, *, as_json: bool) -> None:
@@ -207,7 +246,7 @@ def _print_result(to: Path, done: ExportResult, name: str, *, as_json: bool) -> 
 
 def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
     """Parse the options. Raises ConfigError."""
-    from streaming.export.export import ExportOptions
+    from streaming.export.options import ExportOptions
 
     columns = files.columns
     return ExportOptions(
@@ -224,6 +263,7 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
         exclude_system=files.exclude_system,
         append=files.append,
         not_consumed_by=files.not_consumed_by,
+        output=files.output,
     )
 
 

@@ -59,8 +59,8 @@ class GetOptions:
     offset: Annotated[
         str,
         typer.Option(
-            help="The queue offset of the first message; -1 is the last message, -2 the one before "
-            "it. Also earliest, and latest: the next message to arrive.",
+            help="The position of the first message in the queue; -1 is the last message, -2 the "
+            "one before it. Also earliest, and latest: the next message to arrive.",
             show_default=False,
         ),
     ]
@@ -126,16 +126,18 @@ def get(
     root: RootOptions,
     as_json: Json = False,
 ) -> None:
-    """Read messages of a queue from a queue offset on.
+    """Read messages of a queue from a position on.
 
-    Exits with 1 if there is none: the offset has expired or does not exist yet, or no tag matches.
+    A position is the offset that consumers count by. After a gap that the broker closed, it is
+    lower than the message's own queue offset, which is shown. Exits with 1 if there is no message:
+    the offset has expired or does not exist yet, or no tag matches.
     """
     check_seconds("--wait", wanted.wait)
     with opened_store(store, root, wanted.max_body_bytes) as s:
         messages: list[Message] = []
         positions: list[int] = []
         deadline = time.monotonic() + wanted.wait
-        begin = next_offset = _queue_offset(s, queue, wanted.offset)
+        begin = next_offset = _position(s, queue, wanted.offset)
         count, matched = 0, True
         while True:
             wait = 0.0 if count else max(deadline - time.monotonic(), 0)
@@ -173,7 +175,7 @@ def offset(
     root: RootOptions,
     as_json: Json = False,
 ) -> None:
-    """Find the queue offset for a time.
+    """Find the position in a queue for a time.
 
     Exits with 1 if the queue has no message.
     """
@@ -260,7 +262,7 @@ def _print_found(found: list[tuple[Message, str]], *, has_broker: bool, as_json:
         print_messages((m for m, _ in found), brokers)
 
 
-def _queue_offset(s: MessageStore, queue: QueueRef, text: str) -> int:
+def _position(s: MessageStore, queue: QueueRef, text: str) -> int:
     """Parse ``--offset``. Raises ConfigError."""
     is_number = _OFFSET.fullmatch(text) is not None
     if is_number and int(text) >= 0:
@@ -306,7 +308,7 @@ def _no_message(
 
 
 def _report_displaced(queue: QueueRef, messages: list[Message], positions: list[int]) -> None:
-    """Report messages whose queue position differs from their own offset (format notes §5.3)."""
+    """Report messages whose position differs from their own queue offset (format notes §5.3)."""
     own = (
         (m.queue_offset, position)
         for m, position in zip(messages, positions, strict=True)

@@ -66,10 +66,10 @@ def topics(
 ) -> None:
     """Show topics, queues and the lag of consumer groups.
 
-    Queue offsets and store times come from the queues; permissions, queue counts, attributes,
-    committed offsets and delivered delay levels from STORE/config/, or from their .bak, which is
-    reported. Lag in time is measured between two messages: the first one not consumed and the
-    newest.
+    Offsets, the committed ones too, are positions in the queues. They and the store times come
+    from the queues; permissions, queue counts, attributes, committed offsets and delivered delay
+    levels from STORE/config/, or from their .bak, which is reported. Lag in time is measured
+    between two messages: the first one not consumed and the newest.
     """
     if write_topics_json is not None:
         stores = read_stores(store, root.output)

@@ -25,6 +25,7 @@ from streaming.cli.options import (
 from streaming.cli.show import progress_bar
 
 if TYPE_CHECKING:
+    from store.compare.findings import Difference
     from store.compare.store import Counts
     from streaming.queries.verify import Verification
 
@@ -156,12 +157,23 @@ def result_json(result: Verification) -> dict[str, Any]:
         "log_end_offset": result.log_end_offset,
         "messages": result.messages,
         "counts": asdict(result.counts),
-        "differences": [{**asdict(d), "path": str(d.path)} for d in result.differences],
+        "differences": [_difference_json(d) for d in result.differences],
         "drops": [
             {"topic": topic, "queue_id": queue_id, **asdict(drops)}
             for (topic, queue_id), drops in sorted(result.drops.items())
         ],
         "lost": [asdict(lost) for lost in result.lost],
+    }
+
+
+def _difference_json(difference: Difference) -> dict[str, Any]:
+    return {
+        "path": str(difference.path),
+        "part": difference.part,
+        "index": difference.index,
+        "queue_offset": difference.position,
+        "expected": difference.expected,
+        "actual": difference.actual,
     }
 
 

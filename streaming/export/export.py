@@ -9,7 +9,7 @@ the tasks and commits their files, all or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,15 +19,12 @@ from pyspark.sql import SparkSession
 from checkpoints.progress import LostRange
 from checkpoints.recovery.fingerprint import find_log_change
 from checkpoints.settings import open_store_config
-from store.arrow.schema import MESSAGE_FIELDS
 from store.broker_files import read_topic_configs
 from store.commitlog.commit_log import CommitLog, was_closed_cleanly
-from store.commitlog.compression import BODY_BYTES_MAX
-from store.commitlog.message_json import BODY_FIELDS, JSON_FIELDS
 from store.commitlog.scanner import LogRange
 from store.commitlog.search import first_stored_at
 from store.config import StoreConfig
-from store.consumequeue.names import can_name_directory, is_system_topic
+from store.consumequeue.names import can_name_directory
 from store.errors import (
     ConfigError,
     DamageError,
@@ -39,12 +36,11 @@ from store.errors import (
 from store.layout import CONSUME_QUEUE_DIR
 from streaming.export.directory import ExportDirectory, check_directory
 from streaming.export.not_consumed import NotConsumed, read_not_consumed
+from streaming.export.options import ExportOptions, any_of, make_settings
 from streaming.export.record import ExportRecord, ExportSettings
+from streaming.export.resume import Roots
 from streaming.export.run import SparkRunner, TaskRunner, Tasks
 from streaming.export.task import (
-    JSONL,
-    NONE,
-    PARQUET,
     ExportedPart,
     ExportTask,
     FileSpec,
@@ -55,36 +51,7 @@ from streaming.sinks.ordered_sink import ReportProgress
 from streaming.sources.log_stream import LogStream
 from streaming.sources.options import OFFSET_KEY
 
-COMPRESSIONS = {PARQUET: ("snappy", "zstd", "gzip", NONE), JSONL: (NONE, "gzip", "zstd")}
-_PARTITION_COLUMNS = ("topic", "day")
-_COLUMNS = {PARQUET: tuple(MESSAGE_FIELDS), JSONL: (*JSON_FIELDS, *BODY_FIELDS)}
 _RANGE_BYTES = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """The options of an export.
-
-    Times are epoch ms of the store time, both inclusive. ``compression`` None is the format's
-    default (snappy for Parquet, none for JSON Lines). ``columns`` None is all columns; those of
-    JSON Lines are the fields of ``get --json``. ``append`` resumes where the last export into the
-    directory ended. ``not_consumed_by`` is a consumer group: only messages of its topics that it
-    has not consumed are exported; it excludes ``append``.
-    """
-
-    file_format: str = PARQUET
-    topics: tuple[str, ...] = ()
-    from_time: int | None = None
-    to_time: int | None = None
-    broker_conf: Path | None = None
-    broker_version: str | None = None
-    fail_on_data_loss: bool = True
-    max_body_bytes: int = BODY_BYTES_MAX
-    compression: str | None = None
-    columns: tuple[str, ...] | None = None
-    exclude_system: bool = False
-    append: bool = False
-    not_consumed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +102,8 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
         record = check_directory(to, append=options.append)
         if record is not None and (difference := settings.difference_from(record.settings)):
             raise ConfigError(f"--append: the export in {to} has other settings: {difference}")
+        if not_consumed is not None:
+            not_consumed = _translated(not_consumed, store_root, config, options)
         job = ExportJob(store_root, config, options, not_consumed)
         job.plan(directory, settings, record)
         yield job
@@ -164,57 +133,27 @@ def _not_consumed(
     return read_not_consumed(store_root, group, options.topics, enable_lmq=config.enable_lmq)
 
 
-def make_settings(
-    store_root: Path, options: ExportOptions, not_consumed: NotConsumed | None = None
-) -> ExportSettings:
-    """Return the settings of an export. Raises ConfigError, which names the wrong option."""
-    kind, begin, end = options.file_format, options.from_time, options.to_time
-    if kind not in COMPRESSIONS:
-        known = ", ".join(COMPRESSIONS)
-        raise ConfigError(f"--format {shown(kind)} is not known; known are {known}")
-    if begin is not None and end is not None and begin > end:
-        raise ConfigError(f"--from-time {begin} is after --to-time {end}")
-    for topic in options.topics:
-        if options.exclude_system and is_system_topic(topic):
-            raise ConfigError(f"--topic {topic} is a system topic: omit --exclude-system")
-    compression = options.compression or COMPRESSIONS[kind][0]
-    if compression not in COMPRESSIONS[kind]:
-        known = ", ".join(COMPRESSIONS[kind])
-        raise ConfigError(f"--compression {shown(compression)}: {kind} files can have {known}")
-    return ExportSettings(
-        store=str(store_root.resolve()),
-        file_format=kind,
-        compression=compression,
-        columns=_columns(kind, options.columns),
-        topics=not_consumed.topics if not_consumed else tuple(sorted(set(options.topics))),
-        exclude_system=options.exclude_system,
-        from_time=begin,
-        not_consumed_by=options.not_consumed_by,
+def _translated(
+    not_consumed: NotConsumed, store_root: Path, config: StoreConfig, options: ExportOptions
+) -> NotConsumed:
+    roots = Roots(
+        store_root,
+        options.output,
+        options.broker_conf,
+        options.broker_version,
+        is_log_whole=options.fail_on_data_loss and options.from_time is None,
     )
+    return not_consumed.translated(roots, _open_log(store_root, config).stretches)
 
 
-def _columns(kind: str, requested: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns of the files; topic and day are in the directory names."""
-    known = _COLUMNS[kind]
-    for name in requested or ():
-        if name not in known and name not in _PARTITION_COLUMNS:
-            similar = similar_names(name, set(known))
-            hint = f"known are {', '.join(known)}"
-            if similar:
-                hint = f"did you mean {_any_of(similar)}?"
-            raise ConfigError(f"--columns: {kind} files have no column {shown(name)}; {hint}")
-    if requested is None:
-        chosen = known
-    elif kind == JSONL:
-        named = {*requested, *(BODY_FIELDS if BODY_FIELDS[1] in requested else ())}
-        chosen = tuple(name for name in known if name in named)
-    else:
-        chosen = tuple(name for name in dict.fromkeys(requested) if name in known)
-    if kind == PARQUET:
-        chosen = tuple(name for name in chosen if name not in _PARTITION_COLUMNS)
-    if not chosen:
-        raise ConfigError("--columns: name at least one column besides topic and day")
-    return chosen
+def _open_log(store_root: Path, config: StoreConfig) -> LogStream:
+    return LogStream(
+        store_root,
+        config,
+        is_clean=lambda: was_closed_cleanly(store_root),
+        max_bytes=None,
+        range_bytes=_RANGE_BYTES,
+    )
 
 
 class ExportJob:
@@ -229,13 +168,7 @@ class ExportJob:
     ) -> None:
         self._root, self._config, self._options = store_root, config, options
         self.not_consumed = not_consumed
-        self._stream = LogStream(
-            store_root,
-            config,
-            is_clean=lambda: was_closed_cleanly(store_root),
-            max_bytes=None,
-            range_bytes=_RANGE_BYTES,
-        )
+        self._stream = _open_log(store_root, config)
         self._directory: ExportDirectory
         self._record: ExportRecord
         self.ranges: tuple[LogRange, ...] = ()
@@ -374,7 +307,7 @@ class ExportJob:
             similar = similar_names(
                 topic, {name for p in parts for name in p.similar.get(topic, ())}
             )
-            hint = f" (did you mean {_any_of(similar)}?)" if similar else ""
+            hint = f" (did you mean {any_of(similar)}?)" if similar else ""
             texts.append(f"topic {shown(topic)} is not in the log of {self._root}{hint}")
         return "; ".join(texts)
 
@@ -387,7 +320,3 @@ def _is_known_to_broker(store_root: Path, topic: str) -> bool:
         return topic in (read_topic_configs(store_root).content or {})
     except StoreIOError:
         return False
-
-
-def _any_of(names: Sequence[str]) -> str:
-    return " or ".join(map(repr, names))

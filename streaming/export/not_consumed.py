@@ -1,9 +1,10 @@
 """Which messages a consumer group has not consumed, by the offsets that it has committed.
 
-A broker keeps, for each topic and queue, the offset from which a group resumes
-(``ConsumerOffsetManager``, ``config/consumerOffset.json``). A message is not consumed if its queue
-offset is at or past it. A queue without a committed offset is not consumed at all. The group's
-retry topic belongs to its topics: ``%RETRY%group`` holds what its consumers sent back.
+A broker keeps, for each topic and queue, the position from which a group resumes
+(``ConsumerOffsetManager``, ``config/consumerOffset.json``). ``streaming.export.resume`` translates
+it to an offset of the log: a message is not consumed if it is there or after it. A queue without a
+committed offset is not consumed at all. The group's retry topic belongs to its topics:
+``%RETRY%group`` holds what its consumers sent back.
 
 A broker writes the file every 5 s (``flushConsumerOffsetInterval``), so messages consumed in the
 last seconds before a crash count as not consumed. A group that consumes by POP or in broadcast mode
@@ -12,8 +13,8 @@ does not advance these offsets by consumption.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,28 +22,42 @@ from numpy.typing import NDArray
 
 from store.broker_files import read_consumer_offsets
 from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.scanner import Stretch
 from store.errors import ConfigError, shown
 from store.layout import RETRY_PREFIX
+from streaming.export.resume import WHOLE_QUEUE, Queue, Resume, Roots, find_resumes
 
 
 @dataclass(frozen=True, slots=True)
 class NotConsumed:
-    """The topics of a group and its committed offsets, by topic and queue id.
+    """The topics of a group, its committed offsets, and where these are, by topic and queue id.
 
     ``problem`` is the warning to show if the offsets come from the broker's older backup, or "".
+    Of ``untranslated`` queues, messages that the group has consumed may be selected too.
     """
 
     group: str
     topics: tuple[str, ...]
-    offsets: Mapping[tuple[str, int], int]
+    committed: Mapping[Queue, int]
     problem: str = ""
+    resumes: Mapping[Queue, Resume] = field(default_factory=dict)
+    untranslated: tuple[Queue, ...] = ()
+
+    def translated(self, roots: Roots, scan: Callable[[], Iterable[Stretch]]) -> NotConsumed:
+        """Return this with the committed offsets translated; ``scan`` as in ``find_resumes``."""
+        wanted = {q: n for q, n in self.committed.items() if q[0] in self.topics and n > 0}
+        resumes, untranslated = find_resumes(wanted, roots, scan)
+        return replace(self, resumes=resumes, untranslated=tuple(untranslated))
 
     def rows(self, requests: DispatchRequests) -> NDArray[np.bool_]:
         """Return for each record whether it is at or past the committed offset of its queue."""
         queues = zip(requests.topics, requests.queue_ids.tolist(), strict=True)
-        first = np.fromiter((self.offsets.get(q, 0) for q in queues), np.int64)
-        at_or_past: NDArray[np.bool_] = requests.queue_offset >= first[requests.queue]
-        return at_or_past
+        resumes = [self.resumes.get(queue, WHOLE_QUEUE) for queue in queues]
+        own = np.array([r.queue_offset for r in resumes], np.int64)
+        log = np.array([r.commit_log_offset for r in resumes], np.int64)
+        queue = requests.queue
+        at_or_past: NDArray[np.bool_] = requests.queue_offset >= own[queue]
+        return at_or_past | (requests.commit_log_offset >= log[queue])
 
 
 def read_not_consumed(

@@ -4,13 +4,14 @@ The broker's ``NotifyMessageArrivingListener`` for consumers elsewhere. An event
 
     {"topic": "T", "queue_id": 3, "max_offset": 17, "store_timestamp": 1700000000000}
 
-``max_offset`` is the queue offset after the newest message, as ``reput topics`` shows it, and
-``store_timestamp`` that message's store time in ms. The key is ``T/3``, so that a compacted topic
-keeps the newest event of each queue.
+``max_offset`` is the end of the queue, up to which a consumer can pull, as ``reput topics`` shows
+it, and ``store_timestamp`` the store time of the queue's newest message in ms. A queue that dropped
+all messages of a batch has no event. The key is ``T/3``, so that a compacted topic keeps the newest
+event of each queue.
 
 Kafka never blocks the dispatch: it only puts events into a bounded table, one per queue, where a
-newer event replaces an older one. A thread sends them. An event that Kafka did not accept returns
-to the table, unless a newer one is waiting; an event that does not fit is dropped and counted.
+newer event replaces an older one. A thread sends them. An event stays in the table until Kafka has
+accepted it, unless a newer one replaces it; an event that does not fit is dropped and counted.
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ from typing import Any
 
 import numpy as np
 from kafka import KafkaProducer
-from numpy.typing import NDArray
 
-from store.commitlog.dispatch_request import DispatchRequests
 from store.errors import StoreError
-from store.layout import SYS_COMMIT
+from store.layout import CQ_UNIT_SIZE
 from streaming.kafka.client_errors import as_store_error, connect
 from streaming.kafka.client_options import ClientOptions
 from streaming.kafka.topic_rules import check_kafka_name
+from streaming.sinks.dispatch import DurableBatch
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,10 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalCounts:
-    """Events by outcome; ``coalesced`` ones were superseded before they were sent."""
+    """Events by outcome; ``coalesced`` ones were superseded before Kafka accepted them.
+
+    ``waiting`` ones are in the table, those in flight included.
+    """
 
     sent: int = 0
     coalesced: int = 0
@@ -101,6 +104,7 @@ class KafkaArrivals:
         self._make_producer = make_producer
         self._changed = threading.Condition()
         self._waiting: dict[Queue, Arrival] = {}
+        self._in_flight: dict[Queue, Arrival] = {}  # a copy of what the table held
         self._counts = ArrivalCounts()
         self._closing = False
         self._last_logged = -_LOG_SECONDS
@@ -113,29 +117,32 @@ class KafkaArrivals:
         with self._changed:
             return replace(self._counts, waiting=len(self._waiting))
 
-    def __call__(self, requests: DispatchRequests) -> None:
+    def __call__(self, batch: DurableBatch) -> None:
         """Enqueue the arrivals of a batch; does not block and raises nothing."""
         try:
-            arrivals = arrivals_of(requests)
+            arrivals = arrivals_of(batch)
             with self._changed:
                 if self._closing:
                     self._count(dropped=len(arrivals))
                     return
                 for arrival in arrivals:
-                    self._put(arrival, is_new=True)
+                    self._put(arrival)
                 self._changed.notify()
         except Exception:  # noqa: BLE001 - a failure here must not stop the dispatch
             _log.exception("arrivals were not enqueued")
 
     def close(self, seconds: float = CLOSE_SECONDS) -> ArrivalCounts:
-        """Send waiting events within ``seconds``; drop the rest and return the final counts."""
+        """Send waiting events within ``seconds``; drop the rest and return the final counts.
+
+        An event in flight that Kafka has not acknowledged by then counts as dropped.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join(seconds)
         with self._changed:
-            self._count(dropped=len(self._waiting))
-            self._waiting.clear()
+            self._count(dropped=len(self._waiting), coalesced=self._superseded_in_flight())
+            self._waiting, self._in_flight = {}, {}
             return self._counts
 
     def _count(self, **more: int) -> None:
@@ -143,17 +150,20 @@ class KafkaArrivals:
             self._counts, **{name: getattr(self._counts, name) + n for name, n in more.items()}
         )
 
-    def _put(self, arrival: Arrival, *, is_new: bool) -> None:
-        """Put an event into the table, unless a newer one of its queue is waiting."""
+    def _put(self, arrival: Arrival) -> None:
+        """Put an event into the table, in place of an older one of its queue."""
         queue = arrival.topic, arrival.queue_id
-        if queue in self._waiting:
-            self._count(coalesced=1)
-            if is_new:
-                self._waiting[queue] = arrival
-        elif len(self._waiting) >= self._queues_max:
+        older = self._waiting.get(queue)
+        if older is None and len(self._waiting) >= self._queues_max:
             self._count(dropped=1)
-        else:
-            self._waiting[queue] = arrival
+            return
+        if older is not None and self._in_flight.get(queue) is not older:
+            self._count(coalesced=1)  # one in flight is counted by its outcome
+        self._waiting[queue] = arrival
+
+    def _superseded_in_flight(self) -> int:
+        """Return the number of events in flight that a newer one has replaced in the table."""
+        return sum(self._waiting.get(q) is not event for q, event in self._in_flight.items())
 
     def _run(self) -> None:
         producer, pause = None, _RETRY_SECONDS
@@ -184,9 +194,9 @@ class KafkaArrivals:
         return connect(self._options, lambda: self._make_producer(**arguments))
 
     def _send(self, producer: Any) -> None:
-        """Send the waiting events and wait for acks; failed ones return. Raises the failure."""
+        """Send the waiting events and wait for acks; failed ones stay. Raises the failure."""
         with self._changed:
-            batch, self._waiting = self._waiting, {}
+            batch = self._in_flight = dict(self._waiting)
         sent: list[tuple[Arrival, Any]] = []
         failure: Exception | None = None
         for arrival in batch.values():
@@ -199,22 +209,30 @@ class KafkaArrivals:
                     failure = e
             sent.append((arrival, future))
         deadline = time.monotonic() + self._options.get("delivery_timeout_ms") / 1000 + 1
-        failed = []
+        accepted = []
         for arrival, future in sent:
             try:
-                if future is None:
-                    failed.append(arrival)
-                else:
+                if future is not None:
                     future.get(max(deadline - time.monotonic(), 0))
+                    accepted.append(arrival)
             except Exception as e:  # noqa: BLE001 - as above
                 failure = e
-                failed.append(arrival)
-        with self._changed:
-            for arrival in failed:
-                self._put(arrival, is_new=False)
-            self._count(sent=len(sent) - len(failed))
+        self._finish(batch, accepted)
         if failure is not None:
             raise failure
+
+    def _finish(self, batch: dict[Queue, Arrival], accepted: list[Arrival]) -> None:
+        """Count the outcomes of events in flight; remove the accepted ones from the table."""
+        with self._changed:
+            if self._in_flight is not batch:
+                return  # close has counted them
+            for arrival in accepted:
+                queue = arrival.topic, arrival.queue_id
+                del self._in_flight[queue]
+                if self._waiting.get(queue) is arrival:
+                    del self._waiting[queue]
+            self._count(sent=len(accepted), coalesced=self._superseded_in_flight())
+            self._in_flight = {}
 
     def _report_failure(self, error: Exception) -> None:
         """Count a failure, and log it at most once per ``_LOG_SECONDS``."""
@@ -243,28 +261,20 @@ def _close(producer: Any) -> None:
             producer.close(timeout=1)
 
 
-def arrivals_of(requests: DispatchRequests) -> list[Arrival]:
-    """Return the newest event of each queue of the requests, multi-dispatch queues included."""
-    is_stored = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
-    rows = np.flatnonzero(is_stored)
-    queue = np.concatenate([requests.queue[rows], requests.multi_queue])
-    offset = np.concatenate([requests.queue_offset[rows], requests.multi_offset])
-    stamp = requests.store_timestamp[np.concatenate([rows, requests.multi_row])]
-    newest = _last_of_each(queue, len(requests.topics))
-    return [
-        Arrival(
-            requests.topics[q],
-            int(requests.queue_ids[q]),
-            int(offset[row]) + 1,
-            int(stamp[row]),
-        )
-        for q, row in enumerate(newest.tolist())
-        if row >= 0
-    ]
-
-
-def _last_of_each(queue: NDArray[np.int32], count: int) -> NDArray[np.int64]:
-    """Return the last row of each queue, -1 if it has none."""
-    last = np.full(count, -1, np.int64)
-    np.maximum.at(last, queue, np.arange(len(queue)))
-    return last
+def arrivals_of(batch: DurableBatch) -> list[Arrival]:
+    """Return an event for each queue that a batch appended to, multi-dispatch queues included."""
+    arrivals: dict[Queue, Arrival] = {}
+    for requests in batch.requests:
+        rows = np.flatnonzero(requests.is_queued)
+        queue = np.concatenate([requests.queue[rows], requests.multi_queue])
+        rows = np.concatenate([rows, requests.multi_row])
+        keys = list(zip(requests.topics, requests.queue_ids.tolist(), strict=True))
+        tails = batch.tails_of(keys)
+        newest = np.array([tails[k].max_physic_offset if k in tails else -1 for k in keys])
+        is_newest = requests.commit_log_offset[rows] + requests.size[rows] == newest[queue]
+        stamps = requests.store_timestamp[rows]
+        for at in np.flatnonzero(is_newest).tolist():  # one for each queue, at most
+            topic, queue_id = key = keys[queue[at]]
+            end = tails[key].end // CQ_UNIT_SIZE
+            arrivals[key] = Arrival(topic, queue_id, end, int(stamps[at]))
+    return list(arrivals.values())

@@ -94,8 +94,8 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
     ``from_offset`` or ``from_time`` (epoch ms) is where a new OUTPUT begins. On an existing OUTPUT,
     the dispatch replays from there, which changes nothing; an offset beyond its progress is
     refused. Queue and index files whose messages have all expired from the log are deleted, unless
-    ``keep_expired``. ``listeners`` are called with the requests of a batch once it is durable; they
-    must not raise.
+    ``keep_expired``. ``listeners`` are called with each batch (``DurableBatch``) once it is
+    durable; they must not raise.
 
     If the query is stopped through Spark (``spark.streams``), a listener releases the root shortly
     afterwards: call ``stop`` on the returned query to wait for that.

@@ -17,7 +17,6 @@ from checkpoints.progress import queue_key, queue_name
 from checkpoints.rebuild import NewRoot, QueueSelection
 from checkpoints.root import DispatchRoot
 from checkpoints.settings import open_store_config
-from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.replay import cannot_derive, log_too_short
 from store.commitlog.scanner import Damage
@@ -27,7 +26,7 @@ from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import StoreError
 from store.layout import CONSUME_QUEUE_DIR
 from streaming.queries.feed import Feed, threads_feed
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch import DispatchSink, DurableBatch
 from streaming.sinks.ordered_sink import ReportProgress
 
 _log = logging.getLogger(__name__)
@@ -184,9 +183,10 @@ class _Rebuild:
         selection, first = self._selection, built.progress.begin_offset
         end = built.log.likely_end() if selection is None else selection.stops()[-1][0]
 
-        def report_end(requests: DispatchRequests) -> None:
-            if self._report is not None:
-                self._report(requests.end - first, max(requests.end, end) - first)
+        def report_end(batch: DurableBatch) -> None:
+            if self._report is not None and batch.requests:
+                at = batch.requests[-1].end
+                self._report(at - first, max(at, end) - first)
 
         sink = DispatchSink(built, built.log.config, listeners=(report_end,), selection=selection)
         try:

@@ -9,7 +9,7 @@ batches, leaves the same bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +22,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage, Stretch
 from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
+from store.consumequeue.files import QueueTail
 from store.consumequeue.writer import ConsumeQueueStore, QueueKey
 from store.index.ends import IndexEnd
 from store.index.writer import IndexService, IndexState
@@ -64,7 +65,18 @@ class IndexDispatcher:
         self._watermark = max(self._watermark, requests.end)
 
 
-ArrivalListener = Callable[[DispatchRequests], None]
+@dataclass(frozen=True, slots=True)
+class DurableBatch:
+    """A batch that has become durable: its requests, in log order.
+
+    ``tails_of`` returns the ends of those of the given queues that the dispatch has touched.
+    """
+
+    requests: tuple[DispatchRequests, ...]
+    tails_of: Callable[[Iterable[QueueKey]], Mapping[QueueKey, QueueTail]]
+
+
+ArrivalListener = Callable[[DurableBatch], None]
 
 
 def notify_message_arriving(output: Path) -> ArrivalListener:
@@ -72,7 +84,13 @@ def notify_message_arriving(output: Path) -> ArrivalListener:
 
     The broker's class is ``NotifyMessageArrivingListener``. Reads in other processes poll the root.
     """
-    return PullRequestHoldService.of(output).notify_message_arriving
+    service = PullRequestHoldService.of(output)
+
+    def notify(batch: DurableBatch) -> None:
+        for requests in batch.requests:
+            service.notify_message_arriving(requests)
+
+    return notify
 
 
 @dataclass(slots=True)
@@ -212,9 +230,9 @@ class DispatchSink(BatchSink):
                 apply_seconds=self.counts.apply_seconds + batch.seconds + time.monotonic() - began,
                 expired_files=self._retention.files,
             )
-            for part in batch.requests:
-                for listener in self._listeners:
-                    listener(part)
+            durable = DurableBatch(tuple(batch.requests), self._queues.tails_of)
+            for listener in self._listeners:
+                listener(durable)
         self._batch = _Batch(batch.end)
         if batch.damage is not None:
             self.damage = batch.damage

@@ -1,7 +1,6 @@
 """Where a read of one store begins and ends, by its options.
 
-Offsets by queue are resolved through the queues of option ``output``, or without it by a scan of
-the log.
+Offsets by queue are the messages' own; a scan of the log finds them.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ from streaming.sources.queues.places import (
     Place,
     Queue,
     WantedOffsets,
-    open_output,
     places_in_log,
-    places_in_output,
 )
 from streaming.sources.stores import Store
 
@@ -58,8 +55,8 @@ def span_to_read(options: SourceOptions, stream: LogStream, store: Store) -> Log
     end, ceilings = _end_of_read(options, stream, store)
     queues = QueueSpans(start.queues, ceilings)
     begin = start.offset
-    if queues or options.outputs is not None:
-        begin = min(begin, end)  # each queue has its own end; what is not dispatched is no error
+    if queues:
+        begin = min(begin, end)  # each queue has its own end
     if begin > end:
         raise ConfigError(f"the read begins at offset {begin}, after its end at {end}")
     return LogSpan(begin, end, queues)
@@ -83,7 +80,7 @@ def start_of_read(options: SourceOptions, stream: LogStream, store: Store) -> St
     latest = stream.report_latest()[OFFSET_KEY]
     wanted = WantedOffsets("startingOffsets", offset, missing=0)
     _check_topics(options, wanted)
-    places = _places(options, stream, store, wanted)
+    places = places_in_log(stream.stretches(), wanted)
     queues = wanted.resolved(places)
     _check_expired(options, stream, places, queues)
     begins = [latest if place.begin is None else place.begin for place in places.values()]
@@ -106,7 +103,7 @@ def _end_of_read(
         return offset, None
     wanted = WantedOffsets("endingOffsets", offset, missing=NO_OFFSET)
     _check_topics(options, wanted)
-    places = _places(options, stream, store, wanted)
+    places = places_in_log(stream.stretches(), wanted)
     ends = [place.end for place in places.values() if place.end is not None]
     return max(ends, default=max(stream.log.min_offset(), 0)), wanted.resolved(places)
 
@@ -131,17 +128,6 @@ def _check_topics(options: SourceOptions, wanted: WantedOffsets) -> None:
                 f"option {wanted.option!r} has no offsets of topic {topic!r}, which 'subscribe' "
                 f'names; {{"{topic}": {{}}}} reads all of it'
             )
-
-
-def _places(
-    options: SourceOptions, stream: LogStream, store: Store, wanted: WantedOffsets
-) -> dict[Queue, Place]:
-    output = options.output_of(store.broker)
-    if output is None:
-        return places_in_log(stream.stretches(), wanted)
-    conf, version = options.broker_conf, options.broker_version
-    with open_output(store.root, output, conf, version) as queues:
-        return places_in_output(queues, wanted)
 
 
 def _check_expired(

@@ -187,9 +187,9 @@ class LogStream:
         return False if is_known else None
 
     def stretches(self) -> Iterator[Stretch]:
-        """Yield the stretches of the current log. With ``DataLoss.SKIP``, without damage.
+        """Yield the stretches of the current log. With ``DataLoss.FAIL``, damage ends its range.
 
-        Damage that is left out is a warning.
+        With ``DataLoss.SKIP``, damage is a warning and left out.
         """
         skip = self._data_loss is DataLoss.SKIP
         with ThreadPoolExecutor(_SCAN_THREADS, "reput-scan") as pool:
@@ -205,7 +205,7 @@ class LogStream:
                 at = ranges[-1].end
 
     def _scan(self, part: LogRange) -> list[Stretch]:
-        skip = self._data_loss is DataLoss.SKIP
+        skip = self._data_loss is not DataLoss.FAIL
         return list(Scanner(self._config).read(part, skip_damage=skip))
 
     def _search(self, part: LogRange, topics: frozenset[str]) -> bool | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,17 @@ from store.arrow.batches import BodyLimits, message_batches
 from store.arrow.schema import rows_of_topics
 from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.planner import UNLIMITED
 from store.commitlog.scanner import Damage, LogRange, Scanner
 from store.commitlog.search import narrow_to_times
 from store.config import StoreConfig, load_config
 from store.errors import ConfigError
 from store.io.mapped_file import map_file
-from store.root.config import find_config
 from store.unsupported import refuse_unsupported_store
 from streaming.sources.kafka_view import MESSAGE_COLUMNS, as_kafka
 from streaming.sources.log_stream import DataLoss, LogPartition, LogStream, warn_skipped
 from streaming.sources.options import SourceOptions
 from streaming.sources.pushdown import RowFilter
-from streaming.sources.queues.held import HeldMessages, dispatched_end
 from streaming.sources.queues.offsets import QueueSpans
-from streaming.sources.queues.places import open_output
 from streaming.sources.stores import Store
 
 BROKER = "broker"  # the column of the broker's name, beside those of a message
@@ -74,30 +69,7 @@ class MessageRows:
             max_bytes=self.options.max_bytes_per_trigger,
             range_bytes=range_bytes,
             data_loss=DataLoss.FAIL if self.options.fail_on_data_loss else DataLoss.SKIP,
-            limit=self._limit(store),
         )
-
-    def _limit(self, store: Store) -> Callable[[], int]:
-        """Return the function of the offset up to which messages can be read."""
-        output = self.options.output_of(store.broker)
-        if output is None:
-            return lambda: UNLIMITED
-        conf, version = self.options.broker_conf, self.options.broker_version
-        with open_output(store.root, output, conf, version) as queues:
-            config = queues.config
-        return partial(dispatched_end, Path(output), config)
-
-    def _held(self, partition: MessagePartition) -> HeldMessages | None:
-        """Return the messages that their queues hold, None without option ``output``."""
-        output, part = self.options.output_of(partition.store.broker), partition.part
-        if output is None:
-            return None
-        conf = self.options.broker_conf
-        config = find_config(
-            Path(partition.store.root), Path(output), Path(conf) if conf else None,
-            self.options.broker_version,
-        )  # fmt: skip
-        return HeldMessages(Path(output), config, (part.begin, part.end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range. For a plan without ranges, Spark passes a partition of its own."""
@@ -111,15 +83,14 @@ class MessageRows:
         names = tuple(name for name in self.columns if name != BROKER)
         is_kafka = self.options.is_kafka
         decoded = tuple(MESSAGE_COLUMNS[n] for n in names) if is_kafka else names
-        view, held = None, self._held(partition)
+        view = None
         for stretch in Scanner(config).read(part, skip_damage=skip):
             if isinstance(stretch, Damage):
                 if not skip:
                     raise stretch.error()
                 warn_skipped(stretch)
                 continue
-            chosen = self._chosen(stretch, partition.queues)
-            rows = np.flatnonzero(chosen if held is None else held.mask(stretch, chosen))
+            rows = np.flatnonzero(self._chosen(stretch, partition.queues))
             if not len(rows):
                 continue
             if view is None:
@@ -144,7 +115,7 @@ class MessageRows:
     def _chosen(self, requests: DispatchRequests, queues: QueueSpans) -> NDArray[np.bool_]:
         """Return for each record whether it matches the topics, the queues and the filters."""
         chosen = self.filter.mask(requests)
-        if self.options.is_kafka or queues or self.options.outputs is not None:
+        if self.options.is_kafka or queues:
             chosen &= requests.is_queued
         if queues:
             chosen &= queues.mask(requests)

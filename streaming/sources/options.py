@@ -33,9 +33,13 @@ _KNOWN = {
     "path", "paths", "brokerNames", "brokerConf", "brokerVersion", "subscribe",
     "subscribePattern", "startingOffsets", "startingTimestamp", "endingOffsets",
     "endingTimestamp", "maxBytesPerTrigger", "minPartitions", "failOnDataLoss", "includeBody",
-    "maxBodyBytes", "columns", "output",
+    "maxBodyBytes", "columns",
 }  # fmt: skip
 _NAMES = {name.lower(): name for name in _KNOWN}
+_REMOVED = {
+    "output": "omit it. Offsets by queue are now always the messages' own, found by a scan of the "
+    "log; 'reput get' reads by position in a queue",
+}
 _PROVIDER = "provider"
 _OPTION = "option."
 # Spark's own properties (TableCatalog, and those that a Hive catalog adds).
@@ -85,18 +89,6 @@ class SourceOptions:
     include_body: bool
     max_body_bytes: int
     is_kafka: bool = False  # columns=kafka
-    outputs: str | Mapping[str, str] | None = None  # of one store, or by broker
-
-    def output_of(self, broker: str) -> str | None:
-        """Return the root with the queues of a broker, None without one. Raises ConfigError."""
-        if self.outputs is None or (isinstance(self.outputs, str) and self.is_single):
-            return self.outputs
-        if isinstance(self.outputs, Mapping) and broker in self.outputs:
-            return self.outputs[broker]
-        raise ConfigError(
-            f"option 'output' = {shown(str(self.outputs))} has no root of broker {broker!r}; with "
-            f'several stores, give one for each: {{"{broker}": "/data/output"}}'
-        )
 
     def wants(self, topic: str) -> bool:
         """Return whether the read includes messages of a topic."""
@@ -145,7 +137,6 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> S
         include_body=_flag("includeBody", values.get("includebody", "true")),
         max_body_bytes=_body_bytes("maxBodyBytes", values.get("maxbodybytes")),
         is_kafka=_is_kafka(values.get("columns", _COLUMNS[0])),
-        outputs=_outputs(values.get("output")),
     )
 
 
@@ -166,6 +157,8 @@ def given_options(raw: Mapping[str, str]) -> dict[str, str]:
         values = {n: v for n, v in values.items() if n == "path"} | prefixed
     values = {n: v for n, v in values.items() if n not in _TABLE_PROPERTIES}
     for name, value in values.items():
+        if name in _REMOVED:
+            raise ConfigError(f"option {name!r} no longer exists: {_REMOVED[name]}")
         if name not in _NAMES:
             raise ConfigError(_unknown(name, value))
     return values
@@ -342,19 +335,6 @@ def _partitions(name: str, raw: str | None) -> int | None:
             "task in memory, and starting one costs more than reading many messages"
         )
     return value
-
-
-def _outputs(raw: str | None) -> str | Mapping[str, str] | None:
-    if raw is None:
-        return None
-    value = _json(raw)
-    if isinstance(value, dict) and value and all(map(_is_text, value.values())):
-        return {broker: _local_path(path) for broker, path in value.items()}
-    if not raw or value is not None:
-        raise ConfigError(
-            f"option 'output' = {shown(raw)} is neither a path nor a JSON object of paths by broker"
-        )
-    return _local_path(raw)
 
 
 def _is_kafka(raw: str) -> bool:

@@ -156,9 +156,9 @@ def _queue_json(found: Message, place: QueuePlace) -> dict[str, Any]:
     return {
         "topic": found.topic,
         "queue_id": found.queue_id,
-        "queue_offset": place.queue_offset,
+        "queue_offset": place.position,
         "path": str(place.path),
-        "position": place.position,
+        "position": place.byte,
     }
 
 

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streaming.cli import run
-from streaming.export.export import ExportOptions, ExportResult, open_export
+from streaming.export.export import ExportResult, open_export
+from streaming.export.options import ExportOptions
 from streaming.export.run import run_in_threads
 from tests.logs.build import Message, build_log, write_log
 from tests.support.verify_stores import CONFIG, messages, write_store

@@ -1,1 +1,1 @@
-"""Offsets by queue: their form, where they are in the log, and which messages queues hold."""
+"""Offsets by queue: their form, and where they are in the log."""

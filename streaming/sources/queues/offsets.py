@@ -1,4 +1,7 @@
-"""Offsets by queue, ``{"topic": {"0": 123}}``, and the rows between two of them."""
+"""Offsets by queue, ``{"topic": {"0": 123}}``, and the rows between two of them.
+
+These are the messages' own queue offsets: each copy of a repeated offset is between the same two.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class QueueSpans:
         return self.floors is not None or self.ceilings is not None
 
     def mask(self, requests: DispatchRequests) -> NDArray[np.bool_]:
-        """Return for each record whether its queue offset is within the span of its queue."""
+        """Return for each record whether its own offset is within the span of its queue."""
         count = len(requests.topics)
         low, high = np.zeros(count, np.int64), np.full(count, NO_OFFSET)
         queues = zip(requests.topics, requests.queue_ids.tolist(), strict=True)

@@ -1,18 +1,19 @@
-"""Where offsets by queue are in the log: resolved through queues, or by a scan of the log."""
+"""Where offsets by queue are in the log: resolved by a scan of the log.
+
+Offsets are the messages' own, which their records hold. A message's position in its consume queue
+differs from them after a gap or a repeated offset; no consume queue is read here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
 from store.errors import ConfigError
-from store.reads.message_store import MessageStore
-from store.rocksdb import require_queue_files
 from streaming.sources.queues.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -25,11 +26,11 @@ Queue = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A queue and one of its offsets.
+    """Where one offset of a queue is in the log.
 
-    ``min`` and ``max`` are the offsets of its first message and of the next one. ``begin`` is the
-    commit log offset of the message at the offset or after it, None without one; ``end`` is the end
-    of the last message before it, None without one.
+    ``min`` is the least own offset of the queue's messages, ``max`` the greatest plus 1. ``begin``
+    is the commit log offset of the first message, in log order, whose own offset is not below the
+    wanted one; ``end`` is the end of the last message below it. None without such a message.
     """
 
     min: int
@@ -65,34 +66,6 @@ class WantedOffsets:
                 ends = {EARLIEST_OFFSET: place.min, LATEST_OFFSET: place.max}
                 numbers[topic][queue_id] = ends.get(offset, offset)
         return QueueOffsets(numbers)
-
-
-def places_in_output(store: MessageStore, offsets: WantedOffsets) -> dict[Queue, Place]:
-    """Return the place of each queue's offset, through the queues of a root."""
-    return {
-        (topic, queue_id): _place_in_queue(
-            store, (topic, queue_id), offsets.wanted(topic, queue_id)
-        )
-        for topic in offsets.given.by_topic
-        for queue_id in store.queue_ids(topic)
-    }
-
-
-def _place_in_queue(store: MessageStore, queue: Queue, wanted: int) -> Place:
-    low, high = store.min_offset_in_queue(*queue), store.max_offset_in_queue(*queue)
-    at = min(max(wanted, low), high)
-    begin = end = None
-    if at < high:
-        begin = _message_at(store, queue, at)[0]
-    if at > low:
-        end = _message_at(store, queue, at - 1)[1]
-    return Place(low, high, begin, end)
-
-
-def _message_at(store: MessageStore, queue: Queue, offset: int) -> tuple[int, int]:
-    """Return begin and end in the log of the message at an offset of a queue."""
-    (message,) = store.get_message(*queue, offset, max_count=1).messages
-    return message.commit_log_offset, message.commit_log_offset + message.size
 
 
 def places_in_log(
@@ -135,16 +108,3 @@ def _joined(a: Place, b: Place) -> Place:
         b.begin if a.begin is None else a.begin,
         a.end if b.end is None else b.end,
     )
-
-
-def open_output(root: str, output: str, conf: str | None, version: str | None) -> MessageStore:
-    """Open the queues of a root.
-
-    Raises ConfigError, DamageError, StoreIOError, UnsupportedFormatError.
-    """
-    if not Path(output).is_dir():
-        raise ConfigError(f"option 'output': {output} is not a directory")
-    store = MessageStore.open(root, output, conf, version)
-    if store.reput_from_offset() is None:
-        require_queue_files(Path(root), Path(output), store.config.rocksdb_queues)
-    return store

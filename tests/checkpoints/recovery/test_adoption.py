@@ -70,7 +70,7 @@ def test_adoption_reports_what_was_truncated(output: Path, store: Path) -> None:
     with opened(output, store) as root:
         [recovered] = root.recovered
         assert recovered.why.startswith("a broker made it; ")
-        assert "unit 0 (queue offset 5) expected commit log offset" in recovered.why
+        assert "unit 0 (position 5) expected commit log offset" in recovered.why
         assert (recovered.to_offset, recovered.cut.units) == (5 * SIZE, 15)
         assert recovered.cut.index_entries == 15
         assert recovered.cut.files == 3 + 2  # of the queue, of the index

@@ -17,7 +17,8 @@ from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
 from streaming.cli import run
 from streaming.cli.options import size_option
-from streaming.export.export import ExportOptions, open_export
+from streaming.export.export import open_export
+from streaming.export.options import ExportOptions
 from streaming.sources.option_values import parse_time
 from streaming.sources.options import parse_options
 from tests.logs.build import Message, build_log, write_log

@@ -15,7 +15,8 @@ import zstandard
 
 from store.commitlog.message_json import message_json
 from store.reads.message_store import MessageStore
-from streaming.export.export import ExportOptions, open_export
+from streaming.export.export import open_export
+from streaming.export.options import ExportOptions
 from streaming.export.run import run_in_threads
 from streaming.export.task import NO_VALUE, partition_directory
 from tests.logs.build import Message

@@ -7,7 +7,8 @@ import pytest
 
 from store.io.disk import Disk
 from streaming.export.directory import STAGING, ExportDirectory
-from streaming.export.export import ExportOptions, export_part, open_export
+from streaming.export.export import export_part, open_export
+from streaming.export.options import ExportOptions
 from streaming.export.run import Tasks
 from tests.support.cases import stride
 from tests.support.exporting import export, grow, make_store, offsets_of

@@ -10,7 +10,8 @@ from store.errors import (
     RootInUseError,
     UnknownTopicError,
 )
-from streaming.export.export import ExportOptions, open_export
+from streaming.export.export import open_export
+from streaming.export.options import ExportOptions
 from streaming.export.record import RECORD
 from tests.logs.build import Message
 from tests.support.exporting import (

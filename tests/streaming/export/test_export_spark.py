@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from store.errors import ConfigError, DamageError, UnsupportedFormatError
 from streaming.cli import run
-from streaming.export.export import ExportOptions, export
+from streaming.export.export import export
+from streaming.export.options import ExportOptions
 from streaming.export.run import SparkRunner, Tasks
 from streaming.export.task import NO_VALUE
 from tests.logs.build import Message

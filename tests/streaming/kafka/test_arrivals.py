@@ -10,33 +10,61 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError
 
+from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import LogRange, Scanner
 from store.config import StoreConfig
 from store.errors import ConfigError
+from store.reads.message_store import MessageStore
 from streaming.kafka.arrivals import Arrival, KafkaArrivals, arrivals_of
 from streaming.kafka.client_options import client_options
+from streaming.sinks.dispatch import DispatchSink, DurableBatch
 from tests.logs.build import COMMIT, PREPARED, Message, build_log, encode, write_log
 
 FILE_SIZE = 1 << 20
+CONFIG = StoreConfig(mapped_file_size_commit_log=FILE_SIZE, message_index_enable=False)
 NOWHERE = client_options("127.0.0.1:1", {})
 
 
-def requests_of(directory: Path, messages: Sequence[Message]) -> DispatchRequests:
-    """Write a log and scan it."""
-    config = StoreConfig(mapped_file_size_commit_log=FILE_SIZE)
-    write_log(build_log(messages, FILE_SIZE), directory)
-    end = sum(len(encode(message, 0)) for message in messages)
-    (found,) = Scanner(config).read(LogRange(0, end, str(directory / f"{0:020d}"), 0))
-    assert isinstance(found, DispatchRequests)
-    return found
+class Queues:
+    """A root to which batches are dispatched, each of messages that follow in one log."""
+
+    def __init__(self, root: Path) -> None:
+        self.store, self.output = root / "store", root / "output"
+        self._sent: list[Message] = []
+        self.batches: list[DurableBatch] = []
+
+    def batch(self, *parts: Sequence[Message]) -> DurableBatch:
+        """Append messages to the log; dispatch each part to the queues as one of a batch."""
+        stretches = []
+        for part in parts:
+            begin = sum(len(encode(m, 0)) for m in self._sent)
+            self._sent += part
+            end = begin + sum(len(encode(m, 0)) for m in part)
+            write_log(build_log(self._sent, FILE_SIZE), self.store / "commitlog")
+            path = str(self.store / f"commitlog/{0:020d}")
+            (found,) = Scanner(CONFIG).read(LogRange(begin, end, path, 0))
+            assert isinstance(found, DispatchRequests)
+            stretches.append(found)
+        root = DispatchRoot.open(self.output, self.store, CONFIG)
+        sink = DispatchSink(root, CONFIG, listeners=[self.batches.append])
+        for stretch in stretches[:-1]:
+            sink.apply_part([stretch])
+        sink.apply(stretches[-1:])
+        sink.close()
+        return self.batches[-1]
+
+
+@pytest.fixture
+def queues(tmp_path: Path) -> Queues:
+    return Queues(tmp_path)
 
 
 def message(topic: str, queue_id: int, offset: int, flag: int = 0) -> Message:
     return Message(topic, queue_id, offset, store_timestamp=1000 + offset, sys_flag=flag)
 
 
-def test_one_event_per_queue_with_its_newest_message(tmp_path: Path) -> None:
+def test_one_event_per_queue_with_its_newest_message(queues: Queues) -> None:
     messages = [
         message("A", 0, 4),
         message("A", 1, 0),
@@ -45,18 +73,37 @@ def test_one_event_per_queue_with_its_newest_message(tmp_path: Path) -> None:
         message("A", 0, 6, PREPARED),
         message("C", 0, 1, PREPARED),
     ]
-    arrivals = arrivals_of(requests_of(tmp_path, messages))
-    assert arrivals == [
+    arrivals = arrivals_of(queues.batch(messages))
+    assert sorted(arrivals, key=lambda a: (a.topic, a.queue_id)) == [
         Arrival("A", 0, 6, 1005),
         Arrival("A", 1, 1, 1000),
         Arrival("B", 0, 10, 1009),
     ]
-    assert json.loads(arrivals[0].encode()) == {
+    assert json.loads(Arrival("A", 0, 6, 1005).encode()) == {
         "topic": "A",
         "queue_id": 0,
         "max_offset": 6,
         "store_timestamp": 1005,
     }
+
+
+def test_an_event_names_the_end_of_the_queue_and_never_one_before_it(queues: Queues) -> None:
+    gap = arrivals_of(queues.batch([message("A", 0, n) for n in (0, 1, 7)]))
+    assert gap == [Arrival("A", 0, 3, 1007)]
+    repeated = [message("A", 0, 1), message("A", 0, 2)]
+    assert arrivals_of(queues.batch(repeated)) == []  # the queue drops both
+    assert arrivals_of(queues.batch([message("A", 0, 8), *repeated])) == [Arrival("A", 0, 4, 1008)]
+    with MessageStore.open(queues.store, queues.output) as store:
+        assert store.max_offset_in_queue("A", 0) == 4
+
+
+def test_a_batch_of_several_parts_has_one_event_per_queue(queues: Queues) -> None:
+    parts = [message("A", 0, 0), message("B", 0, 0)], [message("A", 0, 1)]
+    arrivals = arrivals_of(queues.batch(*parts))
+    assert sorted(arrivals, key=lambda a: a.topic) == [
+        Arrival("A", 0, 2, 1001),
+        Arrival("B", 0, 1, 1000),
+    ]
 
 
 class FakeProducer:
@@ -104,24 +151,24 @@ def eventually(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_events_are_sent_and_counted(tmp_path: Path) -> None:
+def test_events_are_sent_and_counted(queues: Queues) -> None:
     producer = FakeProducer()
     arrivals = KafkaArrivals(NOWHERE, "arrivals", make_producer=producer)
-    arrivals(requests_of(tmp_path, [message("A", 0, n) for n in range(5)]))
+    arrivals(queues.batch([message("A", 0, n) for n in range(5)]))
     eventually(lambda: len(producer.values) == 1)
     assert producer.values[0]["max_offset"] == 5
     counts = arrivals.close()
     assert (counts.sent, counts.dropped, counts.failures) == (1, 0, 0)
 
 
-def test_newer_events_replace_waiting_ones(tmp_path: Path) -> None:
+def test_newer_events_replace_waiting_ones(queues: Queues) -> None:
     producer = FakeProducer()
     producer.released.clear()
     arrivals = KafkaArrivals(NOWHERE, "arrivals", make_producer=producer)
-    arrivals(requests_of(tmp_path / "0", [message("A", 0, 0)]))
+    arrivals(queues.batch([message("A", 0, 0)]))
     eventually(lambda: producer.attempts == 1)  # in flight
     for n in range(1, 6):
-        arrivals(requests_of(tmp_path / str(n), [message("A", 0, n)]))
+        arrivals(queues.batch([message("A", 0, n)]))
     assert arrivals.counts.waiting == 1
     assert arrivals.counts.coalesced == 4
     producer.released.set()
@@ -130,19 +177,35 @@ def test_newer_events_replace_waiting_ones(tmp_path: Path) -> None:
     arrivals.close()
 
 
+def test_events_in_flight_are_waiting_and_count_as_dropped_at_close(queues: Queues) -> None:
+    producer = FakeProducer()
+    producer.released.clear()
+    arrivals = KafkaArrivals(NOWHERE, "arrivals", make_producer=producer)
+    arrivals(queues.batch([message("A", q, 0) for q in range(1_000)]))
+    eventually(lambda: producer.attempts == 1)
+    assert arrivals.counts.waiting == 1_000
+    arrivals(queues.batch([message("A", 0, 1)]))
+    counts = arrivals.close(seconds=0.1)
+    assert (counts.sent, counts.coalesced, counts.dropped) == (0, 1, 1_000)
+    assert arrivals.counts.waiting == 0
+    producer.released.set()
+    eventually(lambda: len(producer.values) == 1_000)  # acknowledged too late
+    assert arrivals.close() == counts
+
+
 def test_a_failed_event_returns_unless_a_newer_one_is_waiting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    queues: Queues, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = FakeProducer()
     producer.failing = True
     arrivals = KafkaArrivals(NOWHERE, "arrivals", make_producer=producer)
-    arrivals(requests_of(tmp_path / "0", [message("A", 0, 0), message("B", 0, 0)]))
+    arrivals(queues.batch([message("A", 0, 0), message("B", 0, 0)]))
     eventually(lambda: producer.attempts >= 4)
     assert arrivals.counts.waiting == 2
     producer.released.clear()
     now = producer.attempts
     eventually(lambda: producer.attempts > now)
-    arrivals(requests_of(tmp_path / "1", [message("A", 0, 1)]))  # while older ones are in flight
+    arrivals(queues.batch([message("A", 0, 1)]))  # while older ones are in flight
     producer.released.set()
     now = producer.attempts
     eventually(lambda: producer.attempts > now + 1)
@@ -155,18 +218,18 @@ def test_a_failed_event_returns_unless_a_newer_one_is_waiting(
     assert len(warnings) == 1  # not at each attempt
 
 
-def test_the_table_is_bounded_and_events_that_do_not_fit_are_counted(tmp_path: Path) -> None:
+def test_the_table_is_bounded_and_events_that_do_not_fit_are_counted(queues: Queues) -> None:
     producer = FakeProducer()
     producer.released.clear()
     producer.failing = True
     arrivals = KafkaArrivals(NOWHERE, "arrivals", queues_max=3, make_producer=producer)
-    arrivals(requests_of(tmp_path / "0", [message("X", 0, 0)]))
+    arrivals(queues.batch([message("X", 0, 0)]))
     eventually(lambda: producer.attempts == 1)
-    arrivals(requests_of(tmp_path / "1", [message("A", q, 0) for q in range(5)]))
+    arrivals(queues.batch([message("A", q, 0) for q in range(5)]))
     counts = arrivals.counts
-    assert (counts.waiting, counts.dropped) == (3, 2)
+    assert (counts.waiting, counts.dropped) == (3, 3)  # the event in flight has its place
     producer.released.set()
-    eventually(lambda: arrivals.counts.dropped == 3)  # there is no room for X to return to
+    eventually(lambda: arrivals.counts.failures == 1)
     began = time.monotonic()
     counts = arrivals.close()
     assert time.monotonic() - began < 6
@@ -186,11 +249,11 @@ class Absent:
 
 
 def test_an_unreachable_kafka_delays_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    queues: Queues, caplog: pytest.LogCaptureFixture
 ) -> None:
     absent = Absent()
     arrivals = KafkaArrivals(NOWHERE, "arrivals", make_producer=absent)
-    requests = requests_of(tmp_path, [message("A", q, n) for q in range(4) for n in range(100)])
+    requests = queues.batch([message("A", q, n) for q in range(4) for n in range(100)])
     arrivals(requests)
     for _ in range(200):
         arrivals(requests)
@@ -208,12 +271,12 @@ def test_an_unreachable_kafka_delays_nothing(
 
 
 def test_a_listener_raises_nothing_and_continues(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    queues: Queues, caplog: pytest.LogCaptureFixture
 ) -> None:
     arrivals = KafkaArrivals(NOWHERE, "arrivals", make_producer=FakeProducer())
     arrivals(None)  # type: ignore[arg-type]
     assert "arrivals were not enqueued" in caplog.text
-    arrivals(requests_of(tmp_path, [message("A", 0, 0)]))
+    arrivals(queues.batch([message("A", 0, 0)]))
     assert arrivals.close().sent == 1
 
 

@@ -303,7 +303,7 @@ def test_the_command_names_what_differs_and_exits_with_1(
     assert run(["verify", str(store), "--output", str(output)]) == 1
     out = capsys.readouterr().out
     assert out.startswith(f"differs: 1 file of {output}")
-    assert f"{path}: unit 0 (queue offset 5) expected" in out
+    assert f"{path}: unit 0 (position 5) expected" in out
     assert run(["verify", str(store), "--output", str(output), "--json"]) == 1
     result = json.loads(capsys.readouterr().out)
     assert (result["equal"], result["messages"], result["made_by"]) == (False, 12, "reput")

@@ -50,7 +50,7 @@ def test_a_units_fields_are_compared(tmp_path: Path, is_ours: bool) -> None:
         f"commit log offset {7 * size}, size {size}, tags code 65",
         f"commit log offset {(7 * size) ^ 1}, size {size}, tags code 65",
     )
-    assert str(found).startswith(f"{path}: unit 2 (queue offset 7) expected commit log offset")
+    assert str(found).startswith(f"{path}: unit 2 (position 7) expected commit log offset")
 
 
 def test_only_the_first_differing_unit_of_a_file_is_reported(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_unit_after_the_end_differs(tmp_path: Path) -> None:
     store, output = make(tmp_path)
     flip(output / QUEUE / f"{200:020}", 3 * 20 + 11)
     found = only(verify(store, output, CONFIG))
-    assert (found.part, found.index, found.queue_offset) == ("unit", 3, 13)
+    assert (found.part, found.index, found.position) == ("unit", 3, 13)
     assert found.expected == "nothing (zeros)"
     assert found.actual == "commit log offset 0, size 1, tags code 0"
 
@@ -83,7 +83,7 @@ def test_pre_fill_is_compared(tmp_path: Path, is_ours: bool) -> None:
     path = output / QUEUE / f"{100:020}"
     flip(path, 20 + 11)
     found = only(verify(store, output, CONFIG))
-    assert (found.path, found.part, found.index, found.queue_offset) == (path, "unit", 1, 6)
+    assert (found.path, found.part, found.index, found.position) == (path, "unit", 1, 6)
     assert "pre-fill" in found.expected
     assert found.actual == "commit log offset 0, size 2147483646, tags code 0"
 

@@ -7,7 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from store.errors import BodyTooLargeError
 from streaming import CommitLogDataSource
-from streaming.export.export import ExportOptions, export
+from streaming.export.export import export
+from streaming.export.options import ExportOptions
 from streaming.sources.messages import FORMAT
 from streaming.spark.errors import to_store_error
 from tests.logs.build import Message, build_log, write_log

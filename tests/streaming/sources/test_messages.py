@@ -82,8 +82,6 @@ def test_queues_in_rocksdb_are_not_needed(spark: SparkSession, tmp_path: Path) -
     make_store(tmp_path, 30)
     make_rocksdb(tmp_path / "consumequeue")
     assert load(spark, tmp_path).count() == 30
-    with pytest.raises(Exception, match="the consume queues are in RocksDB and not read"):
-        load(spark, tmp_path, output=str(tmp_path), columns="kafka").count()
 
 
 def test_batch_read_has_one_row_per_message(spark: SparkSession, store: Path) -> None:

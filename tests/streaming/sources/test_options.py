@@ -110,3 +110,13 @@ def test_an_interval_beyond_sparks_own_is_refused() -> None:
     assert spark_interval("999999999h") == "999999999 hours"
     with pytest.raises(ConfigError, match="9999999999h"):
         spark_interval("9999999999h")
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("name", ["output", "OUTPUT"])
+def test_the_removed_option_output_is_refused_with_what_replaces_it(
+    name: str, *, streaming: bool
+) -> None:
+    says = "option 'output' no longer exists: omit it. .* the messages' own"
+    with pytest.raises(ConfigError, match=says):
+        parse_options({"path": "store", name: "/data/reput"}, streaming=streaming)

@@ -1,4 +1,4 @@
-"""Offsets by queue: through the queues of an OUTPUT or by a scan, in batch and as a stream."""
+"""Offsets by queue: the own offsets of messages, in batch and as a stream."""
 
 import json
 from collections import Counter
@@ -15,8 +15,9 @@ from streaming import CommitLogDataSource, register_source
 from streaming.sources.messages import FORMAT
 from streaming.sources.options import parse_options
 from streaming.sources.queues.offsets import QueueOffsets
-from tests.support.dispatching import dispatch_all
+from tests.logs.build import Message
 from tests.support.stores.written import TEMPLATES, make_store, small_config
+from tests.support.verify_stores import CONFIG, write_store
 
 pytestmark = pytest.mark.spark
 
@@ -35,22 +36,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def output(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return dispatched(store, tmp_path_factory.mktemp("output"))
-
-
-def dispatched(store: Path, output: Path) -> Path:
-    dispatch_all(store, output, small_config())
-    return output
-
-
-@pytest.fixture(params=["output", "scan"])
-def through(request: pytest.FixtureRequest, output: Path) -> dict[str, str]:
-    """Return the options of a read that resolves offsets in either way."""
-    return {"output": str(output)} if request.param == "output" else {}
-
-
 def load(spark: SparkSession, store: Path, **options: str) -> DataFrame:
     return spark.read.format(FORMAT).options(columns="kafka", **options).load(str(store))
 
@@ -63,73 +48,77 @@ def spans(frame: DataFrame) -> dict[tuple[str, int], tuple[int, int, int]]:
     return {queue: (min(of), max(of), len(of)) for queue, of in queues.items()}
 
 
-def test_a_batch_reads_the_span_of_each_queue(
-    spark: SparkSession, store: Path, through: dict[str, str]
-) -> None:
+def test_a_batch_reads_the_span_of_each_queue(spark: SparkSession, store: Path) -> None:
     start = {"TopicA": {"0": 490, "1": -1}, "TopicB": {"0": -2}}
     end = {"TopicA": {"0": 495}, "TopicB": {"0": 7}}
     offsets = {"startingOffsets": json.dumps(start), "endingOffsets": json.dumps(end)}
-    assert spans(load(spark, store, **offsets, **through)) == {
+    assert spans(load(spark, store, **offsets)) == {
         ("TopicA", 0): (490, 494, 5),
         ("TopicB", 0): (0, 6, 7),
     }
     start = {"TopicA": {"0": 490}}  # a queue that is not named is read from its beginning
-    frame = load(spark, store, startingOffsets=json.dumps(start), **through)
+    frame = load(spark, store, startingOffsets=json.dumps(start))
     assert spans(frame) == {("TopicA", 0): (490, 499, 10), ("TopicA", 1): (0, 499, 500)}
 
 
-def test_the_log_is_read_from_the_first_wanted_message_on(
-    spark: SparkSession, store: Path, through: dict[str, str]
-) -> None:
+def test_the_log_is_read_from_the_first_wanted_message_on(spark: SparkSession, store: Path) -> None:
     start = {"TopicA": {"0": 498, "1": 497}}
-    late = load(spark, store, startingOffsets=json.dumps(start), minPartitions="50", **through)
-    all_parts = load(spark, store, minPartitions="50", **through)
+    late = load(spark, store, startingOffsets=json.dumps(start), minPartitions="50")
+    all_parts = load(spark, store, minPartitions="50")
     assert late.rdd.getNumPartitions() < all_parts.rdd.getNumPartitions()
     assert late.count() == 2 + 3
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 def test_an_offset_beyond_the_end_of_its_queue_is_refused(
-    spark: SparkSession, store: Path, through: dict[str, str], option: str
+    spark: SparkSession, store: Path, option: str
 ) -> None:
     says = f"'{option}': queue 1 of topic 'TopicA' has no offset 501: it holds 0 to 500"
     with pytest.raises(Exception, match=says):
-        load(spark, store, **{option: '{"TopicA": {"1": 501}}'}, **through).count()
+        load(spark, store, **{option: '{"TopicA": {"1": 501}}'}).count()
     next_offset = {option: '{"TopicA": {"1": 500, "0": 0}}'}
-    assert load(spark, store, **next_offset, **through).count() == 500
+    assert load(spark, store, **next_offset).count() == 500
 
 
 def test_expired_messages_of_a_queue_are_lost_unless_losses_are_skipped(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     make_store(tmp_path, COUNT)
-    output = dispatched(tmp_path, tmp_path / "output")
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
-    for through in ({}, {"output": str(output)}):
-        offsets = {"startingOffsets": '{"TopicB": {"0": 3}}'} | through
-        with pytest.raises(Exception, match=r"queue 0 of topic 'TopicB' begins at offset \d+ now"):
-            load(spark, tmp_path, **offsets).count()
-        found = spans(load(spark, tmp_path, failOnDataLoss="false", **offsets))
-        first, last, count = found["TopicB", 0]
-        assert (first > 3, last, count) == (True, 499, 500 - first)
+    offsets = {"startingOffsets": '{"TopicB": {"0": 3}}'}
+    with pytest.raises(Exception, match=r"queue 0 of topic 'TopicB' begins at offset \d+ now"):
+        load(spark, tmp_path, **offsets).count()
+    found = spans(load(spark, tmp_path, failOnDataLoss="false", **offsets))
+    first, last, count = found["TopicB", 0]
+    assert (first > 3, last, count) == (True, 499, 500 - first)
 
 
-def test_messages_that_their_queue_does_not_hold_are_left_out(
-    spark: SparkSession, tmp_path: Path
+OWN = [0, 1, 7, 8, 7, 8, 9]  # a gap, and two repeated offsets
+
+
+@pytest.mark.parametrize(
+    ("option", "bound", "expected"),
+    [
+        ("endingOffsets", -1, OWN),
+        ("startingOffsets", -2, OWN),
+        pytest.param("startingOffsets", -1, [], marks=pytest.mark.exhaustive),
+        ("endingOffsets", 8, [0, 1, 7, 7]),
+        ("startingOffsets", 8, [8, 8, 9]),
+        ("startingOffsets", 3, [7, 8, 7, 8, 9]),  # no message has it
+        pytest.param("endingOffsets", 10, OWN, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_bounds_are_own_offsets_and_a_repeated_one_returns_every_copy(
+    spark: SparkSession, tmp_path: Path, option: str, bound: int, expected: list[int]
 ) -> None:
-    make_store(tmp_path, 30)
-    output = dispatched(tmp_path, tmp_path / "output")
-    with CommitLogWriter(tmp_path, small_config()) as writer:
-        writer.append_many(TEMPLATES, 3)
-    assert load(spark, tmp_path).count() == 33
-    assert load(spark, tmp_path, output=str(output)).count() == 30  # the others are not dispatched
-    lost = output / "consumequeue" / "TopicB" / "0" / f"{0:020d}"
-    units = bytearray(lost.read_bytes())
-    units[20 * 9 : 20 * 10] = bytes(20)  # the last unit of TopicB
-    lost.write_bytes(units)
-    found = spans(load(spark, tmp_path, output=str(output)))
-    assert found["TopicB", 0] == (0, 8, 9)
-    assert found["TopicA", 0] == (0, 9, 10)
+    store = write_store(tmp_path, [Message("A", 0, n) for n in OWN])
+    (store / "broker.conf").write_text(
+        f"mappedFileSizeCommitLog={CONFIG.mapped_file_size_commit_log}\n"
+    )
+    columns = "offset BIGINT"
+    frame = spark.read.format(FORMAT).options(columns="kafka").schema(columns)
+    rows = frame.option(option, json.dumps({"A": {"0": bound}})).load(str(store)).collect()
+    assert sorted(row.offset for row in rows) == sorted(expected)
 
 
 def drain(spark: SparkSession, store: Path, checkpoint: Path, **options: str) -> tuple[Any, Any]:
@@ -168,20 +157,6 @@ def test_a_stream_keeps_the_bound_of_each_queue_across_restarts(
     rows, end = drain(spark, store, checkpoint)  # the checkpoint has the offsets
     assert Counter(r[:2] for r in rows) == {("TopicA", 0): 10, ("TopicA", 1): 10, ("TopicA", 2): 1}
     assert end["queues"] == {"TopicA": {"0": 40, "1": 100}}
-
-
-def test_a_stream_with_an_output_waits_for_its_queues(spark: SparkSession, tmp_path: Path) -> None:
-    store, checkpoint = tmp_path / "store", tmp_path / "checkpoint"
-    make_store(store, 30)
-    output = dispatched(store, tmp_path / "output")
-    options = {"output": str(output), "startingOffsets": '{"TopicB": {"0": 8}}'}
-    rows, _ = drain(spark, store, checkpoint, **options)
-    assert rows == [("TopicB", 0, 8), ("TopicB", 0, 9)]
-    with CommitLogWriter(store, small_config()) as writer:
-        writer.append_many(TEMPLATES, 6)
-    assert drain(spark, store, checkpoint, **options)[0] == []
-    dispatched(store, output)
-    assert drain(spark, store, checkpoint, **options)[0] == [("TopicB", 0, 10), ("TopicB", 0, 11)]
 
 
 def test_several_stores_have_offsets_by_broker_and_queue(
