@@ -70,6 +70,11 @@ class MessageFilter:
         return tuple(map(Regex.parse, (*patterns, *map(_word_pattern, self.words))))
 
     @property
+    def states(self) -> int:
+        """The states of the regular expressions, which bound the work for a byte of a body."""
+        return sum(pattern.states for pattern in self._patterns)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The message columns that ``column_mask`` needs; none if it need not be called."""
         return ("properties",) * bool(self.properties) + ("body",) * bool(self._patterns)

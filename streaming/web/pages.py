@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from store.errors import DamageError, StoreError, StoreIOError
+from store.errors import DamageError, SlowExpressionError, StoreError, StoreIOError
 from store.java import now_ms
 from store.printable import printable, size_text
 from streaming.web.parameters import ParameterError, check_names
@@ -141,7 +141,7 @@ def _error_text(error: Exception) -> str:
 def _status(error: Exception) -> int:
     if isinstance(error, HTTPException):
         return error.status_code
-    if isinstance(error, ParameterError):
+    if isinstance(error, ParameterError | SlowExpressionError):
         return HTTPStatus.BAD_REQUEST
     if isinstance(error, DamageError):
         return HTTPStatus.CONFLICT
