@@ -131,10 +131,11 @@ class TailMatcher:
     def _run(self, states_max: int) -> None:
         from store.reads.matches import LogMatches  # noqa: PLC0415 - loads the kernels
 
-        reader = _Reader(LogMatches(*self._source))
+        reader: _Reader | None = None
         while (group := self._next(states_max)) is not None:
             began = time.monotonic()
             try:
+                reader = reader or _Reader(LogMatches(*self._source))
                 self._match(reader, group)
             except Exception as e:  # noqa: BLE001 - the other tails are served
                 _log.exception("a tail failed")

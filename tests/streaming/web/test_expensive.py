@@ -1,6 +1,7 @@
 """Regular expressions as expensive as the limits allow: they hold up nobody, and can be stopped."""
 
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -134,13 +135,20 @@ def test_a_signal_ends_the_console_amid_matches(root: Path, number: int) -> None
 def test_a_signal_ends_a_search_of_the_command_amid_a_match(root: Path, number: int) -> None:
     command = [*REPUT, "search", str(root), "--body", EXPENSIVE]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as search:
-        time.sleep(3.0)  # amid a match, wherever it is
+        wait_until(lambda: _catches(search.pid, signal.SIGTERM))
+        time.sleep(0.5)  # amid a match, wherever it is
         assert search.poll() is None
         search.send_signal(number)
         began = time.monotonic()
         _, said = search.communicate(timeout=30)
         assert time.monotonic() - began < 10.0
         assert "interrupted" in said
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Return whether a process has installed a handler."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(re.findall(r"SigCgt:\s*([0-9a-f]+)", status)[0], 16) >> (number - 1) & 1)
 
 
 def test_the_end_of_a_paused_search_does_not_hold_up_the_event_loop(
