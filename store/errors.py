@@ -5,7 +5,8 @@
     StoreError                    the base of every exception raised about a store
     ├── ConfigError               a malformed setting, or one that does not fit the root
     │   ├── BodyTooLargeError     a body that decompresses to more than the limit of the read
-    │   └── ProgressDeletedError  the progress of a root was deleted while a reader had it open
+    │   ├── ProgressDeletedError  the progress of a root was deleted while a reader had it open
+    │   └── SlowExpressionError   a regular expression that takes too long
     ├── DamageError               bytes that break the format: path, offset, reason
     │   └── LostDataError         a range of the log that is lost: begin, end
     ├── RootInUseError            another owner holds the root's lock
@@ -48,6 +49,10 @@ def _restore(kind: type[StoreError], args: tuple[Any, ...], values: dict[str, An
 
 class ConfigError(StoreError):
     """A setting is malformed, or does not fit the files it is applied to."""
+
+
+class SlowExpressionError(ConfigError):
+    """A regular expression takes too long."""
 
 
 class BodyTooLargeError(ConfigError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from store.errors import DamageError, StoreIOError
 from store.index.ends import INDEX_HEADER_FIELDS, IndexEnd
 from store.index.file import list_index_files
 from store.io.disk import Disk
+from store.io.file_system import open_regular
 from store.io.mapped_file import data_pieces, map_file
 from store.kernels.index import (
     BEGIN_PHY,
@@ -226,7 +228,7 @@ def read_slots(
     slots, first = np.zeros(config.max_hash_slot_num, kind), layout.INDEX_HEADER_SIZE
     end = layout.index_slot_at(config.max_hash_slot_num)
     try:
-        with path.open("rb") as f:
+        with FileIO(open_regular(path)) as f:
             for begin, stop in data_pieces(path, first, end):
                 f.seek(begin)
                 data = np.frombuffer(f.read(stop - begin), layout.INDEX_SLOT)

@@ -385,7 +385,7 @@ class Disk(DiskPrimitives):
 
         def sync(path: Path) -> None:
             with io_errors("sync", path):
-                fd = os.open(path, os.O_RDONLY)
+                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe, put there, cannot block
                 try:
                     fsync(fd)
                 finally:

@@ -26,22 +26,35 @@ SMALL_FILE_BYTES_MAX = 64 * 1024 * 1024
 _PIECE_BYTES = 1 << 16
 
 
+def open_regular(path: Path | str, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file and return its descriptor. Raises OSError.
+
+    Used for every file of a store that is opened by its path. A pipe or a device is refused without
+    being read; to open one neither blocks nor waits for a writer.
+    """
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
 def read_small_file(
     path: Path | str, bytes_max: int = SMALL_FILE_BYTES_MAX, *, follows_links: bool = True
 ) -> bytes:
     """Return the content of a regular file of at most ``bytes_max`` bytes. Raises OSError.
 
-    Used for every file that is read whole. A pipe or a device is refused without being read; to
-    open one neither blocks nor waits for a writer.
+    Used for every file that is read whole.
     """
-    no_follow = 0 if follows_links else os.O_NOFOLLOW
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | no_follow)
+    fd = open_regular(path, os.O_RDONLY | (0 if follows_links else os.O_NOFOLLOW))
     try:
         status = os.fstat(fd)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
         pieces, size = [], 0
         while True:
             pieces.append(os.read(fd, _PIECE_BYTES))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from store.errors import StoreIOError
+from store.io.file_system import open_regular
 
 _NOT_FOLLOWED = "links inside OUTPUT are not followed: link OUTPUT itself, or mount the directory"
 
@@ -52,11 +52,7 @@ def refuse_link(path: Path) -> None:
 
 def open_existing(path: Path) -> int:
     """Open a regular file, not a link, for reading and writing; return its descriptor."""
-    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return fd
+    return open_regular(path, os.O_RDWR | os.O_NOFOLLOW)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.errors import DamageError, StoreIOError
-from store.io.file_system import data_extents
+from store.io.file_system import data_extents, open_regular
 from store.io.listing import DirectoryWatch, list_files
 from store.layout import MAPPED_FILE_NAME_DIGITS
 
@@ -162,7 +162,7 @@ def _open_map(path: Path, inode: int = 0) -> mmap.mmap:
 
 def _open_same(path: Path, inode: int) -> FileIO:
     """Open a file, which must still have ``inode`` (0: any). Raises OSError."""
-    file = FileIO(path)
+    file = FileIO(open_regular(path))
     if inode and os.fstat(file.fileno()).st_ino != inode:
         file.close()
         raise FileNotFoundError(errno.ENOENT, "another file has this name now")
@@ -192,7 +192,7 @@ def data_pieces(path: Path, begin: int, end: int) -> Iterator[tuple[int, int]]:
     Holes, which read as zeros, are skipped. Raises StoreIOError.
     """
     try:
-        with path.open("rb") as f:
+        with FileIO(open_regular(path)) as f:
             for first, last in data_extents(f.fileno(), begin, end):
                 for at in range(first, last, _PIECE_MAX):
                     yield at, min(at + _PIECE_MAX, last)

@@ -121,8 +121,9 @@ class LogMatches:
     ) -> NDArray[np.int64]:
         """Return the rows of a stretch that only ``messages`` can still exclude, in log order.
 
-        A regular expression may take long, so ``is_stopped`` is asked every 256 KB of records; once
-        it is true, no further row is returned.
+        A regular expression may take long, so ``is_stopped`` is asked every 256 KB of records, and
+        every second of the work on them; once it is true, no further row is returned. Raises
+        SlowExpressionError.
         """
         rows = wanted.candidates(requests)
         if not len(rows) or not wanted.columns:
@@ -135,7 +136,7 @@ class LogMatches:
         for piece in np.split(rows, np.flatnonzero(np.diff(pieces)) + 1):
             if is_stopped():
                 break
-            found.append(piece[self._column_mask(requests, piece, file, wanted)])
+            found.append(piece[self._column_mask(requests, piece, file, wanted, is_stopped)])
         return np.concatenate(found)
 
     def messages(
@@ -180,9 +181,10 @@ class LogMatches:
         rows: NDArray[np.int64],
         file: MappedFile,
         wanted: MessageFilter,
+        is_stopped: Callable[[], bool],
     ) -> NDArray[np.bool_]:
         batches = self._decoded(requests, rows, file, wanted.columns)
-        return np.concatenate([wanted.column_mask(batch) for batch in batches])
+        return np.concatenate([wanted.column_mask(batch, is_stopped) for batch in batches])
 
     def _decoded(
         self,

@@ -6,7 +6,6 @@ message decides.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,14 +23,7 @@ from store.index.file import index_key_hash
 from store.layout import SCHEDULE_TOPIC, SYS_ROLLBACK
 from store.reads.get_message import TagFilter, parse_tags
 from store.reads.query_message import keys_of
-
-_REPETITIONS_MAX = 300
-# An escape, a class, a group's begin or end, a counted repetition, or any other character.
-_TOKENS = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<open>\()|(?P<close>\))"
-    r"|\{(?P<min>[0-9]{1,9})(?:,(?P<max>[0-9]{0,9}))?\}|.",
-    re.DOTALL,
-)
+from store.regex.match import IsStopped, Regex
 
 
 @dataclass(frozen=True)  # no slots: the tag filter is parsed once
@@ -44,7 +36,7 @@ class MessageFilter:
     found anywhere in the decompressed body; it matches bytes, its text as UTF-8. ``words`` are
     texts that the body contains, all of them, in upper or lower case.
 
-    Raises ConfigError for a malformed tag or regular expression.
+    Raises ConfigError for a malformed tag, or a regular expression that is malformed or too large.
     """
 
     topics: frozenset[str] = frozenset()
@@ -64,16 +56,7 @@ class MessageFilter:
         for text in (*self.properties, *self.properties.values(), self.body or "", *self.words):
             if not _is_unicode(text):
                 raise ConfigError(f"{shown(text)} is not text: it cannot be encoded in UTF-8")
-        for pattern in self._patterns:
-            if repetitions(pattern) > _REPETITIONS_MAX:
-                raise ConfigError(
-                    f"regular expression {shown(pattern)} repeats too much: nested counts such as "
-                    f"(a{{1,9}}){{1,9}} multiply, to {_REPETITIONS_MAX} at most"
-                )
-            try:
-                pc.match_substring_regex(pa.array([b""]), pattern)
-            except pa.ArrowInvalid as e:
-                raise ConfigError(f"regular expression {shown(pattern)}: {e}") from e
+        assert self._patterns is not None
 
     @cached_property
     def tag_filter(self) -> TagFilter:
@@ -81,9 +64,15 @@ class MessageFilter:
         return parse_tags(self.tags)
 
     @cached_property
-    def _patterns(self) -> tuple[str, ...]:
+    def _patterns(self) -> tuple[Regex, ...]:
         """The regular expressions that a body must match."""
-        return (() if self.body is None else (self.body,)) + tuple(map(_word_pattern, self.words))
+        patterns = () if self.body is None else (self.body,)
+        return tuple(map(Regex.parse, (*patterns, *map(_word_pattern, self.words))))
+
+    @property
+    def states(self) -> int:
+        """The states of the regular expressions, which bound the work for a byte of a body."""
+        return sum(pattern.states for pattern in self._patterns)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -112,14 +101,22 @@ class MessageFilter:
             mask &= self._may_have_key(requests)
         return np.flatnonzero(mask)
 
-    def column_mask(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return for each row of a batch with ``columns`` whether properties and body match."""
+    def column_mask(
+        self, batch: pa.RecordBatch, is_stopped: IsStopped = lambda: False
+    ) -> NDArray[np.bool_]:
+        """Return for each row of a batch with ``columns`` whether properties and body match.
+
+        Once ``is_stopped`` returns true, no further row matches. Raises SlowExpressionError.
+        """
         mask = np.ones(batch.num_rows, np.bool_)
         for name, value in self.properties.items():
             found = pc.map_lookup(batch.column("properties"), pa.scalar(name), "first")
             mask &= _true(pc.equal(found, value))
         for pattern in self._patterns:
-            mask &= _true(pc.match_substring_regex(batch.column("body"), pattern))
+            rows, bodies = np.flatnonzero(mask), batch.column("body")
+            if len(rows) < len(mask):
+                bodies = bodies.take(pa.array(rows))
+            mask[rows] = pattern.matches(bodies, is_stopped)
         return mask
 
     @property
@@ -161,27 +158,6 @@ def _word_pattern(word: str) -> str:
 
 def _byte_pattern(text: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in text.encode())
-
-
-def repetitions(pattern: str) -> int:
-    """Return how often the counted repetitions of a pattern repeat its parts, in all.
-
-    RE2 expands ``x{9}`` to nine copies, and matches in a time proportional to text and copies.
-    """
-    total, outer, last = 0, list[int](), 1  # copies in the open group, those around it, of an atom
-    for token in _TOKENS.finditer(pattern):
-        if token["open"]:
-            outer.append(total)
-            total = 0
-        elif token["close"]:
-            last, total = total + 1, (outer.pop() if outer else 0) + total + 1
-        elif token["min"]:
-            count = int(token["max"] or token["min"])
-            total += last * max(count - 1, 0)
-            last *= max(count, 1)
-        else:
-            last = 1
-    return total + sum(outer)
 
 
 def _is_unicode(text: str) -> bool:

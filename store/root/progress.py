@@ -54,6 +54,7 @@ from store.io.checked_json import (
     decode_value,
     read_state_file,
 )
+from store.io.file_system import open_regular
 from store.io.lock_file import UNKNOWN_OWNER, find_owner
 from store.layout import ABORT_FILE, LOCK_FILE
 
@@ -204,7 +205,7 @@ class ProgressReader:
         """Return the swap or recovery in progress, with its state file open."""
         for path, name in ((Path(self._swap), _SWAPPING), (self._path, _RECOVERING)):
             try:
-                file = FileIO(path, opener=_open_regular)
+                file = FileIO(path, opener=_open_file)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as e:
@@ -218,8 +219,8 @@ class ProgressReader:
         return StoreIOError("read", self._output, OSError(errno.EBUSY, reason))
 
 
-def _open_regular(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _open_file(path: str, flags: int) -> int:
+    return open_regular(path, flags | os.O_NOFOLLOW)
 
 
 @dataclass(frozen=True, slots=True)

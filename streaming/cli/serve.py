@@ -29,6 +29,7 @@ from streaming.cli.stores import named_stores
 if TYPE_CHECKING:
     from streaming.web.brokers import BrokerSource
 
+_END_SECONDS = 8.0  # after a signal; an orderly end takes less
 _TOKEN_MIN, _TOKEN_BYTES_MAX = 16, 4096
 
 
@@ -101,7 +102,7 @@ def serve(
     Read-only, beside a running broker or dispatch or on a copied store. Prints its URL and runs
     until it is stopped (Ctrl-C or SIGTERM).
     """
-    from streaming.cli.long_running import POLL_SECONDS, stop_signals
+    from streaming.cli.long_running import POLL_SECONDS, end_within, stop_signals
     from streaming.web.app import create_app
     from streaming.web.brokers import Broker
     from streaming.web.security import LOOPBACK_NAMES, ConsoleSettings
@@ -122,7 +123,12 @@ def serve(
         app = create_app(brokers, settings)
         with listen(access.host, access.port) as listening:
             _announce(access, listening.getsockname()[1], as_json=as_json)
-            serve_app(app, listening, lambda: _await_stop(stop, POLL_SECONDS))
+
+            def wait() -> None:
+                _await_stop(stop, POLL_SECONDS)
+                end_within(_END_SECONDS)
+
+            serve_app(app, listening, wait)
 
 
 def _await_stop(stop: threading.Event, poll_seconds: float) -> None:

@@ -1,106 +1,35 @@
 """The monitor of a log: one thread reads what is appended, once for all who want it.
 
-It counts messages and bytes by topic, and matches each new stretch with the filters of the open
-tails; tails with the same conditions are matched once. What a tail cannot take is counted and
-dropped, so a slow client or a fast log costs bounded memory and time.
+It counts messages and bytes by topic, and hands each new stretch to the matcher of the open tails.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from store.commitlog.message_json import message_summary
 from store.config import StoreConfig
 from store.errors import StoreError
+from streaming.web.tails.feed import TailFeed
+from streaming.web.tails.matching import TailMatcher
 
 if TYPE_CHECKING:
     from store.commitlog.dispatch_request import DispatchRequests
-    from store.reads.matches import LogFollower, LogMatches
-    from store.reads.message_filter import MessageFilter
+    from store.reads.matches import LogFollower
 
 POLL_SECONDS = 0.2
 _RETRY_SECONDS = 2.0  # after damage
 _MINUTE = 60
-_MATCH_SECONDS = 1.0  # for the conditions of a tail in one stretch
-_STRETCH_MESSAGES_MAX = 200  # that are decoded for a tail; older ones count as skipped
-_PENDING_MAX = 1000  # messages that wait for a tail's client
-_PENDING_BYTES_MAX = 4 * 1024 * 1024
 _READY_SECONDS = 30.0
 _CLOSE_SECONDS = 2.0
 _log = logging.getLogger(__name__)
-
-
-class TailFeed:
-    """What waits for the client of one tail: texts of messages, and how many were dropped.
-
-    ``wake`` is called, in the monitor's thread, when something has been added. ``begin`` is the
-    offset from which on messages are offered.
-    """
-
-    def __init__(self, key: str, wanted: MessageFilter, wake: Callable[[], None]) -> None:
-        self.key = key  # equal for tails with the same conditions
-        self.wanted = wanted
-        self.begin = 0
-        self.is_closed = False
-        self._wake = wake
-        self._guard = threading.Lock()
-        self._texts: deque[str] = deque()
-        self._bytes = 0
-        self._skipped: deque[tuple[int, int]] = deque()  # before which text, and how many
-        self._first = 0  # number of the first text, counted from the begin
-        self._error: str | None = None
-
-    def offer(self, texts: Iterable[str], skipped: int) -> None:
-        """Add messages that follow skipped ones; if there are too many, drop the oldest."""
-        with self._guard:
-            if skipped:
-                self._skipped.append((self._first + len(self._texts), skipped))
-            for text in texts:
-                self._texts.append(text)
-                self._bytes += len(text)
-            dropped = 0
-            while len(self._texts) > _PENDING_MAX or self._bytes > _PENDING_BYTES_MAX:
-                self._bytes -= len(self._texts.popleft())
-                dropped += 1
-            if dropped:
-                self._first += dropped
-                while self._skipped and self._skipped[0][0] <= self._first:
-                    dropped += self._skipped.popleft()[1]
-                self._skipped.appendleft((self._first, dropped))
-        self._wake()
-
-    def fail(self, error: str) -> None:
-        """Report an error of the log."""
-        with self._guard:
-            self._error = error
-        self._wake()
-
-    def take(self) -> tuple[list[str | int], str | None]:
-        """Return and remove the messages, numbers of skipped ones among them, and the error."""
-        with self._guard:
-            taken: list[str | int] = []
-            for number, text in enumerate(self._texts, self._first):
-                while self._skipped and self._skipped[0][0] <= number:
-                    taken.append(self._skipped.popleft()[1])
-                taken.append(text)
-            taken += [count for _, count in self._skipped]
-            error, self._error = self._error, None
-            self._first += len(self._texts)
-            self._texts.clear()
-            self._skipped.clear()
-            self._bytes = 0
-        return taken, error
 
 
 @dataclass
@@ -134,7 +63,7 @@ class LogMonitor:
         self._source = store_root, config, max_body_bytes
         self._guard = threading.Lock()
         self._counts = _Counts()
-        self._feeds: list[TailFeed] = []
+        self.tails = TailMatcher(store_root, config, max_body_bytes)
         self._follower: LogFollower | None = None
         self._position: int | None = None  # up to which messages have been offered
         self._ready = threading.Event()
@@ -153,6 +82,7 @@ class LogMonitor:
         """Stop the thread."""
         self._stop.set()
         self._ready.set()  # nobody waits any longer
+        self.tails.close()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)  # no longer: it may be compiling the kernels
 
@@ -196,15 +126,11 @@ class LogMonitor:
             if self._position is None:
                 raise StoreError(self._error or "the log is not followed yet; try again")
             feed.begin = self._position
-            if not feed.is_closed:
-                self._feeds.append(feed)
+            self.tails.add(feed)
 
     def remove(self, feed: TailFeed) -> None:
         """Stop to offer messages to a tail."""
-        with self._guard:
-            feed.is_closed = True
-            if feed in self._feeds:
-                self._feeds.remove(feed)
+        self.tails.remove(feed)
 
     # --- the thread ------------------------------------------------------------------------------
 
@@ -233,16 +159,13 @@ class LogMonitor:
         now = time.time()
         with self._guard:  # held for a moment only: the event loop waits for it
             self._position = follower.end  # a tail that is added later begins here
-            feeds = list(self._feeds)
             self._polled_ms = int(now * 1000)
             for requests in new or ():
                 self._counts.add(requests, int(now))
             self._counts.forget(int(now))
+            self.tails.offer(new or ())
         if expired:
-            for feed in feeds:
-                feed.fail(f"{expired} bytes of the log expired before they could be read")
-        for requests in new or ():
-            _offer(follower.matches, requests, feeds)
+            self.tails.fail(f"{expired} bytes of the log expired before they could be read")
         return new is not None
 
     def _begin(self) -> LogFollower:
@@ -261,43 +184,4 @@ class LogMonitor:
             return
         self._error = error
         _log.warning("the log cannot be followed: %s", error)
-        with self._guard:
-            feeds = list(self._feeds)
-        for feed in feeds:
-            feed.fail(error)
-
-
-def _offer(matches: LogMatches, requests: DispatchRequests, feeds: list[TailFeed]) -> None:
-    """Give the messages of a stretch to the tails whose conditions they meet.
-
-    Tails whose conditions cannot be matched, or take too long, miss the stretch; the others do not.
-    """
-    for _, group in groupby(sorted(feeds, key=lambda f: f.key), key=lambda f: f.key):
-        alike = list(group)
-        deadline = time.monotonic() + _MATCH_SECONDS
-        try:
-            texts, skipped = _texts(matches, requests, alike[0].wanted, deadline)
-            error = "the conditions take too long for a live tail" if _is_past(deadline) else ""
-        except StoreError as e:
-            texts, skipped, error = [], len(requests), str(e)
-        for feed in alike:
-            if texts or skipped:
-                feed.offer(texts, skipped)
-            if error:
-                feed.fail(error)
-
-
-def _texts(
-    matches: LogMatches, requests: DispatchRequests, wanted: MessageFilter, deadline: float
-) -> tuple[list[str], int]:
-    """Return the newest messages of a stretch, and how many were skipped. Raises StoreError."""
-    rows = matches.rows(requests, wanted, lambda: _is_past(deadline))
-    if _is_past(deadline):
-        return [], len(requests)
-    skipped = max(len(rows) - _STRETCH_MESSAGES_MAX, 0)
-    found = matches.messages(requests, rows[skipped:], wanted)
-    return [json.dumps(message_summary(m)) for m in found], skipped
-
-
-def _is_past(deadline: float) -> bool:
-    return time.monotonic() > deadline
+        self.tails.fail(error)

@@ -20,11 +20,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from store.errors import DamageError, StoreError, StoreIOError
+from store.errors import DamageError, SlowExpressionError, StoreError, StoreIOError
 from store.java import now_ms
 from store.printable import printable, size_text
 from streaming.web.parameters import ParameterError, check_names
 
+FROM_LINK = "reput.from_link"  # in the scope of a request that follows a link of another site
 TEMPLATES = Path(__file__).parent / "templates"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READS_MAX = 16  # threads that answer pages; a read may wait for a swap
@@ -42,6 +43,7 @@ class View(NamedTuple):
     template: str
     load: Load
     parameters: tuple[str, ...] = ()
+    scans: bool = False  # the log, so that no link of another site may open it
 
 
 def page(view: View) -> Endpoint:
@@ -50,7 +52,25 @@ def page(view: View) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         return render(request, view.template, await load(request, view.load))
 
-    return endpoint
+    return own_links(endpoint) if view.scans else endpoint
+
+
+def own_links(endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint that begins only by a link of the console itself, or by its user.
+
+    A link of another site gets a page with a link that continues.
+    """
+
+    async def guarded(request: Request) -> Response:
+        if FROM_LINK not in request.scope:
+            return await endpoint(request)
+        broker = request.path_params["broker"]
+        if broker not in request.app.state.brokers:
+            raise HTTPException(404, "no broker of this name is shown here")
+        data = {"broker": broker, "url": _own_url(request)}
+        return render(request, "link.html", data, HTTPStatus.FORBIDDEN)
+
+    return guarded
 
 
 def twin(view: View) -> Endpoint:
@@ -113,8 +133,13 @@ def query_of(params: QueryParams) -> dict[str, str | list[str]]:
 
 
 def _api_url(request: Request) -> str:
-    path = "/brokers" if request.scope["path"] == "/" else quote(request.scope["path"])
-    return f"/api{path}" + (f"?{request.url.query}" if request.url.query else "")
+    url = _own_url(request)
+    return f"/api/brokers{url[1:]}" if request.scope["path"] == "/" else f"/api{url}"
+
+
+def _own_url(request: Request) -> str:
+    query = request.url.query
+    return quote(request.scope["path"]) + (f"?{query}" if query else "")
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -141,7 +166,7 @@ def _error_text(error: Exception) -> str:
 def _status(error: Exception) -> int:
     if isinstance(error, HTTPException):
         return error.status_code
-    if isinstance(error, ParameterError):
+    if isinstance(error, ParameterError | SlowExpressionError):
         return HTTPStatus.BAD_REQUEST
     if isinstance(error, DamageError):
         return HTTPStatus.CONFLICT

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from inspect import GEN_SUSPENDED, getgeneratorstate
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -98,6 +99,17 @@ class Limits:
     seconds: float | None = None
 
 
+class _Deadline(threading.Event):
+    """An event that is set after some seconds too, so that no long match outlasts them."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._at = time.monotonic() + seconds
+
+    def is_set(self) -> bool:
+        return super().is_set() or time.monotonic() > self._at
+
+
 class SearchJob:
     """One search. ``finish`` must be called once its client is gone or has everything.
 
@@ -114,7 +126,7 @@ class SearchJob:
         self.reason = ""
         self.error: Exception | None = None
         self.damages: list[Damage] = []  # that the search has passed
-        self.stop = threading.Event()
+        self.stop = threading.Event() if limits.seconds is None else _Deadline(limits.seconds)
         self._broker = broker
         self._encode = encode
         self._limits = limits
@@ -147,12 +159,19 @@ class SearchJob:
         self._on_close.append(function)
 
     def finish(self) -> None:
-        """End the search: at once, or when its thread notices."""
+        """End the search: at once if it is complete, else in a thread.
+
+        The end of a search that pauses waits for the threads of its scan; the event loop must not.
+        """
         self.stop.set()
         with self._guard:
             self._is_finished = True
             is_idle = not self._is_running
-        if is_idle:
+        if not is_idle:
+            return
+        if getgeneratorstate(self._search) == GEN_SUSPENDED:
+            threading.Thread(target=self._close, name="reput-close", daemon=True).start()
+        else:
             self._close()
 
     @property
@@ -186,7 +205,7 @@ class SearchJob:
             texts, self._texts, self._pending = self._texts, [], 0
         return texts
 
-    # --- in the thread ---------------------------------------------------------------------------
+    # --- in a thread -----------------------------------------------------------------------------
 
     def run(self) -> None:
         """Search until enough is waiting for the client, or to the end. Raises nothing."""
@@ -196,6 +215,8 @@ class SearchJob:
             self._is_running = True
         try:
             self.reason = next(self._search, self.reason or LIMIT)
+            if self.reason:
+                self._search.close()
         except Exception as e:  # noqa: BLE001 - the client gets it
             self.error = e
         with self._guard:
@@ -253,9 +274,6 @@ class SearchJob:
 
     def _report(self, done: int, total: int) -> None:
         self.searched_bytes, self.total_bytes = done, total
-        seconds = self._limits.seconds
-        if seconds is not None and time.monotonic() - self._began > seconds:
-            self.stop.set()
 
     def _close(self) -> None:
         with self._guard:

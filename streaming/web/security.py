@@ -1,8 +1,9 @@
 """Who may ask what: the Host check, HTTP Basic, methods, and the headers of every answer.
 
 A page of another site can make a browser send requests here. The Host check stops DNS rebinding,
-``Sec-Fetch-Site`` requests of other sites to the API; nothing is changed by a request, and no
-answer can be read or framed by another site.
+``Sec-Fetch-Site`` requests of other sites, except links that a user follows to a page; those are
+marked (``FROM_LINK``), and routes that scan the log or send a download do not begin for them.
+Nothing is changed by a request, and no answer can be read or framed by another site.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from store.commitlog.compression import BODY_BYTES_MAX
-from streaming.web.pages import json_response
+from streaming.web.pages import FROM_LINK, json_response
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -99,8 +100,11 @@ class Security:
             text = f"the query has more than {_QUERY_BYTES_MAX} bytes or {_QUERY_VALUES_MAX} values"
             return _refuse(path, HTTPStatus.REQUEST_URI_TOO_LONG, text)
         is_foreign = headers.get("sec-fetch-site", "none") not in _SITES
-        if is_foreign and not _is_link(path, headers, query):
-            return _refuse(path, HTTPStatus.FORBIDDEN, "the console does not answer other sites")
+        if is_foreign:
+            if not _is_link(path, headers):
+                text = "the console does not answer other sites"
+                return _refuse(path, HTTPStatus.FORBIDDEN, text)
+            scope[FROM_LINK] = True
         if path != "/healthz" and not self._has_token(headers):
             response = _refuse(path, HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
             response.headers["WWW-Authenticate"] = 'Basic realm="reput", charset="UTF-8"'
@@ -122,11 +126,11 @@ class Security:
         return secrets.compare_digest(password, token.encode())
 
 
-def _is_link(path: str, headers: Headers, query: bytes) -> bool:
+def _is_link(path: str, headers: Headers) -> bool:
     """Return whether a request of another site is a link that a user follows to a page."""
     is_page = path == "/" or path.startswith("/brokers/")
     how = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
-    return is_page and how == ("navigate", "document") and b"run=" not in query
+    return is_page and how == ("navigate", "document")
 
 
 def is_loopback(host: str) -> bool:

@@ -18,7 +18,6 @@ from store.commitlog.record import Message
 from store.errors import StoreError
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
-from streaming.web.monitor import TailFeed
 from streaming.web.pages import error_fields, load, render
 from streaming.web.parameters import (
     TAIL_PARAMETERS,
@@ -30,6 +29,7 @@ from streaming.web.parameters import (
 )
 from streaming.web.search import Stream, damage_event, event
 from streaming.web.search_job import Limits, SearchJob
+from streaming.web.tails.feed import TailFeed
 
 if TYPE_CHECKING:
     from store.commitlog.scanner import Damage
@@ -114,7 +114,7 @@ class _Tail:
         await asyncio.to_thread(self._broker.monitor.add, self._feed)
 
     async def events(self) -> AsyncGenerator[str]:
-        """Yield the events of the tail, without an end."""
+        """Yield the events of the tail; without an end, unless its conditions take too long."""
         yield HEARTBEAT
         try:
             newest, damages = await self._newest()
@@ -134,12 +134,17 @@ class _Tail:
                 yield HEARTBEAT
                 continue
             self._changed.clear()
+            ended = self._feed.ended
             taken, error = self._feed.take()
             parts = [self._event(item) for item in taken]
             if error is not None:
                 parts.append(event("failed", {"error": error}))
+            if ended:
+                parts.append(event("ended", {"error": ended}))
             if parts:
                 yield "".join(parts)
+            if ended:
+                return
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def close(self) -> None:

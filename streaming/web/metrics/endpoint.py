@@ -21,6 +21,7 @@ from streaming.web.security import LOOPBACK_NAMES, host_name, is_loopback
 from streaming.web.server import listen, serve
 
 _CLOSE_SECONDS = 5.0
+_CONNECTIONS_MAX = 64  # of scrapers; the query needs the other descriptors
 Fault = Callable[[], str]
 
 
@@ -31,7 +32,7 @@ class MetricsEndpoint:
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self._socket = listen(host, port, "--metrics-")
+        self._socket = listen(host, port, "--metrics-", _CONNECTIONS_MAX)
         self._host, self._port = self._socket.getsockname()[:2]
         self._hosts = LOOPBACK_NAMES | {host.lower(), self._host}
         self._sources: tuple[tuple[Measure, Fault], ...] = ()

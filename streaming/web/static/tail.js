@@ -37,6 +37,11 @@ function follow(url) {
   for (const name of ["failed", "damage"]) {
     source.addEventListener(name, (event) => showError(form, JSON.parse(event.data)));
   }
+  source.addEventListener("ended", (event) => {
+    source.close(); // or the browser would connect again
+    state("bad", "ended");
+    showError(form, JSON.parse(event.data));
+  });
   source.onerror = async () => {
     if (source.readyState !== EventSource.CLOSED) return state("warn", "reconnecting");
     state("bad", "ended");

@@ -10,7 +10,9 @@ import pytest
 from store.broker_files import parse_fastjson, read_consumer_offsets, read_topic_configs
 from store.config import load_config
 from store.errors import ConfigError, StoreIOError
+from store.index.writer import read_slots
 from store.io.file_system import read_small_file
+from store.io.mapped_file import MappedFile, data_pieces
 from streaming.cli import run
 from streaming.cli.columns import Column
 from streaming.cli.tables import print_table
@@ -147,3 +149,24 @@ def test_a_config_file_that_is_not_a_file_is_a_config_error_in_the_command(tmp_p
     (tmp_path / "bad.conf").write_text("a=\\u12")
     with pytest.raises(ConfigError, match="is not a Java properties file"):
         load_config(tmp_path, tmp_path / "bad.conf")
+
+
+OPENS: dict[str, Callable[[Path], object]] = {
+    "map": lambda path: MappedFile(path, 0, 100).map(),
+    "map of a known file": lambda path: MappedFile(path, 0, 100, inode=1).map(),
+    "read_at": lambda path: MappedFile(path, 0, 100).read_at(0, 10),
+    "data_end": lambda path: MappedFile(path, 0, 100).data_end(),
+    "data_pieces": lambda path: list(data_pieces(path, 0, 100)),
+    "read_slots": lambda path: read_slots(path, load_config(Path("none"))),
+}
+
+
+@pytest.mark.parametrize("kind", OPENS)
+@pytest.mark.parametrize("make", [fifo, zeros])
+def test_a_pipe_that_replaces_a_listed_file_does_not_block(
+    tmp_path: Path, kind: str, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "00000000000000000000"
+    make(path)
+    with pytest.raises(StoreIOError, match="it is not a regular file"):
+        OPENS[kind](path)

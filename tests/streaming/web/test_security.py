@@ -1,7 +1,9 @@
 """Who may ask what, and what no answer contains."""
 
 import base64
+import html
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -10,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.writer import CommitLogWriter
+from store.config import config_from, load_config
 from streaming.web import server
 from streaming.web.security import CONTENT_SECURITY_POLICY, host_name
 from tests.streaming.web.conftest import Made
 from tests.support.consoles import SECONDS, Console, console, source, wait_until
-from tests.support.stores.written import make_store
+from tests.support.stores.written import CONF, make_store
 
 TOKEN = "a token of enough characters"
 PAGES = (
@@ -121,8 +126,57 @@ def test_other_sites_cannot_use_the_api(made: Made, site: str, status: int) -> N
     assert made.console.client.get("/metrics", headers=headers).status_code == status
     link = headers | {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
     assert made.console.client.get("/brokers/b", headers=link).status_code == 200
-    search = made.console.client.get("/brokers/b/messages?run=1", headers=link)
-    assert search.status_code == status
+
+
+LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+OPENED_BY_LINKS = {
+    "/",
+    "/brokers/b",
+    "/brokers/b/groups",
+    "/brokers/b/topics/TopicA",
+    "/brokers/b/messages/0",
+    "/brokers/b/health",
+}
+
+
+def test_a_link_of_another_site_starts_no_scan_and_no_download(tmp_path: Path) -> None:
+    make_store(tmp_path, 30)
+    values = {"{broker}": "b", "{topic:path}": "TopicA", "{offset}": "0"}
+    opened = set()
+    with console(source(tmp_path)) as c:
+        for route in c.app.routes:
+            path = str(getattr(route, "path", ""))
+            for name, value in values.items():
+                path = path.replace(name, value)
+            for query in ("", "?run=1", "?r%75n=1", "?%72%75%6e=1", "?run=1&run=1", "?by=queue"):
+                for method in ("GET", "HEAD"):
+                    answer = c.client.request(method, path + query, headers=LINK)
+                    assert answer.status_code in (200, 302, 403, 404, 503), (
+                        path,
+                        answer.status_code,
+                    )
+                    assert "content-disposition" not in answer.headers
+                    if answer.status_code != 403:
+                        opened.add(path)
+        assert opened == OPENED_BY_LINKS
+        broker = c.brokers["b"]
+        scans = [broker.pending, *broker.usage.values()]
+        assert not any(cache.is_running or cache._found for cache in scans)
+        assert not c.app.state.searches._jobs
+        assert not len(broker.monitor.tails)
+
+
+@pytest.mark.parametrize(
+    "page", ["messages?run=1&topic=a%26b%22", "tail", "pending", "usage?by=tag"]
+)
+def test_a_link_of_another_site_continues_by_one_of_the_console(made: Made, page: str) -> None:
+    answer = made.console.client.get(f"/brokers/b/{page}", headers=LINK)
+    assert answer.status_code == 403
+    (url,) = re.findall(r'id="continue" href="([^"]*)"', answer.text)
+    assert html.unescape(url) == f"/brokers/b/{page}"
+    assert made.console.get(html.unescape(url)).status_code == 200
+    assert "search.js" not in answer.text
+    assert "data-live" not in answer.text
 
 
 def test_without_the_token_only_healthz_answers(guarded: Console) -> None:
@@ -276,15 +330,54 @@ def test_a_client_that_does_not_read_is_disconnected(
     wait_until(lambda: not made.console.app.state.searches.running)
 
 
-def test_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
+def test_connections_are_limited_from_the_moment_they_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 9)
     make_store(tmp_path, 1)
     with console(source(tmp_path)) as c, ExitStack() as stack:
-        for _ in range(3):
-            stack.enter_context(c.events("b/tail"))
-        assert c.get("/healthz").status_code == 503
-        stack.close()
-        wait_until(lambda: c.get("/healthz").status_code == 200)
+        assert c.get("/healthz").status_code == 200
+        host, port = c.url.removeprefix("http://").split(":")
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection((host, int(port)), SECONDS))
+
+        idle = [connect() for _ in range(8)]  # the client above has one too
+        further = [connect() for _ in range(50)]
+        assert [s.recv(12) for s in further] == [b"HTTP/1.1 503"] * 50
+        assert c.get("/healthz").status_code == 200
+        idle[0].close()
+        wait_until(lambda: _answers(connect()))
+
+
+def _answers(s: socket.socket) -> bool:
+    s.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    try:
+        return s.recv(12) == b"HTTP/1.1 200"
+    except ConnectionResetError:
+        return False
+
+
+def test_a_client_that_reads_slowly_without_a_pause_gets_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads for many times as long as a client that does not read may stay."""
+    monkeypatch.setattr(server, "_SLOW_SECONDS", 0.5)
+    conf = CONF | {"mappedFileSizeCommitLog": str(64 << 20)}
+    config = config_from(conf, version=load_config(Path("none")).version, origin="test")
+    with CommitLogWriter(tmp_path, config) as writer:
+        writer.append(NewMessage("T", 0, bytes(24 << 20), make_properties()))
+    (tmp_path / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in conf.items()))
+    with console(source(tmp_path)) as c:
+        host, port = c.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), SECONDS) as s:
+            s.sendall(b"GET /brokers/b/messages/0/body HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            received = 0
+            while received < 24 << 20:
+                data = s.recv(1 << 18)
+                assert data, received
+                received += len(data)
+                time.sleep(0.03)  # the client reads slowly
 
 
 def test_invalid_requests_are_answered_with_400(made: Made) -> None:

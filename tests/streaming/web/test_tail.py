@@ -15,7 +15,8 @@ import pytest
 from store.commitlog.writer import CommitLogWriter
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
-from streaming.web import monitor, server, tail
+from streaming.web import server, tail
+from streaming.web.tails import feed
 from tests.support.consoles import Console, console, source, wait_until
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
@@ -80,7 +81,7 @@ def test_a_tail_selects_as_a_search_does(
     tmp_path: Path, shown: Console, how: dict[str, Any]
 ) -> None:
     with shown.events("b/tail", n=0, **how) as events:
-        wait_until(lambda: bool(shown.brokers["b"].monitor._feeds))
+        wait_until(lambda: len(shown.brokers["b"].monitor.tails) > 0)
         append(tmp_path, 90, 300)
         expected = shown.api("b/messages", order="oldest", max=10_000, **how)["messages"]
         new = [m for m in offsets(expected) if m >= _begin(shown)]
@@ -88,8 +89,8 @@ def test_a_tail_selects_as_a_search_does(
 
 
 def _begin(shown: Console) -> int:
-    (feed,) = shown.brokers["b"].monitor._feeds
-    return feed.begin
+    (found,) = shown.brokers["b"].monitor.tails.feeds()
+    return found.begin
 
 
 @pytest.mark.parametrize("how", [{"body": "("}, {"tag": "||"}, {"n": "x"}, {"n": "99999"}])
@@ -117,7 +118,7 @@ def test_counts_and_rates_are_those_of_what_arrives(tmp_path: Path, shown: Conso
 
 def test_expired_files_do_not_disturb_a_tail(tmp_path: Path, shown: Console) -> None:
     with shown.events("b/tail", n=0, topic="TopicB") as events:
-        wait_until(lambda: bool(shown.brokers["b"].monitor._feeds))
+        wait_until(lambda: len(shown.brokers["b"].monitor.tails) > 0)
         for part in range(1, 30):
             append(tmp_path, 90, 300 + 90 * part)
             assert len(take(events, 30)) == 30
@@ -132,7 +133,7 @@ def test_a_log_that_its_broker_truncates_is_followed_on(tmp_path: Path) -> None:
     shutil.copytree(tmp_path, short)
     append(short, 1, 7)
     with console(source(tmp_path)) as c, c.events("b/tail", n=0) as events:
-        wait_until(lambda: bool(c.brokers["b"].monitor._feeds))
+        wait_until(lambda: bool(c.brokers["b"].monitor.tails))
         append(tmp_path, 50, 300)
         append(tmp_path, 50, 400)
         take(events, 100)
@@ -148,7 +149,7 @@ def test_a_log_that_its_broker_truncates_is_followed_on(tmp_path: Path) -> None:
 def test_damage_is_reported_and_the_tail_goes_on(tmp_path: Path, shown: Console) -> None:
     log = max((tmp_path / "commitlog").iterdir())
     with shown.events("b/tail", n=0) as events:
-        wait_until(lambda: bool(shown.brokers["b"].monitor._feeds))
+        wait_until(lambda: len(shown.brokers["b"].monitor.tails) > 0)
         with log.open("r+b") as f:
             f.truncate(100)
         name, data = next(events)
@@ -177,7 +178,7 @@ def test_200_tails_and_slow_ones_do_no_harm(
     watched = shown.brokers["b"].monitor
     with ExitStack() as stack:
         streams = [stack.enter_context(shown.events("b/tail", n=0)) for _ in range(200)]
-        wait_until(lambda: len(watched._feeds) == 200)
+        wait_until(lambda: len(watched.tails) == 200)
         assert shown.get("/api/brokers/b/tail").status_code == 429
         reading, slowest = [s for i, s in enumerate(streams) if i % 5 < 4], 0.0
         with ThreadPoolExecutor(len(reading)) as pool:
@@ -189,17 +190,17 @@ def test_200_tails_and_slow_ones_do_no_harm(
                 slowest = max(slowest, time.monotonic() - began)
                 assert [len(r.result()) for r in received] == [60] * 160
         assert slowest < 5.0
-    wait_until(lambda: not watched._feeds)
+    wait_until(lambda: not len(watched.tails))
     wait_until(lambda: shown.app.state.tails._free == 200)
 
 
 def test_a_slow_client_loses_messages_and_is_told_how_many(
     tmp_path: Path, shown: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitor, "_PENDING_MAX", 50)
+    monkeypatch.setattr(feed, "_PENDING_MAX", 50)
     monkeypatch.setattr(tail, "_PAUSE_SECONDS", 1.0)
     with shown.events("b/tail", n=0) as events:
-        wait_until(lambda: bool(shown.brokers["b"].monitor._feeds))
+        wait_until(lambda: len(shown.brokers["b"].monitor.tails) > 0)
         append(tmp_path, 150, 300)
         received, skipped = 0, 0
         for name, data in events:
@@ -212,7 +213,7 @@ def test_a_slow_client_loses_messages_and_is_told_how_many(
 
 def test_a_fast_log_skips_the_oldest_messages_of_a_poll(tmp_path: Path, shown: Console) -> None:
     with shown.events("b/tail", n=0) as events:
-        wait_until(lambda: bool(shown.brokers["b"].monitor._feeds))
+        wait_until(lambda: len(shown.brokers["b"].monitor.tails) > 0)
         append(tmp_path, 3000, 300)
         received, skipped = [], 0
         for name, data in events:
@@ -242,7 +243,7 @@ def test_a_tail_of_an_empty_log_begins_with_the_first_message(tmp_path: Path) ->
     make_store(tmp_path, 0)
     (tmp_path / "commitlog").mkdir(exist_ok=True)
     with console(source(tmp_path)) as c, c.events("b/tail") as events:
-        wait_until(lambda: bool(c.brokers["b"].monitor._feeds))
+        wait_until(lambda: bool(c.brokers["b"].monitor.tails))
         append(tmp_path, 3, 0)
         assert offsets(take(events, 3))[:1] == [0]
 

@@ -1,8 +1,11 @@
 """The endpoint of --metrics-port: what it answers, to whom, and when its port is taken."""
 
+import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
@@ -33,6 +36,24 @@ def test_it_answers_before_there_is_anything_to_measure(endpoint: MetricsEndpoin
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "process_open_fds" in answer.text
     assert "reput_" not in answer.text
+
+
+def test_idle_connections_leave_descriptors_for_the_query(endpoint: MetricsEndpoint) -> None:
+    host, port = endpoint.url.removeprefix("http://").removesuffix("/metrics").split(":")
+    assert get(endpoint).status_code == 200
+    before = len(os.listdir("/dev/fd"))
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection((host, int(port)), 10))
+        with socket.create_connection((host, int(port)), 10) as last:
+            assert last.recv(12) == b"HTTP/1.1 503"  # so all before have been accepted
+        assert len(os.listdir("/dev/fd")) - before <= 301 + 64
+    deadline = time.monotonic() + 20
+    while True:
+        with suppress(httpx.HTTPError):
+            if get(endpoint, "healthz").text == "ok\n":
+                return
+        assert time.monotonic() < deadline
 
 
 def test_health_is_503_with_its_reason(endpoint: MetricsEndpoint) -> None:

@@ -1,0 +1,1 @@
+"""What the tails of a log take: their feeds, and the threads that match their conditions."""
