@@ -25,7 +25,10 @@ _SIZE_AND_MAGIC = struct_of(BLANK_RECORD)  # the first fields of every record
 
 
 def refuse_unsupported_store(store_root: Path, config: StoreConfig) -> None:
-    """Raise UnsupportedFormatError if the store is of an unsupported kind."""
+    """Raise UnsupportedFormatError if the store is of an unsupported kind.
+
+    Raises ConfigError if it has no commit log at all.
+    """
     batch = store_root / BATCH_CONSUME_QUEUE_DIR
     if batch.is_dir() and any(batch.iterdir()):
         raise UnsupportedFormatError(
@@ -33,6 +36,17 @@ def refuse_unsupported_store(store_root: Path, config: StoreConfig) -> None:
         )
     _refuse_batch_topics(store_root)
     _refuse_dledger(store_root, config)
+    require_log_directory(store_root, config)
+
+
+def require_log_directory(store_root: Path, config: StoreConfig) -> None:
+    """Raise ConfigError if there is no directory of a commit log."""
+    paths = config.commit_log_paths(store_root)
+    if not any(path.is_dir() for path in paths):
+        raise ConfigError(
+            f"{paths[0]} does not exist: {store_root} is not a broker's storePathRootDir, or its "
+            "storePathCommitLog is elsewhere (--broker-conf)"
+        )
 
 
 def require_log_files(store_root: Path, config: StoreConfig) -> None:
@@ -78,10 +92,6 @@ def _refuse_dledger(store_root: Path, config: StoreConfig) -> None:
     if not any(p.is_dir() for p in paths):
         for found in sorted(store_root.glob("dledger-*")):
             raise UnsupportedFormatError(f"{found} is a DLedger log; that is not supported")
-        raise UnsupportedFormatError(
-            f"{paths[0]} does not exist: {store_root} is not a broker's storePathRootDir, or its "
-            "storePathCommitLog is elsewhere (--broker-conf)"
-        )
     try:
         files = MappedFileQueue(paths, config.mapped_file_size_commit_log, follows_links=True).files
     except DamageError:

@@ -119,7 +119,11 @@ def export_messages(
     """
     from streaming.export.export import open_export
 
-    to, options, stores = files.to, _export_options(files, broker), log_stores(store)
+    to, options, stores = (
+        files.to,
+        _export_options(files, broker),
+        log_stores(store, broker.broker_conf),
+    )
     settings = scan.spark_settings()
     if len(stores) > 1:
         _export_several(stores, to, options, settings, as_json=as_json)
@@ -171,7 +175,7 @@ def _export_several(
 
 def _refuse_inside_logs(stores: Sequence[NamedStore], to: Path, options: ExportOptions) -> None:
     """Raise ConfigError for a directory in the log of any store: the others would write there."""
-    from checkpoints.settings import open_store_config
+    from store.root.config import open_store_config
     from streaming.export.export import refuse_inside_log
 
     broker = options.broker_conf, options.broker_version

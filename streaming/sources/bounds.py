@@ -139,7 +139,7 @@ def _places(
     output = options.output_of(store.broker)
     if output is None:
         return places_in_log(stream.stretches(), wanted)
-    conf, version = options.broker_conf, options.broker_version
+    conf, version = store.broker_conf, store.broker_version
     with open_output(store.root, output, conf, version) as queues:
         return places_in_output(queues, wanted)
 

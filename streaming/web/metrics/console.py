@@ -59,8 +59,8 @@ def metrics(request: Request) -> Response:
 
 def _node(broker: Broker) -> Node:
     """Return the broker's labels: its cluster, and the name that the console gives it."""
-    identity = load_identity(broker.store_root, broker.source.broker_conf)
-    return Node(identity.cluster, broker.name)
+    identity = load_identity(broker.store_root, broker.source.broker_conf, broker.name)
+    return Node(identity.cluster, identity.name)
 
 
 def _measure_status(samples: Samples, node: Node, status: Mapping[str, Any]) -> None:
