@@ -35,7 +35,6 @@ from store.layout import (
 from store.rocksdb import rocksdb_queues
 
 BROKER_CONF = "broker.conf"
-DEFAULT_CLUSTER = "DefaultCluster"
 DEFAULT_VERSION = "5.3.3"
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -202,14 +201,6 @@ class StoreConfig:
         return values
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerIdentity:
-    """The names of a broker, and of its cluster."""
-
-    cluster: str
-    name: str
-
-
 def check_shape(
     root_shape: Mapping[str, Any], config: StoreConfig, root: Path | str, hint: str
 ) -> None:
@@ -245,22 +236,6 @@ def load_config(
     refuse_unsupported_settings(values, path)
     config = config_from(values, version=version, origin=str(path))
     return replace(config, rocksdb_queues=rocksdb_queues(store_root, values))
-
-
-def load_identity(
-    store_root: Path, broker_conf: Path | None = None, name: str = ""
-) -> BrokerIdentity:
-    """Return the names of the broker and its cluster. Raises ConfigError, StoreIOError.
-
-    Everything that shows a store takes its name from here: ``name`` if it is given, else
-    ``brokerName`` of ``broker_conf``, or of the store's broker.conf without that. A broker without
-    ``brokerName`` uses its host's name, which the store does not record: the name of the store's
-    directory stands for it.
-    """
-    values, path = broker_properties(store_root, broker_conf)
-    read = BrokerProperties(values, str(path))
-    name = name or read.text("brokerName", "") or store_root.resolve().name
-    return BrokerIdentity(read.text("brokerClusterName", "") or DEFAULT_CLUSTER, name)
 
 
 def broker_properties(store_root: Path, broker_conf: Path | None) -> tuple[Mapping[str, str], Path]:

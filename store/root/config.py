@@ -34,7 +34,6 @@ from store.config import (
     load_config,
     setting_name,
 )
-from store.consumequeue.extension import refuse_filter_bitmaps
 from store.errors import ConfigError, DamageError
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
 from store.rocksdb import require_no_rocksdb, rocksdb_queues
@@ -103,6 +102,10 @@ def open_store_config(
     if output is not None:
         require_no_rocksdb(store_root, output, config.rocksdb_queues)
         if found.progress is None:
+            from store.consumequeue.extension import (  # noqa: PLC0415 - loads the kernels
+                refuse_filter_bitmaps,
+            )
+
             refuse_filter_bitmaps(output)
     if needs_log:
         require_log_files(store_root, config)

@@ -154,7 +154,7 @@ def show_mirror(
 
 
 def _node(store_root: Path, broker_conf: Path | None, name: str = "") -> Node:
-    from store.config import load_identity
+    from store.identity import load_identity
     from streaming.web.metrics.families import Node
 
     identity = load_identity(store_root, broker_conf, name)

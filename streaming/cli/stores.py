@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from store import MessageStore
-from store.config import load_identity
 from store.errors import ConfigError, StoreError, shown
+from store.identity import load_identity
 from store.io.user_path import given_output, given_path
 from store.root.config import check_fits_all
 from streaming.cli import exit_code

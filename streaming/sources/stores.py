@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.config import BROKER_CONF, StoreConfig, load_identity
+from store.config import BROKER_CONF, StoreConfig
 from store.errors import ConfigError, StoreError, shown
+from store.identity import load_identity
 from store.layout import COMMIT_LOG_DIR
 from store.root.config import check_fits_all, find_config
 from streaming.sources.options import ByBroker, SourceOptions

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from store.config import load_identity
 from store.errors import StoreError
+from store.identity import load_identity
 from store.java import now_ms
 from store.reads.topics import Overview
 from streaming.web.brokers import Broker
