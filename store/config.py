@@ -36,7 +36,6 @@ from store.layout import (
 from store.rocksdb import rocksdb_queues
 
 BROKER_CONF = "broker.conf"
-DEFAULT_CLUSTER = "DefaultCluster"
 DEFAULT_VERSION = "5.3.3"
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -192,14 +191,6 @@ class StoreConfig:
         return values
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerIdentity:
-    """The names of a broker, and of its cluster."""
-
-    cluster: str
-    name: str
-
-
 def check_shape(
     root_shape: Mapping[str, Any], config: StoreConfig, root: Path | str, hint: str
 ) -> None:
@@ -224,35 +215,24 @@ def setting_name(name: str) -> str:
 def load_config(
     store_root: Path, broker_conf: Path | None = None, broker_version: str | None = None
 ) -> StoreConfig:
-    """Read the settings of ``store_root``.
+    """Read the settings in the broker.conf of ``store_root`` alone (``store.root.config`` has all).
 
     ``broker_conf`` defaults to ``store_root/broker.conf``; if that is missing, the broker's
     defaults apply. Raises ConfigError for a malformed value, UnsupportedFormatError for a setting
     with which a broker writes unsupported files, StoreIOError.
     """
-    values, path = _broker_properties(store_root, broker_conf)
+    values, path = broker_properties(store_root, broker_conf)
     version = BrokerVersion.parse(broker_version or DEFAULT_VERSION)
     refuse_unsupported_settings(values, path)
     config = config_from(values, version=version, origin=str(path))
     return replace(config, rocksdb_queues=rocksdb_queues(store_root, values))
 
 
-def load_identity(store_root: Path, broker_conf: Path | None = None) -> BrokerIdentity:
-    """Read the names of the broker and its cluster. Raises ConfigError, StoreIOError.
+def broker_properties(store_root: Path, broker_conf: Path | None) -> tuple[Mapping[str, str], Path]:
+    """Return the properties of a broker, none if there is no file, and the file's path.
 
-    A broker without ``brokerName`` uses its host's name, which the store does not record: the name
-    of the store's directory stands for it.
+    Without ``broker_conf``, they are those of the store's own. Raises ConfigError, StoreIOError.
     """
-    values, path = _broker_properties(store_root, broker_conf)
-    read = BrokerProperties(values, str(path))
-    name = read.text("brokerName", "") or store_root.resolve().name
-    return BrokerIdentity(read.text("brokerClusterName", "") or DEFAULT_CLUSTER, name)
-
-
-def _broker_properties(
-    store_root: Path, broker_conf: Path | None
-) -> tuple[Mapping[str, str], Path]:
-    """Return the properties of a broker, none if there is no file, and the file's path."""
     path = broker_conf if broker_conf is not None else store_root / BROKER_CONF
     if broker_conf is None and not path.exists():
         return {}, path

@@ -28,7 +28,10 @@ _SIZE_AND_MAGIC = struct_of(BLANK_RECORD)  # the first fields of every record
 
 
 def refuse_unsupported_store(store_root: Path, config: StoreConfig) -> None:
-    """Raise UnsupportedFormatError if the store is of an unsupported kind, StoreIOError."""
+    """Raise UnsupportedFormatError if the store is of an unsupported kind.
+
+    Raises ConfigError if it has no commit log at all, StoreIOError.
+    """
     refuse_dledger_directory(store_root)
     batch = store_root / BATCH_CONSUME_QUEUE_DIR
     if batch.is_dir() and any(batch.iterdir()):
@@ -36,7 +39,18 @@ def refuse_unsupported_store(store_root: Path, config: StoreConfig) -> None:
             f"{batch} holds batch consume queues (BatchCQ topics); those are not supported"
         )
     _refuse_batch_topics(store_root)
+    require_log_directory(store_root, config)
     _refuse_dledger_entries(store_root, config)
+
+
+def require_log_directory(store_root: Path, config: StoreConfig) -> None:
+    """Raise ConfigError if there is no directory of a commit log."""
+    paths = config.commit_log_paths(store_root)
+    if not any(path.is_dir() for path in paths):
+        raise ConfigError(
+            f"{paths[0]} does not exist: {store_root} is not a broker's storePathRootDir, or its "
+            "storePathCommitLog is elsewhere (--broker-conf)"
+        )
 
 
 def refuse_dledger_directory(store_root: Path) -> None:
@@ -160,11 +174,6 @@ def _topics_with(
 def _refuse_dledger_entries(store_root: Path, config: StoreConfig) -> None:
     """Refuse a commit log whose first file holds DLedger entries."""
     paths = config.commit_log_paths(store_root)
-    if not any(p.is_dir() for p in paths):
-        raise UnsupportedFormatError(
-            f"{paths[0]} does not exist: {store_root} is not a broker's storePathRootDir, or its "
-            "storePathCommitLog is elsewhere (--broker-conf)"
-        )
     try:
         files = MappedFileQueue(paths, config.mapped_file_size_commit_log, follows_links=True).files
     except DamageError:

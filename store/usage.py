@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.broker_properties import BrokerProperties, read_properties
+from store.broker_properties import BrokerProperties
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
-from store.config import BROKER_CONF, StoreConfig
+from store.config import StoreConfig, broker_properties
 from store.consumequeue.names import is_system_topic
 from store.errors import StoreError, StoreIOError
 from store.layout import RETRY_PREFIX
@@ -141,10 +141,8 @@ def expiries(
 
 
 def _reserved_hours(store_root: Path, broker_conf: Path | None) -> int:
-    path = store_root / BROKER_CONF if broker_conf is None else broker_conf
-    if broker_conf is None and not path.exists():
-        return _RESERVED_HOURS
-    read = BrokerProperties(read_properties(path), str(path))
+    values, path = broker_properties(store_root, broker_conf)
+    read = BrokerProperties(values, str(path))
     return read.positive("fileReservedTime", _RESERVED_HOURS)
 
 

@@ -7,7 +7,7 @@ size, version rules) are the given ones, else those of the root that contains th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from store.layout import (
     MAPPED_FILE_NAME_DIGITS,
     index_file_size,
 )
+from store.root.file_sizes import IndexShape, index_shape
 from store.root.progress import read_progress_view
 
 _FOREIGN_DIRS = (BATCH_CONSUME_QUEUE_DIR, "timerlog", "compaction")
@@ -147,7 +148,14 @@ def _find_config(
         view = None  # fall back to broker.conf
     if view is not None and broker_version is None:
         return config_from_shape(view.shape), True
-    return load_config(root, None, broker_version), (root / BROKER_CONF).exists()
+    config = load_config(root, None, broker_version)
+    if (root / BROKER_CONF).exists():
+        return config, True
+    default = IndexShape(config.max_hash_slot_num, config.max_index_num)
+    shape = index_shape([path], (None, None), default)
+    if shape is None:
+        return config, False
+    return replace(config, max_hash_slot_num=shape.slots, max_index_num=shape.entries), True
 
 
 def _directory_of(path: Path) -> Path | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.broker_properties import BrokerProperties, read_properties
-from store.config import BROKER_CONF
+from store.broker_properties import BrokerProperties
+from store.config import broker_properties
 from store.pending.states import Kind
 
 
@@ -44,10 +44,8 @@ class HoldSettings:
 
 def load_hold_settings(store_root: Path, broker_conf: Path | None = None) -> HoldSettings:
     """Read a broker.conf, by default that of the store. Raises ConfigError, StoreIOError."""
-    path = store_root / BROKER_CONF if broker_conf is None else broker_conf
-    if broker_conf is None and not path.exists():
-        return HoldSettings()
-    read = BrokerProperties(read_properties(path), str(path))
+    values, path = broker_properties(store_root, broker_conf)
+    read = BrokerProperties(values, str(path))
     default = HoldSettings()
     return HoldSettings(
         read.positive("transactionTimeOut", default.transaction_timeout_ms),

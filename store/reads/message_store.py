@@ -386,10 +386,7 @@ class MessageStore(ArrowReads):
         return queue is not None and queue.span.max > 0
 
     def _queue_root(self) -> Path:
-        """Return the directory of the queues.
-
-        Raises ConfigError if the log has none yet, UnsupportedFormatError if they are in RocksDB.
-        """
+        """Return the directory of the queues. Raises ConfigError if the log has none yet."""
         path = self.output / CONSUME_QUEUE_DIR
         if self._progress is None:
             require_queue_files(self.store_root, self.output, self.config.rocksdb_queues)

@@ -25,10 +25,12 @@ from streaming.cli.long_running import (
 from streaming.cli.metrics import MetricsOptions, ShownDispatch, metrics_endpoint, show_dispatch
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
+    OUTPUT_VARIABLE,
     BrokerOptions,
     StuckAfter,
     check_seconds,
     flag_option,
+    is_from_variable,
     size_option,
 )
 from streaming.cli.recover import recovery_progress
@@ -52,6 +54,7 @@ class PlaceOptions:
         typer.Option(
             metavar="PATH",
             parser=given_output,
+            envvar=OUTPUT_VARIABLE,
             help="where consumequeue/ and index/ are built",
             show_default=False,
         ),
@@ -149,7 +152,7 @@ def dispatch(
         several = SeveralDispatches(stores, place.output_root, _options(log), board)
         several.run(session, stuck_after)
         return
-    _dispatch_one(_only_store(store, place), log, notify, session)
+    _dispatch_one(_only_store(store, place, log), log, notify, session)
 
 
 def _dispatch_one(
@@ -173,7 +176,9 @@ def _dispatch_one(
             options = replace(options, on_recovery=report)
             prepared = prepare_dispatch(store.store_root, output, options)
         if endpoint is not None:
-            shown_dispatch = ShownDispatch(prepared, durations, reporter.arrivals)
+            shown_dispatch = ShownDispatch(
+                prepared, durations, reporter.arrivals, given=store.given
+            )
             show_dispatch(endpoint, shown_dispatch, session.stuck_after)
         run_dispatch(prepared, reporter, settings=settings)
 
@@ -196,13 +201,13 @@ def _options(log: LogOptions) -> DispatchOptions:
     )
 
 
-def _only_store(texts: list[str], place: PlaceOptions) -> NamedStore:
+def _only_store(texts: list[str], place: PlaceOptions, log: LogOptions) -> NamedStore:
     """Return the store of a dispatch into ``--output``. Raises ConfigError."""
     if place.output is None:
         raise ConfigError("give --output PATH, or --output-root DIR for several stores")
     if len(texts) > 1:
         raise ConfigError("--output is for one STORE; --output-root DIR dispatches several")
-    (store,) = log_stores(texts)
+    (store,) = log_stores(texts, log.broker_conf)
     return replace(store, output=place.output)
 
 
@@ -210,13 +215,13 @@ def _several_stores(
     texts: list[str], place: PlaceOptions, log: LogOptions, notify: NotifyOptions
 ) -> list[NamedStore]:
     """Return the stores of a dispatch into ``--output-root``. Raises ConfigError."""
-    if place.output is not None:
+    if place.output is not None and not is_from_variable(place.output):
         raise ConfigError("give either --output or --output-root")
     if log.from_offset is not None:
         raise ConfigError("--from-offset is an offset of one log; --from-time applies to several")
     if notify != NotifyOptions():
         raise ConfigError("an arrival does not name its broker: --notify-kafka-… needs --output")
-    return named_log_stores(texts)
+    return named_log_stores(texts, log.broker_conf)
 
 
 @contextmanager

@@ -152,10 +152,10 @@ def export_messages(
 def _stores(texts: Sequence[str], options: ExportOptions) -> list[NamedStore]:
     """Return the stores, with an OUTPUT only where it is used. Raises ConfigError."""
     if options.not_consumed_by is None:
-        return log_stores(texts)
+        return log_stores(texts, options.broker_conf)
     if len(texts) > 1 and options.output is not None:
         raise ConfigError("--output is of one store: give each as NAME=STORE:OUTPUT")
-    return read_stores(texts, options.output)
+    return read_stores(texts, options.broker_conf, options.output)
 
 
 def _export_several(
@@ -197,7 +197,7 @@ def _export_several(
 
 def _refuse_inside_logs(stores: Sequence[NamedStore], to: Path, options: ExportOptions) -> None:
     """Raise ConfigError for a directory in the log of any store: the others would write there."""
-    from checkpoints.settings import open_store_config
+    from store.root.config import open_store_config
     from streaming.export.export import refuse_inside_log
 
     broker = options.broker_conf, options.broker_version

@@ -73,12 +73,16 @@ def metrics_endpoint(
 
 @dataclass(frozen=True, slots=True)
 class ShownDispatch:
-    """A dispatch whose metrics are served; ``name`` is that of its broker among several."""
+    """A dispatch whose metrics are served; ``name`` is that of its broker among several.
+
+    ``given`` is the name that the user gave to the only one.
+    """
 
     prepared: PreparedDispatch
     durations: BatchDurations
     arrivals: KafkaArrivals | None = None
     name: str = ""
+    given: str = ""
 
 
 def show_dispatch(endpoint: MetricsEndpoint, shown: ShownDispatch, stuck_after: float) -> None:
@@ -107,7 +111,7 @@ def show_dispatch(endpoint: MetricsEndpoint, shown: ShownDispatch, stuck_after: 
 
     store_root = Path(root.progress.store)
     log = LogReader(store_root, prepared.config, position)
-    node = _node(store_root, prepared.options.broker_conf, shown.name)
+    node = _node(store_root, prepared.options.broker_conf, shown.name or shown.given)
     source = DispatchSource(node, log, shown.durations, counts)
     endpoint.show(source, lambda: _of_broker(shown.name, _fault(sink, log, stuck_after)))
 
@@ -150,11 +154,11 @@ def show_mirror(
 
 
 def _node(store_root: Path, broker_conf: Path | None, name: str = "") -> Node:
-    from store.config import load_identity
+    from store.identity import load_identity
     from streaming.web.metrics.families import Node
 
-    identity = load_identity(store_root, broker_conf)
-    return Node(identity.cluster, name or identity.name)
+    identity = load_identity(store_root, broker_conf, name)
+    return Node(identity.cluster, identity.name)
 
 
 def _fault(sink: BatchSink, log: LogReader, stuck_after: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, shown
 from store.io.user_path import given_output, given_path
+from store.root.config import find_config
 from store.unsupported import require_log_files
 from streaming.cli.lines import say
 from streaming.sources.option_values import TIME_FORMS, parse_bytes
@@ -25,10 +27,18 @@ if TYPE_CHECKING:
 
 SECONDS_MAX = 366 * 24 * 3600  # largest value of an option in seconds
 
+# Defaults of the options that name a store and its settings. Only they are read from the
+# environment, so a command without such an option ignores its variable.
+STORE_VARIABLE = "REPUT_STORE"
+OUTPUT_VARIABLE = "REPUT_OUTPUT"
+_CONF_VARIABLE = "REPUT_BROKER_CONF"
+_VERSION_VARIABLE = "REPUT_BROKER_VERSION"
+
 Store = Annotated[
     Path,
     typer.Argument(
         metavar="STORE",
+        envvar=STORE_VARIABLE,
         parser=given_path,
         help="The broker's storePathRootDir.",
         show_default=False,
@@ -39,6 +49,7 @@ Output = Annotated[
     typer.Option(
         metavar="PATH",
         parser=given_output,
+        envvar=OUTPUT_VARIABLE,
         help="The root of consumequeue/ and index/, if not STORE.",
         show_default=False,
     ),
@@ -47,8 +58,10 @@ BrokerConf = Annotated[
     Path | None,
     typer.Option(
         "--broker-conf",
+        envvar=_CONF_VARIABLE,
         help="The broker.conf the store was written with. Default: STORE/broker.conf if it "
-        "exists, else the broker's defaults.",
+        "exists. What it lacks is taken from OUTPUT's progress or the sizes of the files, else it "
+        "is the broker's default.",
         show_default=False,
     ),
 ]
@@ -56,6 +69,7 @@ BrokerVersion = Annotated[
     str | None,
     typer.Option(
         "--broker-version",
+        envvar=_VERSION_VARIABLE,
         help="The RocketMQ version whose rules apply, such as 4.9.4 or 5.3. Default: 5.3.3, or "
         "the version OUTPUT was built with.",
         show_default=False,
@@ -149,6 +163,11 @@ class ScanOptions:
         return None
 
 
+def is_from_variable(output: Path | None) -> bool:
+    """Return whether an OUTPUT is that of its variable, which any other OUTPUT overrides."""
+    return output is not None and str(output) == str(Path(os.environ.get(OUTPUT_VARIABLE, "")))
+
+
 def size_option(option: str, text: str | None) -> int | None:
     """Parse an option's size, None if not given. Raises ConfigError naming option and value."""
     if text is None:
@@ -200,15 +219,20 @@ def describe_settings(config: StoreConfig) -> str:
 
 @contextmanager
 def opened_store(
-    store: Path, root: RootOptions, max_body_bytes: str | None = None, name: str = ""
+    store: Path,
+    root: RootOptions | BrokerOptions,
+    max_body_bytes: str | None = None,
+    name: str = "",
 ) -> Iterator[MessageStore]:
-    """Open the store for reading; ``name`` is that of its broker among several.
+    """Open the store for reading, its log alone if ``root`` has no output.
+
+    ``name`` is that of its broker among several.
 
     On a broker's root, the assumed settings are reported if the answer is "no" or damage: other
     settings may give another answer.
     """
     limit = body_limit(max_body_bytes)
-    with MessageStore.open(store, root.output, root.broker_conf, root.broker_version) as s:
+    with _opened(store, root) as s:
         s.max_body_bytes = limit
         if s.reput_from_offset() is None:
             require_log_files(store, s.config)
@@ -222,6 +246,13 @@ def opened_store(
                     else describe_settings(s.config)
                 )
             raise
+
+
+def _opened(store: Path, root: RootOptions | BrokerOptions) -> MessageStore:
+    broker = root.broker_conf, root.broker_version
+    if isinstance(root, RootOptions):
+        return MessageStore.open(store, root.output, *broker)
+    return MessageStore(store, store, find_config(store, None, *broker))
 
 
 @contextmanager

@@ -228,7 +228,7 @@ def query(store: Stores, wanted: QueryOptions, root: RootOptions, as_json: Json 
         )
     span = begin if begin is not None else 0, end if end is not None else _TIME_MAX
     kind = KEY_TYPE if is_key else TAG_TYPE
-    stores, failures = read_stores(store, root.output), Failures()
+    stores, failures = read_stores(store, root.broker_conf, root.output), Failures()
     with opened_stores(stores, root, failures, wanted.max_body_bytes) as opened:
         found: list[tuple[Message, str]] = []
         truncated = False

@@ -17,6 +17,7 @@ from streaming.cli import EXIT_NO
 from streaming.cli.lines import counted, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
+    OUTPUT_VARIABLE,
     BrokerOptions,
     Json,
     ScanOptions,
@@ -55,7 +56,9 @@ def rebuild(
     store: Store,
     output: Annotated[
         Path,
-        typer.Option(metavar="PATH", parser=given_output, help="The root to rebuild."),
+        typer.Option(
+            metavar="PATH", parser=given_output, envvar=OUTPUT_VARIABLE, help="The root to rebuild."
+        ),
     ],
     scope: ScopeOptions,
     broker: BrokerOptions,
@@ -84,7 +87,7 @@ def _rebuild_topic(
 ) -> None:
     """Rebuild the queues of a topic, or one of them."""
     from checkpoints.rebuild import QueueSelection
-    from checkpoints.settings import open_store_config
+    from store.root.config import open_store_config
     from streaming.queries.rebuild import rebuild_queues
 
     topic, queue = scope.topic, scope.queue

@@ -15,7 +15,13 @@ from store.errors import ConfigError
 from store.io.user_path import given_output
 from streaming.cli.lines import print_json, print_line, say
 from streaming.cli.option_groups import add_command
-from streaming.cli.options import BrokerOptions, Json, Store, describe_settings
+from streaming.cli.options import (
+    OUTPUT_VARIABLE,
+    BrokerOptions,
+    Json,
+    Store,
+    describe_settings,
+)
 
 if TYPE_CHECKING:
     from checkpoints.recovery.adoption import RecoveryReporter
@@ -32,7 +38,10 @@ def recover(
     output: Annotated[
         Path,
         typer.Option(
-            metavar="PATH", parser=given_output, help="the root of consumequeue/ and index/"
+            metavar="PATH",
+            parser=given_output,
+            envvar=OUTPUT_VARIABLE,
+            help="the root of consumequeue/ and index/",
         ),
     ],
     broker: BrokerOptions,
@@ -47,28 +56,18 @@ def recover(
     from checkpoints.output import is_empty
     from checkpoints.recovery.reports import record_recoveries
     from checkpoints.root import DispatchRoot
-    from checkpoints.settings import resolve_config
-    from store.consumequeue.extension import refuse_filter_bitmaps
-    from store.rocksdb import require_no_rocksdb
+    from store.root.config import open_store_config
     from store.root.progress import read_progress_view
-    from store.unsupported import (
-        refuse_controller_mode,
-        refuse_unsupported_store,
-        require_log_files,
-    )
 
     if not output.is_dir() or is_empty(output):
         raise ConfigError(
             f"{output} contains nothing to recover; reput dispatch or reput rebuild builds a new "
             "OUTPUT"
         )
-    config = resolve_config(store, output, broker.broker_conf, broker.broker_version)
-    refuse_unsupported_store(store, config)
-    refuse_controller_mode(store, config)
-    require_no_rocksdb(store, output, config.rocksdb_queues)
-    if read_progress_view(output) is None:
-        require_log_files(store, config)
-        refuse_filter_bitmaps(output)
+    needs_log = read_progress_view(output) is None
+    config = open_store_config(
+        store, output, broker.broker_conf, broker.broker_version, needs_log=needs_log
+    )
     if not as_json:
         say(describe_settings(config))
     with recovery_progress(is_shown=sys.stderr.isatty() and not as_json) as report:

@@ -19,7 +19,6 @@ from streaming.cli.options import (
     BrokerOptions,
     Json,
     MaxBodyBytes,
-    RootOptions,
     Store,
     StoredFrom,
     StoredTo,
@@ -125,7 +124,11 @@ def search(
     is found, those of several stores in the order of their store times; Ctrl-C ends the search.
     Exits with 1 if there is none, with 3 if a part of a log is damaged: the rest is searched.
     """
-    message_filter, stores, failures = _search_filter(wanted), log_stores(store), Failures()
+    message_filter, stores, failures = (
+        _search_filter(wanted),
+        log_stores(store, broker.broker_conf),
+        Failures(),
+    )
     with (
         _opened_searches(stores, message_filter, broker, wanted.max_body_bytes, failures) as jobs,
         _progress(as_json=as_json) as show,
@@ -264,9 +267,8 @@ def _opened_searches(
     from store.reads.search import LogSearch
     from streaming.cli.long_running import stop_signals
 
-    root = RootOptions(None, broker.broker_conf, broker.broker_version)
     with (
-        opened_stores(stores, root, failures, max_body_bytes) as opened,
+        opened_stores(stores, broker, failures, max_body_bytes) as opened,
         stop_signals() as stop,
     ):
         searches: dict[str, LogSearch] = {}

@@ -16,6 +16,7 @@ from store.io.user_path import given_path
 from streaming.cli.lines import print_json, print_line
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
+    STORE_VARIABLE,
     BrokerOptions,
     Json,
     MaxBodyBytes,
@@ -24,7 +25,7 @@ from streaming.cli.options import (
     body_limit,
     check_seconds,
 )
-from streaming.cli.stores import named_stores
+from streaming.cli.stores import named_stores, one_of_variable
 
 if TYPE_CHECKING:
     from streaming.web.brokers import BrokerSource
@@ -41,6 +42,8 @@ class StoreOptions:
         list[str],
         typer.Argument(
             metavar="[NAME=]STORE[:OUTPUT]…",
+            envvar=STORE_VARIABLE,
+            callback=one_of_variable,
             help="The broker's storePathRootDir; several brokers are shown side by side. NAME "
             "defaults to brokerName of its broker.conf, else to the folder's name.",
             show_default=False,
@@ -154,7 +157,7 @@ def _sources(stores: StoreOptions, view: ViewOptions) -> list[BrokerSource]:
 
     return [
         BrokerSource(s.name, s.store_root, s.output, view.broker_conf, view.broker_version)
-        for s in named_stores(stores.stores, stores.output)
+        for s in named_stores(stores.stores, view.broker_conf, stores.output)
     ]
 
 

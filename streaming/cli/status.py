@@ -13,7 +13,10 @@ from store.printable import size_text
 from store.root.status import DispatchStatus, read_dispatch_status, status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import duration_text, print_json, print_line
+from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
+    OUTPUT_VARIABLE,
+    BrokerOptions,
     Json,
     RootOptions,
     Store,
@@ -25,7 +28,7 @@ from streaming.cli.options import (
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(status)
+    add_command(app, "status", status)
 
 
 def status(
@@ -33,9 +36,13 @@ def status(
     output: Annotated[
         Path,
         typer.Option(
-            metavar="PATH", parser=given_output, help="The root that the dispatch builds."
+            metavar="PATH",
+            parser=given_output,
+            envvar=OUTPUT_VARIABLE,
+            help="The root that the dispatch builds.",
         ),
     ],
+    broker: BrokerOptions,
     stuck_after: StuckAfter = 60.0,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +53,8 @@ def status(
     backlog, is not stuck.
     """
     check_seconds("--stuck-after", stuck_after)
-    with opened_store(store, RootOptions(output)) as s:
+    root = RootOptions(output, broker.broker_conf, broker.broker_version)
+    with opened_store(store, root) as s:
         dispatch = read_dispatch_status(store, output, s.config)
     now = now_ms()
     is_stuck = dispatch.stuck_ms(now) > stuck_after * 1000

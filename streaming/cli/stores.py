@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,19 +13,36 @@ from typing import Annotated
 import typer
 
 from store import MessageStore
-from store.config import load_identity
 from store.errors import ConfigError, shown
+from store.identity import load_identity
 from store.io.user_path import given_output, given_path
+from store.root.config import check_fits_all
 from streaming.cli import EXIT_BUG, exit_code
 from streaming.cli.lines import say
-from streaming.cli.options import RootOptions, opened_store
+from streaming.cli.options import (
+    OUTPUT_VARIABLE,
+    STORE_VARIABLE,
+    BrokerOptions,
+    RootOptions,
+    is_from_variable,
+    opened_store,
+)
 
 _NAME_MAX = 100
+
+
+def one_of_variable(texts: list[str]) -> list[str]:
+    """Return the stores given; the variable names one, which its parser divides at white space."""
+    one = os.environ.get(STORE_VARIABLE, "")
+    return [one] if one and texts == one.split() else texts
+
 
 Stores = Annotated[
     list[str],
     typer.Argument(
         metavar="[NAME=]STORE[:OUTPUT]…",
+        envvar=STORE_VARIABLE,
+        callback=one_of_variable,
         help="The broker's storePathRootDir; several are read together. NAME defaults to "
         "brokerName of its broker.conf, else to the folder's name.",
         show_default=False,
@@ -34,6 +52,8 @@ LogStores = Annotated[
     list[str],
     typer.Argument(
         metavar="[NAME=]STORE…",
+        envvar=STORE_VARIABLE,
+        callback=one_of_variable,
         help="The broker's storePathRootDir; several are read together. NAME defaults to "
         "brokerName of its broker.conf, else to the folder's name.",
         show_default=False,
@@ -43,53 +63,74 @@ LogStores = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """The store of one broker; ``output`` holds its queues and index, None if it does itself."""
+    """The store of one broker; ``output`` holds its queues and index, None if it does itself.
+
+    ``given`` is the NAME that the user gave, where ``name`` is "" for the only store.
+    """
 
     name: str
     store_root: Path
     output: Path | None = None
+    given: str = ""
 
 
-def named_stores(texts: Sequence[str], output: Path | None = None) -> list[NamedStore]:
+def named_stores(
+    texts: Sequence[str], broker_conf: Path | None, output: Path | None = None
+) -> list[NamedStore]:
     """Return the stores by their names; ``output`` is that of the only one.
 
-    Raises ConfigError for a malformed or repeated one, StoreIOError.
+    Raises ConfigError for a malformed or repeated one, or if ``broker_conf`` does not fit all of
+    them; StoreIOError.
     """
     if output is not None and len(texts) > 1:
-        raise ConfigError("--output applies to one STORE; give several as STORE:OUTPUT")
+        _refuse_for_several(output, texts)
     stores: dict[str, NamedStore] = {}
     for text in texts:
         name, store_root, own = parse_store(text)
-        name = name or load_identity(store_root).name
+        name = load_identity(store_root, broker_conf, name).name
         _check_name(name, text)
         if name in stores:
             raise ConfigError(f"two stores have the name {shown(name)}; give one as NAME=STORE")
         stores[name] = NamedStore(name, store_root, _one_output(text, own, output))
+    if broker_conf is not None:
+        check_fits_all(broker_conf, [store.store_root for store in stores.values()])
     return list(stores.values())
 
 
-def read_stores(texts: Sequence[str], output: Path | None = None) -> list[NamedStore]:
+def _refuse_for_several(output: Path, texts: Sequence[str]) -> None:
+    """Raise ConfigError for one OUTPUT of several stores, unless each overrides the variable."""
+    option = "--output"
+    if is_from_variable(output):
+        if all(parse_store(text)[2] for text in texts):
+            return
+        option = f"--output ({OUTPUT_VARIABLE})"
+    raise ConfigError(f"{option} applies to one STORE; give several as STORE:OUTPUT")
+
+
+def read_stores(
+    texts: Sequence[str], broker_conf: Path | None, output: Path | None = None
+) -> list[NamedStore]:
     """Return the stores that a command reads; the only one has no name: its answer needs none.
 
     Raises as ``named_stores``.
     """
     if len(texts) > 1:
-        return named_stores(texts, output)
-    _, store_root, own = parse_store(texts[0])
-    return [NamedStore("", store_root, _one_output(texts[0], own, output))]
+        return named_stores(texts, broker_conf, output)
+    given, store_root, own = parse_store(texts[0])
+    return [NamedStore("", store_root, _one_output(texts[0], own, output), given)]
 
 
-def log_stores(texts: Sequence[str]) -> list[NamedStore]:
+def log_stores(texts: Sequence[str], broker_conf: Path | None) -> list[NamedStore]:
     """Return the stores of which a command reads the log alone. Raises as ``named_stores``."""
-    stores = read_stores(texts)
+    stores = read_stores(texts, broker_conf)
     for store, text in zip(stores, texts, strict=True):
         _refuse_output(store, text)
     return stores
 
 
-def named_log_stores(texts: Sequence[str]) -> list[NamedStore]:
+def named_log_stores(texts: Sequence[str], broker_conf: Path | None) -> list[NamedStore]:
     """Return the stores by their names, each without an OUTPUT. Raises as ``named_stores``."""
-    stores = named_stores(texts)
+    stores = named_stores(texts, broker_conf)
     for store, text in zip(stores, texts, strict=True):
         _refuse_output(store, text)
     return stores
@@ -119,7 +160,7 @@ def parse_store(text: str) -> tuple[str, Path, Path | None]:
 
 
 def _one_output(text: str, own: Path | None, output: Path | None) -> Path | None:
-    if own is not None and output is not None:
+    if own is not None and output is not None and not is_from_variable(output):
         raise ConfigError(f"{shown(text)} names an OUTPUT, and so does --output")
     return own if own is not None else output
 
@@ -177,7 +218,7 @@ class Failures:
 @contextmanager
 def opened_stores(
     stores: Sequence[NamedStore],
-    root: RootOptions,
+    root: RootOptions | BrokerOptions,
     failures: Failures,
     max_body_bytes: str | None = None,
 ) -> Iterator[dict[str, MessageStore]]:
@@ -186,7 +227,7 @@ def opened_stores(
         opened: dict[str, MessageStore] = {}
         for store in stores:
             with failures.of(store.name):
-                own = replace(root, output=store.output)
+                own = replace(root, output=store.output) if isinstance(root, RootOptions) else root
                 context = opened_store(store.store_root, own, max_body_bytes, store.name)
                 opened[store.name] = stack.enter_context(context)
         yield opened

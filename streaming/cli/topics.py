@@ -71,12 +71,12 @@ def topics(
     levels from STORE/config/, or from their .bak, which is reported. Lag in time is measured
     between two messages: the first one not consumed and the newest.
     """
+    stores = read_stores(store, root.broker_conf, root.output)
     if write_topics_json is not None:
-        stores = read_stores(store, root.output)
         _write_topics_json(stores, root, write_topics_json, as_json=as_json)
         return
     failures, overviews = Failures(), dict[str, Overview]()
-    with opened_stores(read_stores(store, root.output), root, failures) as opened:
+    with opened_stores(stores, root, failures) as opened:
         for name, s in opened.items():
             with failures.of(name):
                 overviews[name] = describe_topics(s)
@@ -96,10 +96,10 @@ def _write_topics_json(
     stores: Sequence[NamedStore], root: RootOptions, path: Path, *, as_json: bool
 ) -> None:
     """Write the topics of the log to a new file. Exits with 1 if there is none."""
-    from checkpoints.settings import open_store_config
     from store.io.links import io_errors
     from store.io.new_file import write_new_file
     from store.reads.topics_from_log import topics_from_log
+    from store.root.config import open_store_config
 
     if len(stores) > 1:
         raise ConfigError("--write-topics-json applies to one STORE")

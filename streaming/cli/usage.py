@@ -17,7 +17,6 @@ from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     Json,
-    RootOptions,
     Store,
     StoredFrom,
     StoredTo,
@@ -83,8 +82,7 @@ def usage(
         from_time=parse_time("--from-time", counted.from_time),
         to_time=parse_time("--to-time", counted.to_time),
     )
-    root = RootOptions(None, broker.broker_conf, broker.broker_version)
-    with opened_store(store, root) as s:
+    with opened_store(store, broker) as s:
         with progress_bar("reading", is_shown=sys.stderr.isatty() and not as_json) as show:
             found = measure_usage(s.store_root, s.config, by, wanted, show)
         expiring = expiries(s.store_root, s.config, broker.broker_conf)

@@ -79,13 +79,13 @@ def verify_store(
     stale and duplicate units and entries of a broker are counted.
     """
     from checkpoints.recovery.reports import record_verification
-    from checkpoints.settings import resolve_config
+    from store.root.config import config_to_compare
     from store.root.progress import read_progress_view
     from streaming.queries.verify import verify
 
     root = output if output is not None else store
     settings = options.spark_settings()
-    config = resolve_config(store, root, broker.broker_conf, broker.broker_version)
+    config = config_to_compare(store, root, broker.broker_conf, broker.broker_version)
     if options.record and read_progress_view(root) is None:
         raise ConfigError(f"--record: {root} is not a root that a dispatch made")
     if not as_json:

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 
 from checkpoints.progress import LostRange
 from checkpoints.recovery.fingerprint import find_log_change
-from checkpoints.settings import open_store_config
 from store.broker_files import read_topic_configs
 from store.commitlog.commit_log import CommitLog, was_closed_cleanly
 from store.commitlog.scanner import LogRange
@@ -34,6 +33,7 @@ from store.errors import (
     shown,
 )
 from store.layout import CONSUME_QUEUE_DIR
+from store.root.config import open_store_config
 from streaming.export.directory import ExportDirectory, check_directory
 from streaming.export.not_consumed import NotConsumed, read_not_consumed
 from streaming.export.options import ExportOptions, any_of, make_settings

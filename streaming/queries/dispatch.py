@@ -13,12 +13,12 @@ from pyspark.sql.streaming import StreamingQuery
 from checkpoints.recovery.adoption import RecoveryReporter
 from checkpoints.recovery.reports import record_recoveries
 from checkpoints.root import DispatchRoot
-from checkpoints.settings import open_store_config
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.search import requested_offset
 from store.config import StoreConfig
 from store.errors import ConfigError, SparkError, StoreError
 from store.io.user_path import given_path
+from store.root.config import open_store_config
 from streaming.queries.log_query import LogQuery, RunningLogQuery
 from streaming.queries.metrics import DispatchProgress, OnBatch
 from streaming.sinks.dispatch import ArrivalListener, DispatchSink

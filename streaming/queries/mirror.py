@@ -17,7 +17,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from checkpoints.settings import open_store_config
 from store.arrow.batches import BodyLimits
 from store.broker_files import read_topic_configs
 from store.commitlog.commit_log import CommitLog, was_closed_cleanly
@@ -26,6 +25,7 @@ from store.commitlog.planner import UNLIMITED
 from store.commitlog.search import first_stored_after, requested_offset
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
+from store.root.config import open_store_config
 from streaming.kafka.client_options import ClientOptions, client_options
 from streaming.kafka.cluster import Cluster
 from streaming.kafka.mirror import (

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints.settings import open_store_config
 from store.commitlog.commit_log import CommitLog
 from store.errors import ConfigError
+from store.root.config import open_store_config
 from store.root.status import DispatchStatus, status_at
 from streaming.kafka.client_options import client_options
 from streaming.kafka.cluster import Cluster

@@ -16,7 +16,6 @@ from pathlib import Path
 from checkpoints.progress import queue_key, queue_name
 from checkpoints.rebuild import NewRoot, QueueSelection
 from checkpoints.root import DispatchRoot
-from checkpoints.settings import open_store_config
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.replay import cannot_derive, log_too_short
 from store.commitlog.scanner import Damage
@@ -25,6 +24,7 @@ from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import StoreError
 from store.layout import CONSUME_QUEUE_DIR
+from store.root.config import open_store_config
 from streaming.queries.feed import Feed, threads_feed
 from streaming.sinks.dispatch import DispatchSink, DurableBatch
 from streaming.sinks.ordered_sink import ReportProgress

@@ -110,8 +110,9 @@ class LogStreams:
             if name not in self._stores:
                 self._check_gone(name, begin, stop)
                 continue
-            parts = self._streams[name].partitions({OFFSET_KEY: begin}, {OFFSET_KEY: stop})
-            found += message_partitions(parts, self._stores[name], QueueSpans(queues.get(name)))
+            stream, spans = self._streams[name], QueueSpans(queues.get(name))
+            parts = stream.partitions({OFFSET_KEY: begin}, {OFFSET_KEY: stop})
+            found += message_partitions(parts, self._stores[name], spans, stream.log.config)
         return found
 
     def default_limit(self) -> ReadLimit:

@@ -18,10 +18,8 @@ from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage, LogRange, Scanner
 from store.commitlog.search import narrow_to_times
-from store.config import StoreConfig, load_config
-from store.errors import ConfigError
+from store.config import StoreConfig
 from store.io.mapped_file import map_file
-from store.unsupported import refuse_unsupported_store
 from streaming.sources.kafka_view import MESSAGE_COLUMNS, as_kafka
 from streaming.sources.log_stream import DataLoss, LogPartition, LogStream, warn_skipped
 from streaming.sources.options import SourceOptions
@@ -39,6 +37,7 @@ class MessagePartition(InputPartition):
     part: LogRange
     store: Store
     queues: QueueSpans
+    config: StoreConfig  # found once, on the driver
 
 
 @dataclass(frozen=True)
@@ -49,19 +48,9 @@ class MessageRows:
     columns: tuple[str, ...]
     filter: RowFilter = field(default_factory=RowFilter)
 
-    def config(self, store: Store) -> StoreConfig:
-        """Return the settings of a store. Raises ConfigError, StoreIOError."""
-        conf = self.options.broker_conf
-        return load_config(
-            Path(store.root), Path(conf) if conf else None, self.options.broker_version
-        )
-
     def stream(self, store: Store, range_bytes: int) -> LogStream:
         """Open the log of a store. Raises ConfigError, UnsupportedFormatError, StoreIOError."""
-        root, config = Path(store.root), self.config(store)
-        if not root.is_dir():
-            raise ConfigError(f"{root} is not a directory: give a broker's storePathRootDir")
-        refuse_unsupported_store(root, config)
+        root, config = Path(store.root), store.config()
         return LogStream(
             root,
             config,
@@ -75,7 +64,7 @@ class MessageRows:
         """Read one range. For a plan without ranges, Spark passes a partition of its own."""
         if not isinstance(partition, MessagePartition):
             return
-        part, config = partition.part, self.config(partition.store)
+        part, config = partition.part, partition.config
         if "store_timestamp" in self.filter.bounds:
             part = narrow_to_times(part, config, self.filter.bound("store_timestamp"))
         skip = not self.options.fail_on_data_loss
@@ -124,6 +113,8 @@ class MessageRows:
         return chosen
 
 
-def message_partitions(parts: list[LogPartition], store: Store, queues: QueueSpans) -> list[Any]:
+def message_partitions(
+    parts: list[LogPartition], store: Store, queues: QueueSpans, config: StoreConfig
+) -> list[Any]:
     """Return the partitions of one store."""
-    return [MessagePartition(p.part, store, queues) for p in parts]
+    return [MessagePartition(p.part, store, queues, config) for p in parts]

@@ -180,6 +180,7 @@ class CommitLogReader(DataSourceReader):
                 streams[store].partitions_of(streams[store].plan_between(span.begin, span.end)),
                 store,
                 span.queues,
+                streams[store].log.config,
             )
         ]
 

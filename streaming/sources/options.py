@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -20,6 +20,7 @@ from typing import Any
 from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import BrokerVersion
 from store.errors import ConfigError, shown
+from store.io.user_path import given_path
 from streaming.sources.option_values import INT64_MAX, parse_bytes, parse_time_ms, time_fault
 from streaming.sources.queues.offsets import QueueOffsets, parse_queue_offsets
 
@@ -61,6 +62,7 @@ _COUNT = re.compile(r"[0-9]{1,19}")
 
 
 StoreOffsets = int | QueueOffsets  # of one store: in its log, or by queue
+ByBroker = str | Mapping[str, str] | None  # of all brokers, or by name
 Offsets = str | StoreOffsets | Mapping[str, StoreOffsets]  # of all stores, of one, or by broker
 
 
@@ -75,8 +77,8 @@ class SourceOptions:
     paths: tuple[str, ...]
     is_single: bool
     broker_names: Mapping[str, str]
-    broker_conf: str | None
-    broker_version: str | None
+    broker_conf: ByBroker
+    broker_version: ByBroker
     subscribe: tuple[str, ...] | None
     subscribe_pattern: str | None
     starting_offsets: Offsets
@@ -123,8 +125,8 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> S
         paths=paths,
         is_single=bool(values.get("path")) and not has_magic(paths[0]),
         broker_names=_broker_names(values.get("brokernames"), paths),
-        broker_conf=values.get("brokerconf"),
-        broker_version=_version(values.get("brokerversion")),
+        broker_conf=_by_broker("brokerConf", values.get("brokerconf"), _conf_path),
+        broker_version=_by_broker("brokerVersion", values.get("brokerversion"), _version),
         subscribe=_topics(values.get("subscribe")),
         subscribe_pattern=_pattern(values.get("subscribepattern")),
         starting_offsets=_offsets("startingOffsets", values.get("startingoffsets", start)),
@@ -230,9 +232,23 @@ def _local_path(text: str) -> str:
     return re.sub("^/+", "/", text.removeprefix("file:"))
 
 
-def _version(raw: str | None) -> str | None:
-    if raw is None:
-        return None
+def _by_broker(name: str, raw: str | None, parse: Callable[[str], str]) -> ByBroker:
+    """Return one value, or those of a JSON object by broker. Raises ConfigError."""
+    value = None if raw is None else _json(raw)
+    if not isinstance(value, dict):
+        return None if raw is None else parse(raw)
+    if not value or not all(map(_is_text, value.values())):
+        raise ConfigError(
+            f"option {name!r} = {shown(raw or '')} is not a JSON object of texts by broker"
+        )
+    return {broker: parse(text) for broker, text in value.items()}
+
+
+def _conf_path(raw: str) -> str:
+    return str(given_path(_local_path(raw)))
+
+
+def _version(raw: str) -> str:
     try:
         BrokerVersion.parse(raw)
     except ConfigError as e:

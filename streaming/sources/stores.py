@@ -7,18 +7,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.config import BROKER_CONF, load_identity
+from store.config import BROKER_CONF, StoreConfig
 from store.errors import ConfigError, StoreError, shown
+from store.identity import load_identity
 from store.layout import COMMIT_LOG_DIR
-from streaming.sources.options import SourceOptions
+from store.root.config import check_fits_all, find_config
+from streaming.sources.options import ByBroker, SourceOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The store of one broker."""
+    """The store of one broker, and the settings given for it."""
 
     root: str
     broker: str
+    broker_conf: str | None = None
+    broker_version: str | None = None
+
+    def config(self) -> StoreConfig:
+        """Return the settings of its log. Raises ConfigError, UnsupportedFormatError."""
+        conf = None if self.broker_conf is None else Path(self.broker_conf)
+        return find_config(Path(self.root), None, conf, self.broker_version)
 
 
 def find_stores(
@@ -27,35 +36,58 @@ def find_stores(
     """Return the stores that exist now, in the order of the paths, those of a glob by name.
 
     A broker's name is that of option ``brokerNames``, else ``brokerName`` of its broker.conf, else
-    the folder's name. Raises ConfigError if two stores have the same one, StoreIOError. ``skip`` is
+    the folder's name. Raises ConfigError if two stores have the same one, or if a broker.conf for
+    all of them gives two the same log; StoreIOError. ``skip`` is
     called with a path and why its broker.conf cannot be read, instead of raising that.
     """
-    roots: dict[str, str] = {}  # by broker
+    found: dict[str, Store] = {}  # by broker
     for root in dict.fromkeys(root for path in options.paths for root in _matches(path)):
         try:
-            name = _broker_name(root, options)
+            store = _store(root, options)
         except StoreError as e:
             if skip is None:
                 raise
             skip(root, e)
             continue
-        if name in roots:
+        if store.broker in found:
             raise ConfigError(
-                f"{roots[name]} and {root} are both stores of broker {shown(name)}: name them with "
-                f'option \'brokerNames\', such as {{"{root}": "other"}}'
+                f"{found[store.broker].root} and {root} are both stores of broker "
+                f"{shown(store.broker)}: name them with option 'brokerNames', such as "
+                f'{{"{root}": "other"}}'
             )
-        roots[name] = root
-    return tuple(Store(root, name) for name, root in roots.items())
+        found[store.broker] = store
+    if isinstance(options.broker_conf, str):
+        check_fits_all(Path(options.broker_conf), [Path(s.root) for s in found.values()])
+    return tuple(found.values())
 
 
-def _broker_name(root: str, options: SourceOptions) -> str:
-    name = options.broker_names.get(root.rstrip("/")) or load_identity(Path(root)).name
+def _store(root: str, options: SourceOptions) -> Store:
+    given = options.broker_names.get(root.rstrip("/"), "")
+    conf = options.broker_conf
+    name = load_identity(Path(root), Path(conf) if isinstance(conf, str) else None, given).name
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as e:
         reason = f"the broker's name {shown(name)} is not text"
         raise ConfigError(f"{root}: {reason}; give it another with option 'brokerNames'") from e
-    return name
+    return Store(
+        root,
+        name,
+        _of_broker("brokerConf", conf, name),
+        _of_broker("brokerVersion", options.broker_version, name),
+    )
+
+
+def _of_broker(option: str, value: ByBroker, broker: str) -> str | None:
+    """Return the value of one broker. Raises ConfigError if the option lacks it."""
+    if value is None or isinstance(value, str):
+        return value
+    if broker not in value:
+        raise ConfigError(
+            f"option {option!r} has no value for broker {shown(broker)}, only for "
+            f"{', '.join(map(shown, value))}; option 'brokerNames' names brokers by path"
+        )
+    return value[broker]
 
 
 def _matches(path: str) -> Iterator[str]:

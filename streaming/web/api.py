@@ -229,7 +229,8 @@ def health(request: Request) -> dict[str, Any]:
 
 def settings_json(config: StoreConfig) -> dict[str, Any]:
     """Return the settings of a store by their names in broker.conf."""
-    values = {setting_name(f.name): getattr(config, f.name) for f in fields(config)}
+    names = [f.name for f in fields(config) if f.name != "answers"]  # no settings of files
+    values = {setting_name(name): getattr(config, name) for name in names}
     return {**values, "version": str(config.version)}
 
 

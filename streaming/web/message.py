@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -173,10 +174,17 @@ def _index(broker: Broker, found: Message) -> dict[str, Any]:
 
 
 def _command(broker: Broker, offset: int) -> str:
-    store = str(broker.store_root)
-    is_plain = all(c.isalnum() or c in "/._-" for c in store)
-    shown = store if is_plain else "'" + store.replace("'", "'\\''") + "'"
-    return f"reput message {shown} --commit-log-offset {offset}"
+    """Return a command line for a shell in any directory, with the options of the console."""
+    source = broker.source
+    paths = (("--output", source.output), ("--broker-conf", source.broker_conf))
+    words = ["reput", "message", str(source.store_root.absolute())]
+    words += ["--commit-log-offset", str(offset)]
+    for option, path in paths:
+        if path is not None:
+            words += [option, str(path.absolute())]
+    if source.broker_version is not None:
+        words += ["--broker-version", source.broker_version]
+    return shlex.join(words)
 
 
 def related(found: Message) -> list[dict[str, Any]]:

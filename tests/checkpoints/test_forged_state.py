@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkpoints.root import DispatchRoot
-from checkpoints.settings import resolve_config
 from store import MessageStore
 from store.errors import DamageError, StoreError
+from store.root.config import config_to_compare
 from store.root.status import read_dispatch_status
 from streaming.queries.verify import verify
 from tests.checkpoints.conftest import CONFIG, FILES
@@ -125,7 +125,7 @@ def uses(store: Path, output: Path) -> list[Callable[[], object]]:
             reads.query_message("TopicTest", "k01")
 
     def status() -> None:
-        read_dispatch_status(store, output, resolve_config(store, output, None, None))
+        read_dispatch_status(store, output, config_to_compare(store, output, None, None))
 
     return [
         read,

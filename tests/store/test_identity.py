@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from store.config import BrokerIdentity, load_identity
+from store.identity import BrokerIdentity, load_identity
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from store.config import load_identity
 from store.errors import StoreError
+from store.identity import load_identity
 from store.java import now_ms
 from store.reads.topics import Overview
 from streaming.web.brokers import Broker
@@ -59,8 +59,8 @@ def metrics(request: Request) -> Response:
 
 def _node(broker: Broker) -> Node:
     """Return the broker's labels: its cluster, and the name that the console gives it."""
-    identity = load_identity(broker.store_root, broker.source.broker_conf)
-    return Node(identity.cluster, broker.name)
+    identity = load_identity(broker.store_root, broker.source.broker_conf, broker.name)
+    return Node(identity.cluster, identity.name)
 
 
 def _measure_status(samples: Samples, node: Node, status: Mapping[str, Any]) -> None:

@@ -90,6 +90,7 @@ class RocketMq:
         self.libraries = rocketmq_jars(version)
         self._name_port, self._port = free_port(), free_port(around=(-2, 1))
         self._options = dict(options or {})
+        self.name = self._options.get("brokerName", BROKER_NAME)
         self._write_files()
         self.name_server = self._server("namesrv", "NamesrvStartup", "namesrv.conf", "64m")
         self.broker = self._server("broker", "BrokerStartup", "broker.conf", "320m")
@@ -120,7 +121,7 @@ class RocketMq:
     def make_topic(self, topic: str, queues: int = QUEUES) -> None:
         """Create a topic and wait until clients find it."""
         deadline = time.monotonic() + START_SECONDS
-        while not remoting.is_routable(self.name_address, topic, BROKER_NAME):
+        while not remoting.is_routable(self.name_address, topic, self.name):
             if time.monotonic() > deadline or not self.broker.is_running:
                 raise ServerError(f"no route to {topic}:\n{self.broker.tail()}")
             remoting.make_topic(self.broker_address, topic, queues)  # also registers it
@@ -188,7 +189,7 @@ class RocketMq:
         topic = self.topics[0]
         if self.name_server.is_running:
             wait_for(
-                lambda: not remoting.is_routable(self.name_address, topic, BROKER_NAME),
+                lambda: not remoting.is_routable(self.name_address, topic, self.name),
                 "forgotten by the name server",
             )
 

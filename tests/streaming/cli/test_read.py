@@ -359,6 +359,8 @@ def test_other_errors_have_their_codes(reput: Reput, tmp_path: Path) -> None:
     assert reput("get", *QUEUE, "--offset", "0")[0] == 2
     (tmp_path / "rocks/consumequeue").mkdir(parents=True)
     (tmp_path / "rocks/consumequeue/CURRENT").touch()
+    (tmp_path / "rocks/commitlog").mkdir()
+    (tmp_path / "rocks/commitlog" / f"{0:020d}").write_bytes(bytes(16384))
     reput.store, reput.output = str(tmp_path / "rocks"), None
     assert reput("get", *QUEUE, "--offset", "0")[0] == 5
 

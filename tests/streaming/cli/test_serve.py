@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from store.config import load_identity
 from store.errors import ConfigError, StoreError, StoreIOError
+from store.identity import load_identity
 from streaming.cli import run
 from streaming.cli.serve import read_token
 from streaming.cli.stores import parse_store

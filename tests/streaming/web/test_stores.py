@@ -19,7 +19,7 @@ from checkpoints.root import DispatchRoot
 from checkpoints.state_paths import VERIFIED
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.writer import CommitLogWriter
-from store.errors import StoreError, UnsupportedFormatError
+from store.errors import ConfigError, StoreError
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
 from store.root.progress import PROGRESS
@@ -48,7 +48,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
 
 
 def test_a_store_without_a_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedFormatError, match="commitlog does not exist"):
+    with pytest.raises(ConfigError, match="commitlog does not exist"):
         Broker(source(tmp_path), ConsoleSettings())
 
 
