@@ -56,15 +56,13 @@ from store.unsupported import CompactionTopics
 class MessageStore(ArrowReads):
     """Reads on one store; a context manager. Threads may share it: its reads run one at a time.
 
-    An offset in a queue is a position there, as in a broker: the number of a unit. The
-    ``queue_offset`` of a message is the one stored in its record; after a gap that the broker
-    closed, its position is lower. Physical offsets count the log's bytes; times are milliseconds
-    since the epoch. Every call may raise DamageError, and StoreIOError where a file cannot be read.
-    One compressed body may decompress to ``max_body_bytes``, those of one call to four times that.
+    An offset in a queue is a position there, the number of a unit, as in a broker; after a closed
+    gap, it is lower than the ``queue_offset`` of the message. Physical offsets count the log's
+    bytes; times are ms since the epoch. Every call may raise DamageError, and StoreIOError where a
+    file cannot be read. One body may decompress to ``max_body_bytes``, all to four times that.
 
-    An answer comes from one generation of the root's files. While a swap or a recovery replaces
-    them, a call waits, for ``swap_wait_seconds`` at most; it raises StoreIOError (EBUSY) if the
-    replacement was interrupted or takes longer.
+    An answer comes from one generation of the root's files. While these are replaced, a call waits
+    for ``swap_wait_seconds`` at most; then, or if that was interrupted, StoreIOError (EBUSY).
     """
 
     max_body_bytes = BODY_BYTES_MAX
