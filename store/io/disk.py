@@ -266,13 +266,15 @@ class Disk(DiskPrimitives):
         except BaseException:
             handle.close()
             raise
-        lock_file.register(path, is_locked=True)
+        lock_file.register(handle, is_locked=True)
         return handle
 
     @serialized
     def unlock(self, handle: IO[bytes]) -> None:
-        """Release a lock."""
-        lock_file.register(Path(handle.name), is_locked=False)
+        """Release a lock; one that has been released stays so."""
+        if handle.closed:
+            return
+        lock_file.register(handle, is_locked=False)
         handle.close()
 
     @_exclusive

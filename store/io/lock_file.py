@@ -2,8 +2,9 @@
 
 The lock covers the range [0, 1) of the file, like a broker's. A POSIX lock belongs to a process: it
 does not exclude other threads of that process, and closing *any* descriptor of the file releases
-it. So the locks of this process are registered in ``HELD``, a registered file is never opened
-again, and locks are taken, released and probed one at a time.
+it, by whichever path it was opened: a link, a hard link or a bind mount. So the locks of this
+process are registered in ``HELD`` by device and inode, a registered file is never opened again, and
+locks are taken, released and probed one at a time.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import os
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import IO, ParamSpec, TypeVar
 
 from store.errors import RootInUseError, StoreIOError
 
-HELD: set[Path] = set()  # resolved paths of the lock files that this process has locked
+FileId = tuple[int, int]  # device and inode: the same by every path to a file
+HELD: set[FileId] = set()  # the lock files that this process has locked
 UNKNOWN_OWNER = 0  # l_pid of a process in another PID namespace or on another machine
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _P = ParamSpec("_P")
@@ -61,9 +64,9 @@ def find_owner(path: Path) -> int | None:
     processes share a lock table: not on a network file system mounted without locks. Raises
     StoreIOError.
     """
-    if path.resolve() in HELD:
-        return os.getpid()
     try:
+        if _file_id(os.stat(path)) in HELD:
+            return os.getpid()
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -85,9 +88,13 @@ def find_owner(path: Path) -> int | None:
 
 
 def check_unlocked(path: Path) -> None:
-    """Raise RootInUseError if this process holds the lock of a root."""
-    if path.resolve() in HELD:
-        raise _in_use(path)
+    """Raise RootInUseError if this process holds the lock of a root, by whichever path.
+
+    A file that cannot be examined is not locked by this process; to open it names the reason.
+    """
+    with suppress(OSError):
+        if _file_id(os.stat(path)) in HELD:
+            raise _in_use(path)
 
 
 def take(handle: IO[bytes], path: Path) -> None:
@@ -100,9 +107,13 @@ def take(handle: IO[bytes], path: Path) -> None:
         raise StoreIOError("lock", path, e) from e
 
 
-def register(path: Path, *, is_locked: bool) -> None:
-    """Record that this process holds the lock of a root, or has released it."""
-    (HELD.add if is_locked else HELD.discard)(path.resolve())
+def register(handle: IO[bytes], *, is_locked: bool) -> None:
+    """Record that this process holds the lock of an open lock file, or is about to release it."""
+    (HELD.add if is_locked else HELD.discard)(_file_id(os.fstat(handle.fileno())))
+
+
+def _file_id(status: os.stat_result) -> FileId:
+    return status.st_dev, status.st_ino
 
 
 def _in_use(path: Path) -> RootInUseError:
