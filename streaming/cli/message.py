@@ -11,7 +11,8 @@ import typer
 from store import Message, MessageStore
 from store.commitlog.message_json import message_json
 from store.commitlog.record import decode_msg_id
-from store.errors import ConfigError, StoreIOError
+from store.errors import ConfigError
+from store.io.new_file import write_new_file
 from store.io.user_path import given_path
 from streaming.cli.lines import print_json
 from streaming.cli.option_groups import add_command
@@ -96,12 +97,9 @@ def _write_body(found: Message, path: Path) -> None:
     """Write a body to a new file; an existing file, of a store or not, is never overwritten."""
     body = found.read_body()
     try:
-        with path.open("xb") as file:  # exclusive: opens no pipe or device, follows no link
-            file.write(body)
+        write_new_file(path, body)
     except FileExistsError as e:
         raise ConfigError(f"--body-to {path} already exists; name a new file") from e
-    except OSError as e:
-        raise StoreIOError("write", path, e) from e
 
 
 def _why_no_record(s: MessageStore, at: int) -> str:

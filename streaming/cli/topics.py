@@ -97,7 +97,8 @@ def _write_topics_json(
 ) -> None:
     """Write the topics of the log to a new file. Exits with 1 if there is none."""
     from checkpoints.settings import open_store_config
-    from store.io.disk import Disk
+    from store.io.links import io_errors
+    from store.io.new_file import write_new_file
     from store.reads.topics_from_log import topics_from_log
 
     if len(stores) > 1:
@@ -106,7 +107,7 @@ def _write_topics_json(
     broker = root.broker_conf, root.broker_version
     config = open_store_config(store, output, *broker, needs_log=True)
     if os.path.lexists(path):
-        raise ConfigError(f"--write-topics-json {path} exists: give a new file")
+        raise _file_exists(path)
     logs = config.commit_log_paths(store)
     if any(path.resolve().is_relative_to(log.resolve()) for log in logs):
         raise ConfigError(f"--write-topics-json {path} is inside the commit log")
@@ -116,17 +117,22 @@ def _write_topics_json(
         say(f"passed: offsets {damage.begin} to {damage.end} of {damage.path}: {damage.reason}")
     if not found.queue_counts:
         exit_not_found("NO_TOPIC", "no topic to write: the log has none", {}, as_json=as_json)
-    disk = Disk()
+    with io_errors("create", path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        disk.replace(path, encode_topics(found.queue_counts))
-    finally:
-        disk.close()
+        write_new_file(path, encode_topics(found.queue_counts))
+    except FileExistsError as e:  # since the beginning
+        raise _file_exists(path) from e
     if as_json:
         print_json({"to": str(path), "topics": found.queue_counts})
         return
     for topic, count in found.queue_counts.items():
         print_line(f"{topic}: {counted(count, 'queue')}")
     print_line(f"wrote {counted(len(found.queue_counts), 'topic')} to {path}")
+
+
+def _file_exists(path: Path) -> ConfigError:
+    return ConfigError(f"--write-topics-json {path} exists: give a new file")
 
 
 def _print_topics(overviews: Mapping[str, Overview]) -> None:

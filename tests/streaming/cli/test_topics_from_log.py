@@ -1,6 +1,7 @@
 """``reput topics --write-topics-json``: a broker's topics, from its log."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,20 @@ def test_no_file_is_replaced(store: Path, capsys: pytest.CaptureFixture[str]) ->
         assert (code, reason in err) == (2, True), err
     assert target.read_text() == "{}"
     assert not (store / "commitlog/t").exists()
+
+
+def test_files_with_similar_names_are_kept(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "topics.json"
+    kept = [tmp_path / f"topics.json{suffix}" for suffix in (".tmp", f".{os.getpid()}.tmp", "~")]
+    for path in kept:
+        path.write_text("precious")
+    before = set(tmp_path.iterdir())
+    code, _, err = reput_here(capsys, "topics", store, "--write-topics-json", target)
+    assert code == 0, err
+    assert [path.read_text() for path in kept] == ["precious"] * len(kept)
+    assert set(tmp_path.iterdir()) == before | {target}
 
 
 def test_damage_is_passed_and_named(
