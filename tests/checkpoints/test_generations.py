@@ -24,7 +24,7 @@ from store.layout import LOCK_CONTENT, LOCK_FILE
 from store.reads import message_store
 from store.reads.get_message import get_message
 from store.root.progress import PROGRESS, SWAP, read_progress_view
-from tests.support.dispatching import HastyDisk, RenamingDisk, dispatch_all
+from tests.support.dispatching import HastyDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all, rebuild_topic
 from tests.support.stores.aged import log_files, sent
 from tests.support.verify_stores import CONFIG, forget_progress, write_store
@@ -60,7 +60,7 @@ def swap_queues(store_root: Path, output: Path) -> None:
 
 
 def swap_whole(store_root: Path, output: Path) -> None:
-    rebuild_all(store_root, output, CONFIG, disk=RenamingDisk())
+    rebuild_all(store_root, output, CONFIG, disk=HastyDisk())
 
 
 def cut_off_batch(store_root: Path, output: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_batch_during_a_read_does_not_change_its_answer(
         def dispatch() -> None:
             shutil.rmtree(store_root)
             write_store(store_root.parent, sent(60))
-            dispatch_all(store_root, output, CONFIG, max_bytes=2000, disk=RenamingDisk)
+            dispatch_all(store_root, output, CONFIG, max_bytes=2000)
 
         calls = change_inside(monkeypatch, "get_message", dispatch)
         result = s.get_message("T", 0, 5)
@@ -242,7 +242,7 @@ def test_a_read_after_an_interrupted_swap_or_recovery_names_the_command_to_run(
         assert found is not None
         assert found.record == in_log.record
         assert (s.min_phy_offset(), s.max_phy_offset() > 0) == (0, True)
-        dispatch_all(*roots, CONFIG, disk=RenamingDisk)
+        dispatch_all(*roots, CONFIG)
         assert s.get_message("T", 0, 0).messages[0].record == in_log.record
 
 

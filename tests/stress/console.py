@@ -40,7 +40,7 @@ from tests.stress.reads import (
     message,
     number_of,
 )
-from tests.support.dispatching import RenamingDisk
+from tests.support.dispatching import HastyDisk
 from tests.support.rebuilding import rebuild_all
 
 FILES_KEPT = 24
@@ -57,7 +57,7 @@ def write(directory: Path, seconds: float) -> None:
     random, store, out = Random(1), directory / "store", directory / "out"
     counts = os.open(directory / "counts", os.O_RDWR | os.O_CREAT)
     n, deadline, swapped, swaps = 0, time.monotonic() + seconds, time.monotonic(), 0
-    with CommitLogWriter(store, CONFIG, disk=RenamingDisk()) as writer:
+    with CommitLogWriter(store, CONFIG, disk=HastyDisk()) as writer:
         root, sink = _open(store, out)
         while time.monotonic() < deadline:
             for _ in range(random.choice([1, 3, 20, 200, 1000])):
@@ -70,7 +70,7 @@ def write(directory: Path, seconds: float) -> None:
             time.sleep(random.choice([0, 0, 0.001, 0.02]))
             if time.monotonic() - swapped > SWAP_SECONDS:
                 sink.close()
-                rebuild_all(store, out, CONFIG, disk=RenamingDisk(), batch_bytes=1 << 20)
+                rebuild_all(store, out, CONFIG, disk=HastyDisk(), batch_bytes=1 << 20)
                 root, sink = _open(store, out)
                 swapped, swaps = time.monotonic(), swaps + 1
         sink.close()
@@ -78,7 +78,7 @@ def write(directory: Path, seconds: float) -> None:
 
 
 def _open(store: Path, out: Path) -> tuple[DispatchRoot, DispatchSink]:
-    root = DispatchRoot.open(out, store, CONFIG, disk=RenamingDisk())
+    root = DispatchRoot.open(out, store, CONFIG, disk=HastyDisk())
     return root, DispatchSink(root, CONFIG)
 
 

@@ -30,7 +30,7 @@ from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.reads.get_message import GetMessageResult
 from streaming.sinks.dispatch import DispatchSink
-from tests.support.dispatching import RenamingDisk
+from tests.support.dispatching import HastyDisk
 
 LOG_FILE, QUEUE_FILE, INDEX_SLOTS, INDEX_ENTRIES = 1 << 20, 20_000, 200, 4000
 CONF = f"""
@@ -86,8 +86,8 @@ def write(directory: Path, seconds: float, seed: int) -> None:
     random, store = Random(seed), directory / "store"
     counts = os.open(directory / "counts", os.O_RDWR | os.O_CREAT)
     n, deadline = 0, time.monotonic() + seconds
-    with CommitLogWriter(store, CONFIG, disk=RenamingDisk()) as writer:
-        root = DispatchRoot.open(directory / "out", store, CONFIG, disk=RenamingDisk())
+    with CommitLogWriter(store, CONFIG, disk=HastyDisk()) as writer:
+        root = DispatchRoot.open(directory / "out", store, CONFIG, disk=HastyDisk())
         sink = DispatchSink(root, CONFIG)
         planner, scanner = LogPlanner(root.log, lambda: False), Scanner(CONFIG)
         while time.monotonic() < deadline:

@@ -3,6 +3,7 @@
 planner -> scanner -> sink, as the streaming query wires them, in batches cut anywhere
 """
 
+import ctypes
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +28,12 @@ PAGE_SIZE = 4096
 BUILT_DIRECTORIES = ("consumequeue", "consumequeue_ext", "index")
 
 
+_renameat2 = ctypes.CDLL(None).renameat2
+_CWD, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+
+
 class HastyDisk(Disk):
-    """Writes everything, but never waits for the device: for tests that only check content."""
+    """Writes everything, but never waits for the device: for tests that lose no power."""
 
     def _fsync(self, fd: int) -> None:
         pass
@@ -40,15 +45,14 @@ class HastyDisk(Disk):
         paths.clear()
 
     def _rename(self, source: Path, target: Path) -> None:
-        target.unlink(missing_ok=True)  # ext4 writes out a file that replaces another
-        super()._rename(source, target)
+        """Rename by an exchange: ext4 writes out a file that replaces another, but not this one.
 
-
-class RenamingDisk(HastyDisk):
-    """A hasty disk for roots with readers: progress exists at any time."""
-
-    def _rename(self, source: Path, target: Path) -> None:
-        source.replace(target)
+        As with any rename, a reader finds the old or the new file at any time.
+        """
+        if _renameat2(_CWD, bytes(source), _CWD, bytes(target), _EXCHANGE) == 0:
+            source.unlink()
+        else:  # the target does not exist, or the file system cannot do it
+            super()._rename(source, target)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter
 from streaming.sinks.dispatch import DispatchSink
 from tests.stress.reads import CONF, CONFIG, COUNTS, Hammer, message
-from tests.support.dispatching import RenamingDisk, assert_same_store, dispatch_all
+from tests.support.dispatching import HastyDisk, assert_same_store, dispatch_all
 
 _PROJECT = Path(__file__).parents[2]
 
@@ -92,7 +92,7 @@ def _process(
 def append(directory: Path, seconds: float, seed: int) -> None:
     """Append messages in bursts for some seconds."""
     random, n, deadline = Random(seed), 0, time.monotonic() + seconds
-    with CommitLogWriter(directory / "store", CONFIG, disk=RenamingDisk()) as writer:
+    with CommitLogWriter(directory / "store", CONFIG, disk=HastyDisk()) as writer:
         while time.monotonic() < deadline:
             for _ in range(random.choice([1, 3, 20, 200, 1000])):
                 writer.append(message(n))

@@ -22,7 +22,7 @@ from tests.logs.build import Batch, Message, build_log, write_log
 from tests.logs.random_logs import message_lists
 from tests.support.cases import first_cases
 from tests.support.dispatching import (
-    RenamingDisk,
+    HastyDisk,
     assert_same_store,
     built_tree,
     dispatch_all,
@@ -218,7 +218,7 @@ def test_readers_keep_answering_while_a_root_is_replaced(tmp_path: Path) -> None
         thread = threading.Thread(target=read)
         thread.start()
         for _ in range(12):
-            rebuild_all(*roots, config, disk=RenamingDisk())
+            rebuild_all(*roots, config, disk=HastyDisk())
         stop.set()
         thread.join()
     assert wrong == []

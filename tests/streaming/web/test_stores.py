@@ -27,7 +27,7 @@ from streaming.cli import run
 from streaming.web.brokers import Broker
 from streaming.web.security import ConsoleSettings
 from tests.support.consoles import console, source, wait_until
-from tests.support.dispatching import RenamingDisk, dispatch_all
+from tests.support.dispatching import HastyDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all
 from tests.support.stores.rocksdb import make_rocksdb
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
@@ -212,7 +212,7 @@ def test_reads_go_on_while_rebuilt_files_are_swapped_in(tmp_path: Path) -> None:
         for reader in readers:
             reader.start()
         for _ in range(5):
-            rebuild_all(root, output, config, disk=RenamingDisk(), batch_bytes=1 << 20)
+            rebuild_all(root, output, config, disk=HastyDisk(), batch_bytes=1 << 20)
         stop.set()
         for reader in readers:
             reader.join()
