@@ -82,6 +82,7 @@ soak: $(stamp) ## everything long: exhaustive tests, stress runs, torture; print
 	@$(MAKE) --no-print-directory test-spark-4.2 ARGS="tests -m 'spark and not integration'"
 	$(bin)/python -m tests.stress.reads $(SOAK_SECONDS)
 	$(bin)/python -m tests.stress.swaps $(SOAK_SECONDS)
+	$(bin)/python -m tests.stress.waits $(SOAK_SECONDS)
 	$(bin)/python -m tests.stress.console $(SOAK_SECONDS)
 	$(bin)/python -m tests.torture --part cycles --part faults --part enumeration --part live \
 		--part kills --part rebuilds

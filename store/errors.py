@@ -4,7 +4,8 @@
 
     StoreError                    the base of every exception raised about a store
     ├── ConfigError               a malformed setting, or one that does not fit the root
-    │   └── BodyTooLargeError     a body that decompresses to more than the limit of the read
+    │   ├── BodyTooLargeError     a body that decompresses to more than the limit of the read
+    │   └── ProgressDeletedError  the progress of a root was deleted while a reader had it open
     ├── DamageError               bytes that break the format: path, offset, reason
     │   └── LostDataError         a range of the log that is lost: begin, end
     ├── RootInUseError            another owner holds the root's lock
@@ -68,6 +69,10 @@ class BodyTooLargeError(ConfigError):
             f"all; read fewer messages at once, decompress them one by one (Message.read_body), "
             f"or {_RAISE_LIMIT}"
         )
+
+
+class ProgressDeletedError(ConfigError):
+    """The progress of a root was deleted while a reader had it open."""
 
 
 class DamageError(StoreError):

@@ -7,7 +7,6 @@ the broker's own values (-1, None, a status); damage raises DamageError (promise
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import TracebackType
 
@@ -15,12 +14,18 @@ from store import java
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.record import Message, limit_bodies, limited
-from store.config import StoreConfig
+from store.config import StoreConfig, check_shape
 from store.consumequeue.bounds import DispatchLimit
 from store.consumequeue.names import can_name_directory, list_topics, queue_directory
 from store.consumequeue.reader import QueueReader
 from store.consumequeue.time_search import Boundary, find_offset
-from store.errors import ConfigError, DamageError, LostDataError, StoreIOError
+from store.errors import (
+    ConfigError,
+    DamageError,
+    LostDataError,
+    ProgressDeletedError,
+    StoreIOError,
+)
 from store.index.file import IndexFiles
 from store.io.file_system import link_below, list_directories
 from store.io.user_path import given_path
@@ -41,13 +46,11 @@ from store.reads.message_place import (
     find_in_queue,
     why_not_in_queue,
 )
-from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
+from store.reads.pull_request_hold import HeldRead, await_message
 from store.reads.query_message import KEY_TYPE, Query, QueryResult, open_index, query_message
 from store.rocksdb import require_queue_files
 from store.root.config import check_last_record, find_config
 from store.unsupported import CompactionTopics
-
-_AT_QUEUE_END = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
 
 class MessageStore(ArrowReads):
@@ -199,24 +202,16 @@ class MessageStore(ArrowReads):
         """Read messages from a queue offset on, as many as a broker returns at once (§11.1).
 
         At the queue's end, waits up to ``wait_seconds`` for a message with one of the ``tags``
-        (``*``, ``A || B``). Raises ConfigError, UnsupportedFormatError for a compaction topic.
+        (``*``, ``A || B``), through restarts of the dispatcher (``store.reads.pull_request_hold``).
+        Raises ConfigError, UnsupportedFormatError for a compaction topic.
         """
         tag_filter = parse_tags(tags)
-        result = self._get_message(topic, queue_id, offset, max_count, tag_filter)
-        if wait_seconds <= 0 or not _is_at_end(result, offset):
-            return result
-        deadline = time.monotonic() + wait_seconds
-        service = PullRequestHoldService.of(self.output)
-        with service.hold(HeldRead(topic, queue_id, tag_filter)) as held:
-            while True:
-                offset = result.next_begin_offset
-                result = self._get_message(topic, queue_id, offset, max_count, tag_filter)
-                if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
-                    continue
-                remaining = deadline - time.monotonic()
-                if remaining <= 0 or not _is_at_end(result, offset):
-                    return result
-                held.wait(remaining)
+        wanted = HeldRead(topic, queue_id, tag_filter)
+
+        def read(begin: int) -> GetMessageResult:
+            return self._get_message(topic, queue_id, begin, max_count, tag_filter)
+
+        return await_message(self.output, wanted, read, offset, wait_seconds)
 
     @of_generation
     def _get_message(
@@ -323,15 +318,24 @@ class MessageStore(ArrowReads):
         if progress is self._progress:
             return
         if progress is None:
-            raise ConfigError(f"{self.output} changed: its progress was deleted; reopen the store")
+            self._forget_files()
+            raise ProgressDeletedError(
+                f"{self.output} changed: its progress was deleted; reopen the store"
+            )
         self._log.refresh_if_changed()
         check_last_record(progress, self._log, self.store_root, self.output)
-        if self._progress is None or self._progress.generation != progress.generation:
-            self._queues.clear()
-            self._index = IndexFiles(self.output, self.config)
+        known = self._progress
+        if known is None or progress.shape != known.shape:
+            check_shape(progress.shape, self.config, self.output, "reopen the store")
+        if known is None or not progress.continues(known):
+            self._forget_files()
         self._log.known_end = progress.reput_from_offset
         self._progress = progress
         self._dispatch = DispatchLimit(progress.reput_from_offset, self._progress_reader.is_at_rest)
+
+    def _forget_files(self) -> None:
+        self._queues.clear()
+        self._index = IndexFiles(self.output, self.config)
 
     def _queue(self, topic: str, queue_id: int) -> QueueReader | None:
         """Return a queue in its current state, None if it has no directory."""
@@ -393,8 +397,3 @@ class MessageStore(ArrowReads):
                 "specify the root that holds its queues (--output)"
             )
         return path
-
-
-def _is_at_end(result: GetMessageResult, offset: int) -> bool:
-    """Return whether the read asked for the next message of the queue."""
-    return result.status in _AT_QUEUE_END and offset == result.next_begin_offset

@@ -4,12 +4,19 @@ As in a broker (``PullRequestHoldService``, ``NotifyMessageArrivingListener``), 
 notifies the service of arrivals, which works within one process. For a dispatcher in another
 process, a broker included, a thread polls the root while reads are held, and wakes all of them if
 it has changed.
+
+A held read outlives a restart of the dispatcher. Until its time is up, it is repeated while a swap
+or a recovery is in progress or interrupted, or the progress is missing; the error of a root that is
+still in that state then is raised. A recovery may also shorten the queue, until it is dispatched
+again: the read still waits for its own offset.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -18,10 +25,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from store.commitlog.dispatch_request import DispatchRequests
-from store.reads.get_message import TagFilter
+from store.errors import ProgressDeletedError, StoreError, StoreIOError
+from store.reads.get_message import GetMessageResult, GetMessageStatus, TagFilter
 from store.root.progress import PROGRESS
 
 _POLL_SECONDS = 0.05  # how often the root is polled while reads are held
+_RETRY_SECONDS = 0.2  # how often a read is repeated while files are replaced
+_AT_QUEUE_END = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+_BEYOND_QUEUE_END = (*_AT_QUEUE_END, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
 
 class HeldRead:
@@ -129,3 +140,55 @@ class PullRequestHoldService:
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns
+
+
+def await_message(
+    root: Path,
+    wanted: HeldRead,
+    read: Callable[[int], GetMessageResult],
+    offset: int,
+    seconds: float,
+) -> GetMessageResult:
+    """Return what ``read`` finds from an offset on; at the queue's end, wait for a message.
+
+    A wait skips messages that arrive with other tags. Raises the errors of ``read``, those of a
+    root whose files are being replaced only after ``seconds``.
+    """
+    deadline, was_at_end = time.monotonic() + seconds, False
+    try:
+        result = read(offset)
+    except StoreError as e:
+        if seconds <= 0 or not _may_pass(e):
+            raise
+    else:
+        was_at_end = _is_at_end(result, offset)
+        if seconds <= 0 or not was_at_end:
+            return result
+    with PullRequestHoldService.of(root).hold(wanted) as held:
+        while True:
+            remaining = deadline - time.monotonic()
+            try:
+                result = read(offset)
+            except StoreError as e:
+                if remaining <= 0 or not _may_pass(e):
+                    raise
+                held.wait(min(remaining, _RETRY_SECONDS))
+                continue
+            if was_at_end and result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                offset = result.next_begin_offset
+                continue
+            was_at_end = was_at_end or _is_at_end(result, offset)
+            if remaining <= 0 or not (was_at_end and result.status in _BEYOND_QUEUE_END):
+                return result
+            held.wait(remaining)
+
+
+def _is_at_end(result: GetMessageResult, offset: int) -> bool:
+    """Return whether the read asked for the next message of the queue."""
+    return result.status in _AT_QUEUE_END and offset == result.next_begin_offset
+
+
+def _may_pass(error: StoreError) -> bool:
+    """Return whether an error ends when the dispatcher has restarted."""
+    is_replaced = isinstance(error, StoreIOError) and error.errno == errno.EBUSY
+    return is_replaced or isinstance(error, ProgressDeletedError)

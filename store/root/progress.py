@@ -105,6 +105,13 @@ class ProgressView:
         """Number of rollbacks, adoptions and swaps: they add a batch but no rollback point."""
         return self.batch - (int(self.milestones[-1]["number"]) if self.milestones else 0)
 
+    def continues(self, previous: ProgressView) -> bool:
+        """Return whether the files of an earlier progress are unchanged but for what was added.
+
+        A root that was deleted and dispatched again begins at the first generation again.
+        """
+        return self.generation == previous.generation and self.batch >= previous.batch
+
 
 class Wait:
     """The time that a read may wait, from now on, while files are replaced."""
@@ -162,7 +169,7 @@ class ProgressReader:
         current = read_progress_view(self._output)
         if current is None or progress is None or os.access(self._swap, os.F_OK):
             return False
-        return not current.is_recovering and current.generation == progress.generation
+        return not current.is_recovering and current.continues(progress)
 
     def is_deleted(self, progress: ProgressView | None) -> bool:
         """Return whether the root had progress, but has none now: it is only ever renamed over."""

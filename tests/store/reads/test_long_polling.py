@@ -1,14 +1,20 @@
 """Long polling: a held read returns with its message, whichever process dispatches it."""
 
+import errno
 import multiprocessing
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from checkpoints.progress import read_progress, write_progress
+from checkpoints.root import DispatchRoot
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
@@ -17,9 +23,13 @@ from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
+from store.errors import ConfigError, StoreError, StoreIOError
+from store.io.disk import Disk
+from store.io.mapped_file import file_name
 from store.reads.get_message import GetMessageResult, parse_tags
 from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
-from tests.support.dispatching import dispatch_all
+from tests.support.dispatching import HastyDisk, dispatch_all
+from tests.support.rebuilding import rebuild_all, rebuild_topic
 
 CONFIG = StoreConfig(mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=2000)
 SOON = 10.0  # far more than it takes, far less than the reads would wait
@@ -140,3 +150,116 @@ def test_a_dispatcher_wakes_only_reads_of_matching_queue_and_tags(root: Path) ->
         with service.hold(held):
             service.notify_message_arriving(requests)
     assert [held.wait(0) for held in reads] == [True, False, False, True]
+
+
+# --- restarts of the dispatcher ------------------------------------------------------------------
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what each attempt of the reads gave: a status, or the class of an error."""
+    found: list[str] = []
+    original = MessageStore._get_message
+
+    def recording(*args: Any) -> GetMessageResult:
+        try:
+            result = original(*args)
+        except StoreError as e:
+            found.append(type(e).__name__)
+            raise
+        found.append(str(result.status))
+        return result
+
+    monkeypatch.setattr(MessageStore, "_get_message", recording)
+    return found
+
+
+def until(attempts: list[str], outcome: str) -> None:
+    """Wait until an attempt has had an outcome."""
+    deadline = time.monotonic() + SOON
+    while outcome not in attempts:
+        assert time.monotonic() < deadline, attempts
+        threading.Event().wait(0.001)
+
+
+def interrupt_recovery(root: Path) -> None:
+    """Write what a recovery writes before it truncates files, and end."""
+    progress = read_progress(root / "out")
+    assert progress is not None
+    write_progress(root / "out", replace(progress, is_recovering=True), Disk())
+
+
+def remove_newest_message(root: Path) -> None:
+    """Remove the last message from the log, and roll the root back."""
+    newest_at = int(newest(root).commit_log_offset[0])
+    with (root / "store" / "commitlog" / file_name(0)).open("r+b") as file:
+        file.seek(newest_at)
+        file.write(bytes(200))
+    DispatchRoot.open(root / "out", root / "store", CONFIG, disk=HastyDisk()).close(clean=True)
+
+
+def swap_all(root: Path) -> None:
+    rebuild_all(root / "store", root / "out", CONFIG)
+
+
+def swap_topic(root: Path) -> None:
+    rebuild_topic((root / "store", root / "out"), CONFIG, "T")
+
+
+RESTARTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "stopped and started": (append, "OFFSET_OVERFLOW_ONE"),
+    "killed in a recovery": (interrupt_recovery, "StoreIOError"),
+    "rolled back": (remove_newest_message, "OFFSET_OVERFLOW_BADLY"),
+    "all swapped": (swap_all, "OFFSET_OVERFLOW_ONE"),
+    "a topic swapped": (swap_topic, "OFFSET_OVERFLOW_ONE"),
+    "deleted": (lambda root: shutil.rmtree(root / "out"), "ProgressDeletedError"),
+}
+
+
+@pytest.mark.parametrize("case", RESTARTS)
+def test_a_wait_outlives_a_restart_of_the_dispatcher(
+    root: Path, attempts: list[str], case: str
+) -> None:
+    restart, outcome = RESTARTS[case]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(read, root, 2)
+        until_held(root)
+        attempts.clear()
+        restart(root)
+        until(attempts, outcome)
+        append(root, *(["X", "C"] if case == "rolled back" else ["C"]))
+        found = waiting.result(SOON)
+    assert [m.body for m in found.messages] == [b"C"]
+    assert (found.status, found.next_begin_offset) == ("FOUND", 3)
+
+
+def test_a_wait_can_begin_while_files_are_replaced(root: Path, attempts: list[str]) -> None:
+    with (
+        ThreadPoolExecutor(2) as pool,
+        MessageStore.open(root / "store", root / "out") as s,
+    ):
+        interrupt_recovery(root)
+        reads = [pool.submit(s.get_message, "T", 0, at, wait_seconds=60) for at in (1, 2)]
+        until_held(root, 2)
+        until(attempts, "StoreIOError")
+        append(root, "C")
+        found = [[m.body for m in r.result(SOON).messages] for r in reads]
+    assert found in ([[b"B"], [b"C"]], [[b"B", b"C"], [b"C"]])
+
+
+def test_a_replacement_that_does_not_end_is_an_error_when_the_time_is_up(root: Path) -> None:
+    with MessageStore.open(root / "store", root / "out") as s:
+        interrupt_recovery(root)
+        with pytest.raises(StoreIOError, match="was interrupted") as raised:
+            s.get_message("T", 0, 2, wait_seconds=0.5)
+        assert raised.value.errno == errno.EBUSY
+
+
+def test_a_root_made_again_with_other_settings_is_refused(root: Path) -> None:
+    with MessageStore.open(root / "store", root / "out") as s:
+        assert s.max_offset_in_queue("T", 0) == 2
+        shutil.rmtree(root / "out")
+        other = replace(CONFIG, mapped_file_size_consume_queue=4000)
+        dispatch_all(root / "store", root / "out", other)
+        with pytest.raises(ConfigError, match=r"mappedFileSizeConsumeQueue=4000.*reopen"):
+            s.max_offset_in_queue("T", 0)
