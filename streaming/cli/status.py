@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from store.io.lock_file import find_owner
 from store.io.user_path import given_output
 from store.java import now_ms
+from store.layout import LOCK_FILE
 from store.printable import size_text
 from store.root.status import DispatchStatus, read_dispatch_status, status_json
 from streaming.cli import EXIT_NO
@@ -48,6 +50,8 @@ def status(
 ) -> None:
     """Show the status of a dispatch; exit 1 if it is stuck.
 
+    A dispatch is running if a process holds the lock of OUTPUT, which is asked for, never taken.
+
     Stuck: the next message in the log was stored longer ago than --stuck-after, and nothing has
     been dispatched for that long. A dispatch that is catching up with an old log, or has no
     backlog, is not stuck.
@@ -56,13 +60,15 @@ def status(
     root = RootOptions(output, broker.broker_conf, broker.broker_version)
     with opened_store(store, root) as s:
         dispatch = read_dispatch_status(store, output, s.config)
+    is_running = find_owner(output / LOCK_FILE) is not None
     now = now_ms()
     is_stuck = dispatch.stuck_ms(now) > stuck_after * 1000
     if as_json:
-        fields = {"reput_from_offset": dispatch.reput_from_offset}
+        fields = {"reput_from_offset": dispatch.reput_from_offset, "is_running": is_running}
         print_json(fields | status_json(dispatch, now, is_stuck=is_stuck))
     else:
-        print_line(status_text("dispatched", dispatch, now, is_stuck=is_stuck))
+        text = status_text("dispatched", dispatch, now, is_stuck=is_stuck)
+        print_line(text if is_running else f"{text}; no process is running")
     if is_stuck:
         raise typer.Exit(EXIT_NO)
 

@@ -3,13 +3,17 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from store.config import StoreConfig
+from checkpoints.root import DispatchRoot
+from store.config import StoreConfig, config_to_json
+from store.errors import RootInUseError
 from store.root.progress import PROGRESS
 from streaming.cli import run
 from tests.logs.build import Message, build_log, write_log
@@ -145,3 +149,52 @@ def test_text_and_exit_codes(made: Made, capsys: pytest.CaptureFixture[str]) -> 
     assert (
         "a message has been waiting for 1h 00m, nothing dispatched since" in capsys.readouterr().out
     )
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+
+from checkpoints.root import DispatchRoot
+from store.config import config_from_json
+
+store, output, config = sys.argv[1:]
+root = DispatchRoot.open(Path(output), Path(store), config_from_json(config))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_holds_the_root_is_running_and_is_not_disturbed(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.write(5)
+    made.dispatch(ago=HOUR)
+    assert status(made, capsys)[1]["is_running"] is False
+    assert run(["status", str(made.store), "--output", str(made.output)]) == 0
+    assert capsys.readouterr().out.endswith("no backlog; no process is running\n")
+    arguments = [str(made.store), str(made.output), config_to_json(CONFIG)]
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        for _ in range(2):
+            assert status(made, capsys)[1]["is_running"] is True
+        with pytest.raises(RootInUseError):
+            DispatchRoot.open(made.output, made.store, CONFIG)
+        holder.kill()
+    code, shown = status(made, capsys)
+    assert (code, shown["is_running"]) == (0, False)
+
+
+def test_a_root_that_this_process_holds_is_running(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.write(5)
+    made.dispatch(ago=HOUR)
+    root = DispatchRoot.open(made.output, made.store, CONFIG)
+    assert status(made, capsys)[1]["is_running"] is True
+    root.close(clean=True)
+    assert status(made, capsys)[1]["is_running"] is False
