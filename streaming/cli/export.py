@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from store.errors import ConfigError, StoreError, UnknownTopicError
+from store.errors import StoreError, UnknownTopicError
 from store.io.user_path import given_output
 from streaming.cli.lines import counted, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
+    OUTPUT_VARIABLE,
     BrokerOptions,
     Json,
     MaxBodyBytes,
@@ -79,6 +80,7 @@ class FileOptions:
         typer.Option(
             metavar="PATH",
             parser=given_output,
+            envvar=OUTPUT_VARIABLE,
             help="With --not-consumed-by: the root of queues that show where the group's offsets "
             "are, if those of STORE are lost or damaged. For several stores, NAME=STORE:OUTPUT.",
             show_default=False,
@@ -153,8 +155,6 @@ def _stores(texts: Sequence[str], options: ExportOptions) -> list[NamedStore]:
     """Return the stores, with an OUTPUT only where it is used. Raises ConfigError."""
     if options.not_consumed_by is None:
         return log_stores(texts, options.broker_conf)
-    if len(texts) > 1 and options.output is not None:
-        raise ConfigError("--output is of one store: give each as NAME=STORE:OUTPUT")
     return read_stores(texts, options.broker_conf, options.output)
 
 
