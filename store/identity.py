@@ -33,3 +33,8 @@ def load_identity(
     read = BrokerProperties(values, str(path))
     name = name or read.text("brokerName", "") or store_root.resolve().name
     return BrokerIdentity(read.text("brokerClusterName", "") or DEFAULT_CLUSTER, name)
+
+
+def store_name(store_root: Path, broker_conf: Path | None, given: str) -> str:
+    """Return the name of a store, as ``load_identity``; with a ``given`` one no file is read."""
+    return given or load_identity(store_root, broker_conf).name

@@ -14,7 +14,7 @@ import typer
 
 from store import MessageStore
 from store.errors import ConfigError, shown
-from store.identity import load_identity
+from store.identity import store_name
 from store.io.user_path import given_output, given_path
 from store.root.config import check_fits_all
 from streaming.cli import EXIT_BUG, exit_code
@@ -87,7 +87,7 @@ def named_stores(
     stores: dict[str, NamedStore] = {}
     for text in texts:
         name, store_root, own = parse_store(text)
-        name = load_identity(store_root, broker_conf, name).name
+        name = store_name(store_root, broker_conf, name)
         _check_name(name, text)
         if name in stores:
             raise ConfigError(f"two stores have the name {shown(name)}; give one as NAME=STORE")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from store.config import BROKER_CONF, StoreConfig
 from store.errors import ConfigError, StoreError, shown
-from store.identity import load_identity
+from store.identity import store_name
 from store.layout import COMMIT_LOG_DIR
 from store.root.config import check_fits_all, find_config
 from streaming.sources.options import ByBroker, SourceOptions
@@ -64,7 +64,7 @@ def find_stores(
 def _store(root: str, options: SourceOptions) -> Store:
     given = options.broker_names.get(root.rstrip("/"), "")
     conf = options.broker_conf
-    name = load_identity(Path(root), Path(conf) if isinstance(conf, str) else None, given).name
+    name = store_name(Path(root), Path(conf) if isinstance(conf, str) else None, given)
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as e:
