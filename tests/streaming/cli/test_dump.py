@@ -90,7 +90,7 @@ def test_a_table_has_meanings_times_and_bodies(
     assert run(["dump", str(root / "commitlog" / ("0" * 20))]) == 0
     out, err = capfd.readouterr()
     assert err == ""
-    assert "queue_offset       position of the message in its queue" in out
+    assert "queue_offset       the message's own queue offset" in out
     assert "with --json also: magic, body_crc" in out
     rows = [line for line in out.splitlines() if "2023-11-14T23:13:2" in line]
     assert len(rows) == 6
