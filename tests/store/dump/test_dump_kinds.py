@@ -82,15 +82,17 @@ def test_settings_come_from_the_root_and_else_must_be_given(made: Path, tmp_path
     moved = tmp_path / "index" / index.name
     moved.parent.mkdir()
     moved.write_bytes(index.read_bytes())
-    with pytest.raises(ConfigError, match="--broker-conf"):
-        dump_file(moved)
     conf = made / "broker.conf"
     expected = dumped(index)
     assert dumped(moved, broker_conf=conf) == expected
+    assert dumped(moved) == expected  # its entries show the numbers
+    moved.write_bytes(bytes(index.stat().st_size))  # it has none
+    with pytest.raises(ConfigError, match="--broker-conf"):
+        dump_file(moved)
     (tmp_path / "reput").mkdir()
     progress = (made / "reput/progress").read_bytes()
     (tmp_path / "reput/progress").write_bytes(progress)  # a root records its own settings
-    assert dumped(moved) == expected
+    assert dumped(moved)
     (tmp_path / "reput/progress").write_bytes(progress[:-3])
     with pytest.raises(ConfigError, match="--broker-conf"):
         dump_file(moved)
