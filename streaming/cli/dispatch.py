@@ -36,6 +36,7 @@ from streaming.cli.options import (
 from streaming.cli.recover import recovery_progress
 from streaming.cli.stores import LogStores, NamedStore, log_stores, named_log_stores
 from streaming.sources.option_values import TIME_FORMS, parse_time, spark_interval
+from streaming.spark.batch_pace import BY_NEED
 from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -88,8 +89,9 @@ class LogOptions(BrokerOptions):
         str | None, typer.Option(help="maximum amount of log per micro-batch [default: 1g]")
     ] = None
     trigger_interval: Annotated[
-        str, typer.Option(help="how often to check for new messages, e.g. 5s or 1m")
-    ] = "0s"
+        str,
+        typer.Option(help="when to begin a batch: auto, by need; 0s, at once; or every 5s, 1m, …"),
+    ] = BY_NEED
     fail_on_data_loss: Annotated[
         str,
         typer.Option(metavar="BOOL", help="false: continue past damage and record the loss"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from streaming.queries.metrics import DispatchProgress
 
 POLL_SECONDS = 0.2
+_LOGGED_SECONDS = 10.0  # between two lines of progress in a log
 MEGA = 1e6
 
 
@@ -88,6 +90,7 @@ class LineReporter:
         self._live: Live | None = None
         self._began = time.monotonic()
         self._has_ended = False
+        self._logged: dict[object, float] = {}  # when progress was last logged, by broker
 
     def say(self, event: str, text: str, **fields: object) -> None:
         """Report an event: a terminal gets the text, a log the fields."""
@@ -113,13 +116,20 @@ class LineReporter:
             self._live.update(_live("waiting for the log"))
 
     def show_progress(self, text: str, **fields: object) -> None:
-        """Show a progress report; ignored after the end."""
+        """Show a progress report; ignored after the end. A log gets one every 10 s, JSON all."""
         if self._has_ended:
             return
         if self._live is not None:
             self._live.update(_live(text))
-        elif not self.is_live:
+        elif not self.is_live and (self.as_json or self._is_time_to_log(fields.get("broker"))):
             self.say("progress", text, **fields)
+
+    def _is_time_to_log(self, broker: object) -> bool:
+        now = time.monotonic()
+        if now - self._logged.get(broker, -math.inf) < _LOGGED_SECONDS:
+            return False
+        self._logged[broker] = now
+        return True
 
     def end_line(self) -> float:
         """End the live line; return the seconds since the start."""

@@ -36,6 +36,7 @@ from streaming.cli.options import (
 )
 from streaming.cli.status import status_text
 from streaming.sources.option_values import TIME_FORMS, parse_time
+from streaming.spark.batch_pace import BY_NEED
 from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -172,9 +173,10 @@ class LogOptions(BrokerOptions):
             help="Maximum amount of log per transaction [default: 32m]", show_default=False
         ),
     ] = None
-    trigger_interval: Annotated[str, typer.Option(help="How often to check for new messages.")] = (
-        "0s"
-    )
+    trigger_interval: Annotated[
+        str,
+        typer.Option(help="When to begin a batch: auto, by need; 0s, at once; or every 5s, 1m, …"),
+    ] = BY_NEED
     fail_on_data_loss: Annotated[
         str,
         typer.Option(metavar="BOOL", help="false: continue past damage and report the loss."),

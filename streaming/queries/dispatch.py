@@ -23,6 +23,7 @@ from streaming.queries.log_query import LogQuery, RunningLogQuery
 from streaming.queries.metrics import DispatchProgress, OnBatch
 from streaming.sinks.dispatch import ArrivalListener, DispatchSink
 from streaming.sources.option_values import check_size, spark_interval
+from streaming.spark.batch_pace import BY_NEED
 from streaming.spark.errors import to_store_error
 
 _log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class DispatchOptions:
     from_offset: int | None = None
     from_time: int | None = None  # epoch ms; the first record stored at or after it
     available_now: bool = False
-    trigger_interval: str = "0s"
+    trigger_interval: str = BY_NEED
     max_bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
     keep_expired: bool = False  # queue and index files entirely below the log's minimum
@@ -80,7 +81,7 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
     from_offset: int | None = None,
     from_time: int | None = None,
     available_now: bool = False,
-    trigger_interval: str = "0s",
+    trigger_interval: str = BY_NEED,
     max_bytes_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
     keep_expired: bool = False,

@@ -79,6 +79,7 @@ class LogQuery:
             .option("failOnDataLoss", str(self.fail_on_data_loss).lower())
             .option("spool", str(spool.directory))
             .option("spoolToken", spool.begin())
+            .option("pace", (self.trigger_interval or "").strip())
             .options(**self.options)
             .load(self.store_root)
         )

@@ -51,6 +51,7 @@ from streaming.kafka.topic_rules import TopicRules, check_kafka_name
 from streaming.queries.log_query import LogQuery, RunningLogQuery
 from streaming.queries.metrics import DispatchProgress, OnBatch
 from streaming.sources.option_values import check_size, spark_interval
+from streaming.spark.batch_pace import BY_NEED
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class MirrorOptions:
     to_time: int | None = None
     force_position: bool = False
     available_now: bool = False
-    trigger_interval: str = "0s"
+    trigger_interval: str = BY_NEED
     max_bytes_per_trigger: int | None = None
     transaction_bytes: int = TRANSACTION_BYTES
     fail_on_data_loss: bool = True

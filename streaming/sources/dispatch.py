@@ -28,9 +28,15 @@ from store.commitlog.planner import UNLIMITED
 from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig, config_from_json
 from store.errors import StoreIOError
-from streaming.sources.log_stream import LogPartition, LogStream, LogStreamReader, Offset
+from streaming.sources.log_stream import (
+    LogPartition,
+    LogStream,
+    LogStreamReader,
+    Offset,
+)
 from streaming.sources.options import OFFSET_KEY
 from streaming.sources.spool import SPOOLED_BATCH_BYTES_MIN, Spool
+from streaming.spark.batch_pace import BY_NEED, BatchPace
 
 FORMAT = "rocketmq-commitlog-dispatch"
 
@@ -84,6 +90,13 @@ class DispatchRequestReader(LogStreamReader[LogStream]):
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
+        self._pace = BatchPace() if options.get("pace") == BY_NEED else None
+
+    def latestOffset(self, start: Offset, limit: Any) -> Offset:
+        """Return the end of the next micro-batch, once a batch is due."""
+        if self._pace is not None:
+            self._pace.hold(lambda: self.stream.waiting(start))
+        return super().latestOffset(start, limit)  # type: ignore[no-any-return]
 
     def _config(self) -> StoreConfig:
         return config_from_json(self._options["config"])

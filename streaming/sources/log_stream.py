@@ -32,6 +32,7 @@ from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig
 from store.errors import DamageError, SparkError, StoreError, UnsupportedFormatError
 from streaming.sources.options import OFFSET_KEY
+from streaming.spark.batch_pace import BACKLOG_BYTES, Waiting
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -88,6 +89,7 @@ class LogStream:
         self._config = config
         self._max_bytes = max_bytes
         self._planner = LogPlanner(self.log, is_clean, range_bytes=range_bytes)
+        self._counter = LogPlanner(self.log, is_clean, range_bytes=1)  # a range for each record
         self._data_loss = data_loss
         self._limit = limit
         self._target = UNLIMITED
@@ -115,6 +117,11 @@ class LogStream:
             plan = self._readable_part(plan)
         self._planned = plan
         return {OFFSET_KEY: plan.end}
+
+    def waiting(self, start: Offset) -> Waiting:
+        """Return what the log holds after ``start``, as far as a pace has to know."""
+        plan = self._counter.plan(start[OFFSET_KEY], max_bytes=BACKLOG_BYTES, until=self._limit())
+        return Waiting(len(plan.ranges), plan.end - plan.begin)
 
     def default_limit(self) -> ReadLimit:
         """Return the limit of a batch that the options set."""

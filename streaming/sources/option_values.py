@@ -11,6 +11,7 @@ from datetime import datetime
 
 from store.errors import ConfigError, shown
 from store.java import now_ms
+from streaming.spark.batch_pace import BY_NEED
 
 TIME_FORMS = "epoch ms, ISO 8601, -2h (s, m, h, d), or now"
 _RELATIVE_TIME = re.compile("now|-([0-9]{1,9})([smhd])")
@@ -86,12 +87,17 @@ def check_size(name: str, value: int | None) -> None:
 
 
 def spark_interval(text: str) -> str:
-    """Return a trigger interval in Spark's syntax: ``5 seconds`` for ``5s``. Raises ConfigError."""
+    """Return a trigger interval in Spark's syntax: ``5 seconds`` for ``5s``. Raises ConfigError.
+
+    A query with the interval ``auto`` paces itself, and is asked for its next batch at once.
+    """
+    if text.strip() == BY_NEED:
+        return "0 seconds"
     match = _INTERVAL.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"trigger interval {shown(text)} is not a time such as '0s', '500ms', '5 seconds' or "
-            "'1m'"
+            f"trigger interval {shown(text)} is neither auto nor a time such as '0s', '500ms', "
+            "'5 seconds' or '1m'"
         )
     unit = match[2]
     return f"{match[1]} {_INTERVAL_UNITS.get(unit, unit)}"

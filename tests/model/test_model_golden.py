@@ -79,7 +79,7 @@ def data_ranges(path: Path) -> Iterator[tuple[int, int]]:
 def test_every_archive_exists() -> None:
     names = {archive_name(path) for path in ARCHIVES}
     assert {name for name in names if name.startswith("g")} == WHOLE_STORES
-    assert sum(name.startswith("v-") for name in names) == 83
+    assert sum(name.startswith("v-") for name in names) == 85
 
 
 @pytest.mark.parametrize("kind", ["consumequeue", "consumequeue_ext"])
