@@ -21,8 +21,8 @@ ifeq ($(origin PYTHON),command line)
 .PHONY: $(stamp)
 endif
 
-.PHONY: help setup demo test test-fast test-exhaustive test-spark-4.2 check integration image-test torture
-.PHONY: soak bench format lock clean
+.PHONY: help setup demo test test-fast test-exhaustive test-spark-4.2 test-connect check integration image-test
+.PHONY: torture soak bench format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,11 @@ test-spark-4.2: $(spark_4_2)/.setup-done ## what tells one Spark from another, o
 	@$(spark_4_2)/bin/python -m streaming.compile_kernels
 	$(spark_4_2)/bin/pytest -m "not integration and not exhaustive" $(parallel) tests/pyspark_reput \
 		tests/streaming/spark tests/streaming/sources/test_messages.py $(ARGS)
+
+test-connect: $(stamp) ## the tests of the source through Spark Connect: a server, and a client without a JVM
+	@$(kernels)
+	REPUT_TEST_CONNECT=1 $(bin)/pytest -m "spark and not integration and not exhaustive" $(parallel) \
+		tests/pyspark_reput tests/streaming/sources tests/streaming/queries/test_backlog.py $(ARGS)
 
 check: $(stamp) ## lint, types, import rules, limits, then test
 	$(bin)/ruff check

@@ -20,7 +20,7 @@ from store.root.config import find_config
 from store.unsupported import require_log_files
 from streaming.cli.lines import say
 from streaming.sources.option_values import TIME_FORMS, parse_bytes
-from streaming.spark.settings import SparkSettings, parse_conf
+from streaming.spark.settings import SparkSettings, parse_conf, refuse_remote
 
 if TYPE_CHECKING:
     from streaming.queries.feed import Feed
@@ -137,6 +137,7 @@ class SessionOptions:
 
     def spark_settings(self) -> SparkSettings:
         """Return the settings of Spark. Raises ConfigError."""
+        refuse_remote()
         return SparkSettings(self.master, parse_conf(self.conf or []))
 
 
@@ -157,6 +158,7 @@ class ScanOptions:
     def spark_settings(self) -> SparkSettings | None:
         """Return the settings of Spark, None without a master. Raises ConfigError."""
         if self.master is not None:
+            refuse_remote()
             return SparkSettings(self.master, parse_conf(self.conf or []))
         if self.conf:
             raise ConfigError("--conf is for Spark, which only --master starts here")

@@ -24,6 +24,7 @@ from streaming.queries.metrics import DispatchProgress, OnBatch
 from streaming.sinks.dispatch import ArrivalListener, DispatchSink
 from streaming.sources.option_values import check_size, spark_interval
 from streaming.spark.batch_pace import BY_NEED
+from streaming.spark.connect import refuse_connect
 from streaming.spark.errors import to_store_error
 
 _log = logging.getLogger(__name__)
@@ -102,7 +103,8 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
     afterwards: call ``stop`` on the returned query to wait for that.
 
     Raises ConfigError, DamageError, RootInUseError, UnsupportedFormatError and StoreIOError before
-    anything is written. Damage found later ends the query with that error.
+    anything is written; a session of Spark Connect is a ConfigError. Damage found later ends the
+    query with that error.
     """
     options = DispatchOptions(
         broker_conf=Path(broker_conf) if broker_conf is not None else None,
@@ -123,6 +125,7 @@ def begin_dispatch(
     spark: SparkSession, store_root: Path, output: Path, options: DispatchOptions
 ) -> RunningDispatch:
     """Start a dispatch like ``start_dispatch``; return the query with its sink and root."""
+    refuse_connect(spark, "a dispatch", "reput dispatch")
     return prepare_dispatch(store_root, output, options).start(spark)
 
 

@@ -52,6 +52,7 @@ from streaming.queries.log_query import LogQuery, RunningLogQuery
 from streaming.queries.metrics import DispatchProgress, OnBatch
 from streaming.sources.option_values import check_size, spark_interval
 from streaming.spark.batch_pace import BY_NEED
+from streaming.spark.connect import refuse_connect
 
 _log = logging.getLogger(__name__)
 
@@ -151,8 +152,10 @@ def start_mirror(
     """Start mirroring the commit log of ``store_root`` to Kafka.
 
     Raises ConfigError, DamageError, KafkaIOError, MirrorInUseError, UnsupportedFormatError before
-    anything but the position topic is written. An error found later ends the query.
+    anything but the position topic is written. An error found later ends the query. A session of
+    Spark Connect is a ConfigError; Kafka is not asked anything then.
     """
+    refuse_connect(spark, "a mirror", "reput mirror")
     return prepare_mirror(Path(store_root), options).start(spark)
 
 

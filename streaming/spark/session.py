@@ -18,7 +18,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from store.errors import SparkError
+from streaming.spark.connect import is_connect
 from streaming.spark.private_api import active_session, launch_jvm_once
+from streaming.spark.settings import refuse_remote
 from streaming.spark.stderr_filter import without_noise
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
@@ -49,10 +51,12 @@ _STDERR = 2
 def build_session(
     app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start or return the session; ``master`` defaults to ``local[*]``. Raises SparkError.
+    """Start or return the session; ``master`` defaults to ``local[*]``.
 
     ``conf`` takes precedence over this program's settings; JVM options are added to its own.
+    Raises SparkError, and ConfigError where PySpark would return a client of Spark Connect.
     """
+    refuse_remote()
     check_java()
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -84,8 +88,12 @@ def register_source(spark: SparkSession, source: type[DataSource]) -> None:
     """Register a data source with a session, including one created by ``newSession``.
 
     ``spark.dataSource.register`` checks the name against the thread's active session, whichever
-    session it is called on, and refuses a name that is registered there.
+    session it is called on, and refuses a name that is registered there. A session of Spark Connect
+    registers it on the server.
     """
+    if is_connect(spark):
+        spark.dataSource.register(source)
+        return
     with active_session(spark):
         spark.dataSource.register(source)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from store.errors import ConfigError, shown
 
 _PREFIX = "spark."
+# With one of these, PySpark starts no session of its own. It sets the second one itself.
+_REMOTE = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 # With another value, the queries, the workers or the exported files would not be what they are.
 _REFUSED = {
     "spark.master": "use --master",
@@ -41,3 +44,13 @@ def parse_conf(pairs: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"--conf {key} cannot be set: {_REFUSED[key]}")
         conf[key] = value
     return conf
+
+
+def refuse_remote() -> None:
+    """Raise ConfigError if sessions of this process are clients of Spark Connect."""
+    for name in _REMOTE:
+        if name in os.environ:
+            raise ConfigError(
+                f"{name} is set, so sessions of this process are clients of Spark Connect, but a "
+                "classic session is needed: unset it, in a process that has no such client"
+            )

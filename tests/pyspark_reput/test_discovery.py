@@ -47,6 +47,7 @@ spark.stop()
 
 
 @pytest.mark.spark
+@pytest.mark.classic("test_connect.py has the same for a client")
 def test_a_session_of_its_own_needs_no_registration(tmp_path: Path) -> None:
     store = tmp_path / "store"
     make_store(store, COUNT)

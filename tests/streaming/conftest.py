@@ -1,5 +1,6 @@
-"""One Spark session for all tests that need a JVM."""
+"""One Spark session for all tests that need a JVM, classic or of Spark Connect."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,11 +10,27 @@ from streaming.cli import run
 from streaming.spark.session import build_session
 from tests.support.cases import first_cases
 from tests.support.commands import reput
+from tests.support.connect import connect_server
+
+CONNECT = "REPUT_TEST_CONNECT"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked ``classic`` over Spark Connect, each with its reason."""
+    for item in items if CONNECT in os.environ else ():
+        if marker := item.get_closest_marker("classic"):
+            item.add_marker(pytest.mark.skip(reason=f"not over Spark Connect: {marker.args[0]}"))
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Start a local session with two cores."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Start a session with two cores; with REPUT_TEST_CONNECT, the client of a server."""
+    if CONNECT in os.environ:
+        with connect_server(tmp_path_factory.mktemp("connect")) as address:
+            client = SparkSession.builder.remote(address).getOrCreate()
+            yield client
+            client.stop()
+        return
     session = build_session("tests", "local[2]")
     yield session
     session.stop()

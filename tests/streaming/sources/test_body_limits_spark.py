@@ -49,6 +49,7 @@ def test_a_body_beyond_the_limit_fails_the_read_or_is_null(
         small.collect()
 
 
+@pytest.mark.classic("an export starts its tasks with a SparkContext")
 def test_an_export_names_the_body_that_is_too_large(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def test_the_columns_are_listed_with_their_types(spark: SparkSession, data: Path
     assert listed == own
 
 
+@pytest.mark.classic("the page starts a classic session")
 def test_every_block_of_the_page_runs(spark: SparkSession, data: Path) -> None:
     text = (DOCS / "sql.md").read_text("utf-8").replace("/data/", f"{data}/")
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

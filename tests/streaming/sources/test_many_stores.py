@@ -15,6 +15,7 @@ from streaming import CommitLogDataSource, register_source
 from streaming.sources.messages import FORMAT
 from streaming.sources.options import parse_options
 from streaming.sources.stores import find_stores
+from tests.support.batches import collect_into, take_batches
 from tests.support.stores.written import corrupt, make_store
 
 pytestmark = pytest.mark.spark
@@ -61,13 +62,14 @@ class Stream:
         reader = self._spark.readStream.format(FORMAT).options(**given)
         frame = reader.load() if path is None else reader.load(path)
 
-        def collect(batch: DataFrame, _number: int) -> None:
-            rows = batch.select("broker", "commit_log_offset").collect()
-            self._seen += [(row.broker, row.commit_log_offset) for row in rows]
-
+        batches = self._checkpoint.with_name("batches")
+        collect = collect_into(batches, "broker", "commit_log_offset")
         writer = frame.writeStream.foreachBatch(collect).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(self._checkpoint)).start()
-        query.awaitTermination()
+        try:
+            query.awaitTermination()
+        finally:
+            self._seen += [(b, at) for rows in take_batches(batches) for b, at in rows]
         progress = query.lastProgress
         return json.loads(progress["sources"][0]["endOffset"]) if progress else None
 

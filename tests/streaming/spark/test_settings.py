@@ -7,7 +7,7 @@ import pytest
 
 from store.errors import ConfigError, SparkError
 from streaming.cli import run
-from streaming.spark.session import _spark_conf
+from streaming.spark.session import _spark_conf, build_session
 from streaming.spark.settings import _REFUSED, parse_conf
 from tests.support.commands import reput
 from tests.support.dispatching import dispatch_all
@@ -31,6 +31,20 @@ def test_a_pair_that_is_no_setting_of_spark_is_named(pair: str) -> None:
 def test_a_setting_that_the_queries_need_is_refused_by_name(key: str) -> None:
     with pytest.raises(ConfigError, match=f"--conf {key} cannot be set: "):
         parse_conf([f"{key}=x"])
+
+
+def test_a_command_is_refused_before_it_writes_where_spark_is_remote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, output = tmp_path / "store", tmp_path / "output"
+    make_store(store, 3)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
+    assert run(["dispatch", str(store), "--output", str(output), "--available-now"]) == 2
+    assert "SPARK_REMOTE is set, so sessions of this process are" in capsys.readouterr().err
+    assert not output.exists()
+    assert run(["verify", str(store), "--master", "local[1]"]) == 2
+    with pytest.raises(ConfigError, match="unset it"):
+        build_session("tests")
 
 
 def test_the_options_of_the_jvm_are_added_to_those_of_this_program() -> None:
