@@ -1,84 +1,122 @@
-"""Trickle latency: from a record complete in the log to its unit readable in the queue.
+"""Trickle latency and its cost: from a record complete in the log to its readable unit.
 
-In the first seconds Spark's code is not compiled yet: they are told apart.
+``reput dispatch`` runs as a process of its own. Its cost is the processor time of that process and
+its descendants, the JVM and Spark's workers, as a share of one core. In the first seconds Spark's
+code is not compiled yet: they are left out.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from bench.log import templates
+from checkpoints.progress import read_progress
 from store.commitlog.writer import CommitLogWriter, numbered
 from store.config import StoreConfig
 from store.consumequeue.files import ConsumeQueue
-from streaming.queries.dispatch import DispatchOptions, begin_dispatch
-from streaming.spark.session import build_session
 
-RATE = 100  # messages a second
-COLD_SECONDS, SECONDS = 10.0, 40.0
-_POLL_SECONDS = 0.002
+RUNS = (("0s", 100), ("auto", 100), ("auto", 16), ("auto", 0))  # interval, messages a second
+COLD_SECONDS, SECONDS = 20.0, 60.0
+_WARM_MESSAGES = 100
+_POLL_SECONDS = 0.004
+_START_SECONDS = 60.0
 
 
 def run(_store: Path, work: Path) -> dict[str, float]:
-    """Write at a trickle while the query runs; poll the queue's end as a reader would."""
+    """Write at a trickle while a dispatch runs; poll the queue's end as a reader would."""
+    figures: dict[str, float] = {}
+    for interval, rate in RUNS:
+        name = f"{interval}, {rate}/s" if rate else f"{interval}, idle"
+        delays, share = _measure(work / "trickle", interval, rate)
+        figures |= {f"{name}: share of a core, %": 100 * share}
+        if delays:
+            figures |= _figures(delays, f"{name}: latency")
+    return figures
+
+
+def _measure(work: Path, interval: str, rate: int) -> tuple[list[float], float]:
+    """Return the delays of messages in seconds, and the cost as a share of one core."""
     config = StoreConfig()
     store, output = work / "store", work / "output"
     template = templates()[0]
     written: list[float] = []
     seen: list[float] = []
-    spark = build_session("bench", "local[2]")
+    command = [sys.executable, "-c", "from streaming.cli import main; main()", "dispatch"]
+    arguments = [str(store), "--output", str(output), "--trigger-interval", interval]
     try:
         with CommitLogWriter(store, config) as writer:
-            for n in range(RATE):  # warms the query up
+            for n in range(_WARM_MESSAGES):
                 writer.append(numbered(template, n))
-            running = begin_dispatch(spark, store, output, DispatchOptions())
-            running.query.processAllAvailable()
-            stop = threading.Event()
-            reader = threading.Thread(target=_watch, args=(config, output, seen, stop))
-            reader.start()
-            began = time.perf_counter()
-            while (elapsed := time.perf_counter() - began) < SECONDS:
-                if len(written) < elapsed * RATE:
-                    writer.append(numbered(template, len(written)))
-                    written.append(time.perf_counter())
-                else:
+            with subprocess.Popen([*command, *arguments], stderr=subprocess.DEVNULL) as process:
+                _await_start(output)
+                stop = threading.Event()
+                reader = threading.Thread(target=_watch, args=(config, output, seen, stop))
+                reader.start()
+                began, cpu, begun = time.perf_counter(), 0.0, 0
+                while (elapsed := time.perf_counter() - began) < COLD_SECONDS + SECONDS:
+                    if not cpu and elapsed >= COLD_SECONDS:
+                        cpu, begun = _cpu_seconds(process.pid), len(written)
+                    if len(written) < elapsed * rate:
+                        writer.append(numbered(template, len(written)))
+                        written.append(time.perf_counter())
+                    else:
+                        time.sleep(_POLL_SECONDS)
+                share = (_cpu_seconds(process.pid) - cpu) / SECONDS
+                while len(seen) < len(written):
                     time.sleep(_POLL_SECONDS)
-            running.query.processAllAvailable()
-            stop.set()
-            reader.join()
-            running.close()
+                stop.set()
+                reader.join()
+                process.send_signal(signal.SIGTERM)
     finally:
-        spark.stop()
         shutil.rmtree(work, ignore_errors=True)
-    delays = [b - a for a, b in zip(written, seen, strict=True)]
-    cold = int(COLD_SECONDS * RATE)
-    return {
-        **_figures(delays[cold:], "latency"),
-        **_figures(delays[:cold], f"latency, first {COLD_SECONDS:g} s"),
-    }
+    return [b - a for a, b in zip(written, seen, strict=False)][begun:], share
+
+
+def _await_start(output: Path) -> None:
+    """Wait until the messages written before the start have been dispatched."""
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        progress = read_progress(output) if output.is_dir() else None
+        if progress is not None and progress.messages >= _WARM_MESSAGES:
+            return
+        time.sleep(0.1)
+    raise TimeoutError("the dispatch did not start")
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process and its descendants, also of ended ones."""
+    ticks = 0
+    with suppress(FileNotFoundError, ProcessLookupError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = sum(map(int, fields[11:15]))
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                ticks += round(_cpu_seconds(int(child)) * os.sysconf("SC_CLK_TCK"))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _figures(delays: list[float], name: str) -> dict[str, float]:
     delays = sorted(delays)
     return {
-        f"{name}: messages": len(delays),
-        f"{name}: p50, ms": delays[len(delays) // 2] * 1000,
-        f"{name}: p99, ms": delays[len(delays) * 99 // 100] * 1000,
-        f"{name}: largest, ms": delays[-1] * 1000,
+        f"{name}, p50, ms": delays[len(delays) // 2] * 1000,
+        f"{name}, p99, ms": delays[len(delays) * 99 // 100] * 1000,
+        f"{name}, largest, ms": delays[-1] * 1000,
     }
 
 
 def _watch(config: StoreConfig, output: Path, seen: list[float], stop: threading.Event) -> None:
     """Note when each unit after the warm-up's becomes readable."""
     directory = output / "consumequeue" / templates()[0].topic / "0"
-    while True:
-        is_last = stop.is_set()
+    while not stop.is_set():
         end = ConsumeQueue(directory, config.mapped_file_size_consume_queue).max_offset()
         now = time.perf_counter()
-        seen.extend([now] * (end - RATE - len(seen)))
-        if is_last:
-            return
+        seen.extend([now] * (end - _WARM_MESSAGES - len(seen)))
         time.sleep(_POLL_SECONDS)
