@@ -28,6 +28,7 @@ from store.commitlog.planner import UNLIMITED
 from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig, config_from_json
 from store.errors import StoreIOError
+from streaming.sources.in_worker import called_by_spark
 from streaming.sources.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.sources.options import OFFSET_KEY
 from streaming.sources.spool import SPOOLED_BATCH_BYTES_MIN, Spool
@@ -79,6 +80,7 @@ class DispatchPartition(LogPartition):
     is_spooled: bool
 
 
+@called_by_spark
 class DispatchRequestReader(LogStreamReader[LogStream]):
     """Plans on the driver, scans on the executors."""
 

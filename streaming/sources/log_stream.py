@@ -31,6 +31,7 @@ from store.commitlog.planner import UNLIMITED, LogPlanner, Plan
 from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig
 from store.errors import DamageError, SparkError, StoreError, UnsupportedFormatError
+from streaming.sources.in_worker import called_by_spark
 from streaming.sources.options import OFFSET_KEY
 
 try:
@@ -297,6 +298,7 @@ class PlannedStream(Protocol):
 _Stream = TypeVar("_Stream", bound=PlannedStream)
 
 
+@called_by_spark
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[_Stream]):
     """Spark's interface to a stream over the log; subclasses define its start and its rows."""
 
