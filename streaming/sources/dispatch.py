@@ -28,10 +28,10 @@ from store.commitlog.planner import UNLIMITED
 from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig, config_from_json
 from store.errors import StoreIOError
-from streaming.sources.in_worker import called_by_spark
 from streaming.sources.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.sources.options import OFFSET_KEY
 from streaming.sources.spool import SPOOLED_BATCH_BYTES_MIN, Spool
+from streaming.sources.workers.calls import called_by_spark
 
 FORMAT = "rocketmq-commitlog-dispatch"
 

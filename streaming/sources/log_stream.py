@@ -31,8 +31,8 @@ from store.commitlog.planner import UNLIMITED, LogPlanner, Plan
 from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig
 from store.errors import DamageError, SparkError, StoreError, UnsupportedFormatError
-from streaming.sources.in_worker import called_by_spark
 from streaming.sources.options import OFFSET_KEY
+from streaming.sources.workers.calls import called_by_spark
 
 try:
     from pyspark.sql.streaming.datasource import (

@@ -35,7 +35,6 @@ from store.commitlog.search import boundaries_around, check_boundary
 from store.errors import ConfigError, StoreError, shown
 from store.unsupported import require_log_files
 from streaming.sources.bounds import LogSpan, Start, span_to_read, start_of_read
-from streaming.sources.in_worker import called_by_spark
 from streaming.sources.kafka_view import KAFKA_FIELDS
 from streaming.sources.known_topics import check_topics, warn_of_unlisted
 from streaming.sources.log_stream import RANGE_BYTES_MIN, LogStream, LogStreamReader
@@ -50,6 +49,7 @@ from streaming.sources.options import (
 )
 from streaming.sources.pushdown import RowFilter, is_pushdown_enabled
 from streaming.sources.stores import Store, find_stores
+from streaming.sources.workers.calls import called_by_spark
 
 FORMAT = "rocketmq-commitlog"
 

@@ -30,6 +30,11 @@ _CALLED = (
     "commit",
 )  # fmt: skip
 _READ = "read"
+# Tells a worker, or the daemon whose forks are workers, how to reach Spark.
+_SET_FOR_WORKERS = {
+    "PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_DIR",
+    "PYTHON_WORKER_FACTORY_SOCK_PATH",
+}  # fmt: skip
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 _FLAGS = {
     "--" + re.sub("[A-Z]", lambda m: "-" + m[0].lower(), name): name
@@ -66,7 +71,7 @@ def in_option_terms(text: str) -> str:
 
 def is_spark_worker() -> bool:
     """Return whether this process is one of Spark's Python workers."""
-    return os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER"
+    return not _SET_FOR_WORKERS.isdisjoint(os.environ)
 
 
 def _with_plain_errors(method: Callable[..., Any]) -> Callable[..., Any]:
