@@ -28,14 +28,10 @@ from store.commitlog.planner import UNLIMITED
 from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig, config_from_json
 from store.errors import StoreIOError
-from streaming.sources.log_stream import (
-    LogPartition,
-    LogStream,
-    LogStreamReader,
-    Offset,
-)
+from streaming.sources.log_stream import LogPartition, LogStream, LogStreamReader, Offset
 from streaming.sources.options import OFFSET_KEY
 from streaming.sources.spool import SPOOLED_BATCH_BYTES_MIN, Spool
+from streaming.sources.workers.calls import called_by_spark
 from streaming.spark.batch_pace import BY_NEED, BatchPace
 
 FORMAT = "rocketmq-commitlog-dispatch"
@@ -85,6 +81,7 @@ class DispatchPartition(LogPartition):
     is_spooled: bool
 
 
+@called_by_spark
 class DispatchRequestReader(LogStreamReader[LogStream]):
     """Plans on the driver, scans on the executors."""
 

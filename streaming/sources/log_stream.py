@@ -32,6 +32,7 @@ from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig
 from store.errors import DamageError, SparkError, StoreError, UnsupportedFormatError
 from streaming.sources.options import OFFSET_KEY
+from streaming.sources.workers.calls import called_by_spark
 from streaming.spark.batch_pace import BACKLOG_BYTES, Waiting
 
 try:
@@ -304,6 +305,7 @@ class PlannedStream(Protocol):
 _Stream = TypeVar("_Stream", bound=PlannedStream)
 
 
+@called_by_spark
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[_Stream]):
     """Spark's interface to a stream over the log; subclasses define its start and its rows."""
 

@@ -49,6 +49,7 @@ from streaming.sources.options import (
 )
 from streaming.sources.pushdown import RowFilter, is_pushdown_enabled
 from streaming.sources.stores import Store, find_stores
+from streaming.sources.workers.calls import called_by_spark
 
 FORMAT = "rocketmq-commitlog"
 
@@ -66,6 +67,7 @@ _TASK_BYTES_MIN = 16 * 1024  # reading less takes less time than starting a task
 _STREAM_PARTITIONS = 2
 
 
+@called_by_spark
 class CommitLogDataSource(DataSource):
     """A broker's commit log as a Spark data source."""
 
@@ -149,6 +151,7 @@ def _arrow_type(kind: DataType) -> pa.DataType:
     return to_arrow_type(kind, timezone="UTC")
 
 
+@called_by_spark
 class CommitLogReader(DataSourceReader):
     """Reads a range of each log once."""
 
@@ -197,6 +200,7 @@ class CommitLogReader(DataSourceReader):
         return self._rows.read(partition)
 
 
+@called_by_spark
 class FilteringReader(CommitLogReader):
     """Reads a range of the log once, with filter push-down, if the session enables it."""
 
@@ -221,6 +225,7 @@ def _narrow(begin: int, end: int, rows: RowFilter, log: CommitLog) -> tuple[int,
     return begin, end
 
 
+@called_by_spark
 class RefusedStreamReader(LogStreamReader[LogStreams]):
     """The reader of a stream with invalid options: every call raises their error."""
 
@@ -240,6 +245,7 @@ class RefusedStreamReader(LogStreamReader[LogStreams]):
         raise self._error
 
 
+@called_by_spark
 class CommitLogStreamReader(LogStreamReader[LogStreams]):
     """Tails the log of each store as a stream."""
 

@@ -30,13 +30,13 @@ OFFSET_KEY = "commit_log_offset"
 
 _STREAM_ONLY = {"maxbytespertrigger"}
 _BATCH_ONLY = {"endingoffsets", "endingtimestamp"}
-_KNOWN = {
+OPTION_NAMES = {
     "path", "paths", "brokerNames", "brokerConf", "brokerVersion", "subscribe",
     "subscribePattern", "startingOffsets", "startingTimestamp", "endingOffsets",
     "endingTimestamp", "maxBytesPerTrigger", "minPartitions", "failOnDataLoss", "includeBody",
     "maxBodyBytes", "columns",
 }  # fmt: skip
-_NAMES = {name.lower(): name for name in _KNOWN}
+_NAMES = {name.lower(): name for name in OPTION_NAMES}
 _REMOVED = {
     "output": "omit it. Offsets by queue are now always the messages' own, found by a scan of the "
     "log; 'reput get' reads by position in a queue",
@@ -175,7 +175,7 @@ def table_options(stored: Mapping[str, str], *, streaming: bool) -> dict[str, st
 def _unknown(name: str, value: str) -> str:
     close = difflib.get_close_matches(name, _NAMES, n=1)
     hint = f"did you mean {_NAMES[close[0]]!r}? " if close else ""
-    known = ", ".join(sorted(_KNOWN - {"path"}))
+    known = ", ".join(sorted(OPTION_NAMES - {"path"}))
     return f"option {name!r} (value {shown(value)}) is not known; {hint}known are {known}"
 
 

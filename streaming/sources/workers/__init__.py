@@ -1,0 +1,1 @@
+"""The sources inside Spark's Python workers."""
