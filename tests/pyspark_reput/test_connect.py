@@ -96,9 +96,10 @@ def test_a_client_of_spark_connect_reads_and_is_refused_a_dispatch(tmp_path: Pat
         f"a dispatch {reason} `reput dispatch`",
         f"a mirror {reason} `reput mirror`",
     ]
-    assert starts[2:] == [
+    (refused,) = starts[2:]
+    assert refused == (
         "SPARK_CONNECT_MODE_ENABLED is set, so sessions of this process are clients of Spark "
         "Connect, but a classic session is needed: unset it, in a process that has no such client"
-    ]
+    )
     assert not (work / "output").exists()
     assert sorted(store.rglob("*")) == before
