@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -61,6 +62,15 @@ class LogPlanner:
         self._record_ends = np.empty(_CUTS_MAX, np.int64)
         self._live_end = LiveEnd(commit_log, is_clean)
         self.is_clean = is_clean
+
+    def with_ranges_of(self, range_bytes: int) -> LogPlanner:
+        """Return a planner of the same log with other ranges. Both share what they know of its end.
+
+        So what one has warned of, the other does not warn of again. One thread calls at a time.
+        """
+        other = copy(self)
+        other._range_bytes = range_bytes
+        return other
 
     def plan(self, begin: int, *, max_bytes: int = UNLIMITED, until: int = UNLIMITED) -> Plan:
         """Plan from ``begin``: about ``max_bytes`` (at most one record more), never past ``until``.

@@ -90,7 +90,7 @@ class LogStream:
         self._config = config
         self._max_bytes = max_bytes
         self._planner = LogPlanner(self.log, is_clean, range_bytes=range_bytes)
-        self._counter = LogPlanner(self.log, is_clean, range_bytes=1)  # a range for each record
+        self._counter = self._planner.with_ranges_of(1)  # a range for each record
         self._data_loss = data_loss
         self._limit = limit
         self._target = UNLIMITED
@@ -121,8 +121,10 @@ class LogStream:
 
     def waiting(self, start: Offset) -> Waiting:
         """Return what the log holds after ``start``, as far as a pace has to know."""
-        plan = self._counter.plan(start[OFFSET_KEY], max_bytes=BACKLOG_BYTES, until=self._limit())
-        return Waiting(len(plan.ranges), plan.end - plan.begin)
+        backlog = BACKLOG_BYTES if self._max_bytes is None else min(self._max_bytes, BACKLOG_BYTES)
+        plan = self._counter.plan(start[OFFSET_KEY], max_bytes=backlog, until=self._limit())
+        size = plan.end - plan.begin
+        return Waiting(len(plan.ranges), size, is_backlog=size >= backlog)
 
     def default_limit(self) -> ReadLimit:
         """Return the limit of a batch that the options set."""

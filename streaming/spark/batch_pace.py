@@ -3,8 +3,8 @@
 A batch costs Spark about a seventh of a second of CPU, however few messages it has. So the answer
 to Spark's question for the end of the next batch is held until a batch is worth its cost: a few
 messages are waiting, or the oldest of them has waited long enough. A backlog and the first message
-after a pause are answered at once. Without new messages, the question is answered twice a second,
-so that a query can be stopped.
+after a pause are answered at once. Without new messages, the question is answered twice a second.
+Spark ends a query between two questions, so a stop waits for an answer: INTERVAL_MAX at most.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BY_NEED = "auto"  # the trigger interval of a query that paces itself
 INTERVAL_MIN, INTERVAL_MAX = 0.42, 1.05  # seconds from the begin of a batch to that of the next
 WORTHWHILE = 16  # messages for which a batch need not wait for INTERVAL_MAX
 BACKLOG_BYTES = 256 * 1024  # of log: the query is behind, and does not wait at all
-HOLD_SECONDS = 0.5  # without a message; a stop waits for as long
+HOLD_SECONDS = 0.5  # without a message
 _POLL_SECONDS = 0.03
 
 
@@ -28,13 +28,14 @@ class Waiting:
 
     messages: int
     size: int  # in bytes
+    is_backlog: bool = False  # BACKLOG_BYTES, or as much as a batch takes
 
 
 def is_due(waiting: Waiting, seconds: float) -> bool:
     """Return whether a batch begins, ``seconds`` after the begin of the last one."""
     if not waiting.size:
         return False
-    if waiting.size >= BACKLOG_BYTES or seconds >= INTERVAL_MAX:
+    if waiting.is_backlog or seconds >= INTERVAL_MAX:
         return True
     return waiting.messages >= WORTHWHILE and seconds >= INTERVAL_MIN
 

@@ -233,3 +233,28 @@ def test_a_loss_is_read_as_a_marker_if_markers_are_requested(store: Path) -> Non
     error: StoreError = lost.error()
     assert isinstance(error, LostDataError)
     assert (error.begin, error.end) == (FILE_SIZE, 2 * FILE_SIZE)
+
+
+@pytest.mark.parametrize("max_bytes", [None, 4_000])
+def test_what_fills_a_batch_is_a_backlog(store: Path, max_bytes: int | None) -> None:
+    last = offsets_of(store)[-100:]
+    stream = LogStream(
+        store, config_of(store), is_clean=lambda: True, max_bytes=max_bytes, range_bytes=8 * 1024
+    )
+    assert stream.waiting({OFFSET_KEY: last[0]}).is_backlog == (max_bytes is not None)
+    one = stream.waiting({OFFSET_KEY: last[-1]})
+    assert (one.messages, one.is_backlog) == (1, False)
+
+
+def test_counting_what_waits_does_not_repeat_a_warning(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("store.commitlog.live_end._STALLED_SECONDS", 0.0)
+    torn = offsets_of(store)[-3]
+    name = f"{torn // FILE_SIZE * FILE_SIZE:020d}"
+    corrupt(store / "commitlog" / name, torn % FILE_SIZE + 8)
+    stream = stream_of(store, DataLoss.MARK, is_clean=False)
+    for _ in range(2):
+        assert stream.waiting({OFFSET_KEY: torn}).size == 0
+        assert latest(stream, torn) == torn
+    assert len([r for r in caplog.records if "valid records follow" in r.message]) == 1

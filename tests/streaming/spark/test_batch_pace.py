@@ -30,7 +30,8 @@ class Log:
 
     def waiting(self) -> Waiting:
         count = sum(at <= self.now for at in self.arrivals) - self.read
-        return Waiting(count, count * SIZE)
+        size = count * SIZE
+        return Waiting(count, size, is_backlog=size >= BACKLOG_BYTES)
 
     def run(self, pace: BatchPace, until: float) -> None:
         """Ask for batches, each of which takes 60 ms, as Spark does."""
@@ -68,7 +69,7 @@ def worst_delay(log: Log) -> float:
         (Waiting(WORTHWHILE, SIZE), INTERVAL_MIN, True),
         (Waiting(WORTHWHILE, SIZE), INTERVAL_MIN - 0.01, False),
         (Waiting(WORTHWHILE - 1, SIZE), INTERVAL_MIN, False),
-        (Waiting(1, BACKLOG_BYTES), 0.0, True),
+        (Waiting(1, SIZE, is_backlog=True), 0.0, True),
     ],
 )
 def test_a_batch_is_due(waiting: Waiting, seconds: float, due: bool) -> None:
