@@ -60,16 +60,19 @@ def _measure(work: Path, interval: str, rate: int) -> tuple[list[float], float]:
                 stop = threading.Event()
                 reader = threading.Thread(target=_watch, args=(config, output, seen, stop))
                 reader.start()
-                began, cpu, begun = time.perf_counter(), 0.0, 0
+                processes, sampled = _Processes(process.pid), 0.0
+                began, cold, begun = time.perf_counter(), 0.0, 0
                 while (elapsed := time.perf_counter() - began) < COLD_SECONDS + SECONDS:
-                    if not cpu and elapsed >= COLD_SECONDS:
-                        cpu, begun = _cpu_seconds(process.pid), len(written)
+                    if elapsed - sampled >= 1:
+                        used, sampled = processes.seconds(), elapsed
+                        if elapsed < COLD_SECONDS:
+                            cold, begun = used, len(written)
                     if len(written) < elapsed * rate:
                         writer.append(numbered(template, len(written)))
                         written.append(time.perf_counter())
                     else:
                         time.sleep(_POLL_SECONDS)
-                share = (_cpu_seconds(process.pid) - cpu) / SECONDS
+                share = (processes.seconds() - cold) / SECONDS
                 while len(seen) < len(written):
                     time.sleep(_POLL_SECONDS)
                 stop.set()
@@ -91,16 +94,28 @@ def _await_start(output: Path) -> None:
     raise TimeoutError("the dispatch did not start")
 
 
-def _cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process and its descendants, also of ended ones."""
-    ticks = 0
-    with suppress(FileNotFoundError, ProcessLookupError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks = sum(map(int, fields[11:15]))
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                ticks += round(_cpu_seconds(int(child)) * os.sysconf("SC_CLK_TCK"))
-    return ticks / os.sysconf("SC_CLK_TCK")
+class _Processes:
+    """The processor time of a process and its descendants, ended ones up to their last sample."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._seen: dict[int, int] = {}  # clock ticks by process
+        self._ticks = 0
+
+    def seconds(self) -> float:
+        """Return the time so far; call it every second, because descendants come and go."""
+        self._sample(self._pid)
+        return self._ticks / os.sysconf("SC_CLK_TCK")
+
+    def _sample(self, pid: int) -> None:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks = int(fields[11]) + int(fields[12])
+            self._ticks += ticks - self._seen.get(pid, 0)
+            self._seen[pid] = ticks
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                for child in (task / "children").read_text().split():
+                    self._sample(int(child))
 
 
 def _figures(delays: list[float], name: str) -> dict[str, float]:

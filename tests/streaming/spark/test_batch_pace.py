@@ -76,7 +76,9 @@ def test_a_batch_is_due(waiting: Waiting, seconds: float, due: bool) -> None:
     assert is_due(waiting, seconds) == due
 
 
-@pytest.mark.parametrize(("rate", "interval"), [(100, INTERVAL_MIN), (16, 1.0), (1, INTERVAL_MAX)])
+@pytest.mark.parametrize(
+    ("rate", "interval"), [(100, INTERVAL_MIN), (16, INTERVAL_MAX), (1, INTERVAL_MAX)]
+)
 def test_the_interval_follows_the_rate(rate: int, interval: float) -> None:
     log = paced([n / rate for n in range(rate * 60)], 60)
     assert len(log.batches) <= 60 / interval + 2
