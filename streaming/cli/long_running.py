@@ -95,7 +95,8 @@ class LineReporter:
     def say(self, event: str, text: str, **fields: object) -> None:
         """Report an event: a terminal gets the text, a log the fields."""
         if self.as_json:
-            print(json.dumps({"event": event, **fields}), flush=True)
+            # One write: several threads report.
+            print(json.dumps({"event": event, **fields}) + "\n", end="", flush=True)
         elif self.is_live:
             self._console.print(Text(printable(text)))
         else:
