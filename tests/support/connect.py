@@ -6,41 +6,33 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 
-from streaming.spark import session
+from streaming.spark.session import _spark_conf
 
 _SECONDS_MAX = 90.0
 _STDERR = 2
-_LOG4J = Path(session.__file__).with_name("log4j2.properties")
-_CONF = {
-    "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": (
-        f"-Dlog4j2.configurationFile=file:{_LOG4J} -XX:+UseParallelGC -XX:TieredStopAtLevel=1"
-    ),
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.python.filterPushdown.enabled": "true",
-}
 
 
 @contextmanager
-def connect_server(directory: Path, conf: Mapping[str, str] | None = None) -> Iterator[str]:
+def connect_server(directory: Path) -> Iterator[str]:
     """Run a server with two cores in ``directory``; yield its address, ``sc://localhost:PORT``.
 
+    It has the settings that ``build_session`` gives to a session.
     Its standard error goes to that of this process, also where a test captures it.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = _CONF | {"spark.connect.grpc.binding.port": str(port)} | dict(conf or {})
+    settings = dict(_spark_conf("tests", "local[2]", {}).getAll())
+    settings["spark.connect.grpc.binding.port"] = str(port)
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
-        *("--master", "local[2]", "--driver-memory", "1g"),
         *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
         "spark-internal",
     ]
