@@ -4,7 +4,9 @@ A batch costs Spark about a seventh of a second of CPU, however few messages it 
 to Spark's question for the end of the next batch is held until a batch is worth its cost: a few
 messages are waiting, or the oldest of them has waited long enough. A backlog and the first message
 after a pause are answered at once. Without new messages, the question is answered twice a second.
-Spark ends a query between two questions, so a stop waits for an answer: INTERVAL_MAX at most.
+Spark ends a query between two questions, so a stop waits for an answer: INTERVAL_MAX at most. While
+messages are waiting, the answer is never that there is nothing new: Spark's processAllAvailable
+would return.
 """
 
 from __future__ import annotations
