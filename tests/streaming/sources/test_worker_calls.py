@@ -30,7 +30,7 @@ OWN_SESSION = """
 import sys
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-log = spark.read.format("rocketmq-commitlog").option("minPartitions", "4").load(sys.argv[1])
+log = spark.read.format("rocketmq-commitlog").load(sys.argv[1])
 found = log.limit(3)
 print(found.toArrow().num_rows, len(found.collect()), log.count())
 spark.stop()
@@ -114,11 +114,11 @@ def test_an_error_of_another_kind_keeps_its_traceback(monkeypatch: pytest.Monkey
 @pytest.mark.spark
 def test_a_limit_ends_the_read_without_a_traceback(tmp_path: Path) -> None:
     with CommitLogWriter(tmp_path, StoreConfig(mapped_file_size_commit_log=1 << 26)) as writer:
-        writer.append_many(TEMPLATES, 100_000)
+        writer.append_many(TEMPLATES, 800_000)
     command = [sys.executable, "-c", OWN_SESSION, str(tmp_path)]
     env = os.environ | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.stdout == "3 3 100000\n", done.stderr
+    assert done.stdout == "3 3 800000\n", done.stderr
     assert "Traceback" not in done.stderr
     assert "BrokenPipeError" not in done.stderr
 
