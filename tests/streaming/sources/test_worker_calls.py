@@ -25,6 +25,7 @@ from streaming.spark.errors import to_store_error
 from tests.support.stores.written import TEMPLATES, corrupt, make_store
 
 ERROR = "store.errors."
+adds_trace = pytest.mark.classic("the client of Spark Connect appends the server's stack trace")
 # A session of the user's own: nothing filters what its workers print.
 OWN_SESSION = """
 import sys
@@ -64,6 +65,7 @@ def check_line(text: str, sentence: str) -> None:
 
 
 @pytest.mark.spark
+@adds_trace
 def test_a_wrong_option_is_one_line(spark: SparkSession, store: Path) -> None:
     with pytest.raises(Exception, match="minPartitions") as caught:
         load(spark, store, minPartitions="x").collect()
@@ -71,6 +73,7 @@ def test_a_wrong_option_is_one_line(spark: SparkSession, store: Path) -> None:
 
 
 @pytest.mark.spark
+@adds_trace
 def test_a_store_without_a_log_names_the_option_of_the_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -81,6 +84,7 @@ def test_a_store_without_a_log_names_the_option_of_the_source(
 
 
 @pytest.mark.spark
+@adds_trace
 def test_damage_in_a_task_is_one_line(spark: SparkSession, store: Path) -> None:
     corrupt(store / "commitlog" / f"{0:020d}", 8)
     error = error_of(load(spark, store))
@@ -112,6 +116,7 @@ def test_an_error_of_another_kind_keeps_its_traceback(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.spark
+@pytest.mark.classic("starts a classic session in a process of its own")
 def test_a_limit_ends_the_read_without_a_traceback(tmp_path: Path) -> None:
     with CommitLogWriter(tmp_path, StoreConfig(mapped_file_size_commit_log=1 << 26)) as writer:
         writer.append_many(TEMPLATES, 800_000)
