@@ -217,7 +217,7 @@ def test_one_output_for_several_stores_is_refused(
     stores = [f"a={gap.store}", f"b={other.store}"]
     to, output = tmp_path / "to", ["--output", gap.output]
     code, _, err = reput_here(capsys, "export", *stores, "--to", to, *group, *output)
-    assert (code, "give each as NAME=STORE:OUTPUT" in err) == (2, True), err
+    assert (code, "give several as STORE:OUTPUT" in err) == (2, True), err
     for case in (gap, other):
         (case.store / "config/consumerOffset.json").write_text('{"offsetTable":{"T@G":{0:3}}}')
     code, out, err = reput_here(
