@@ -164,13 +164,18 @@ class ProgressReader:
         )
 
     def is_same_generation(self, progress: ProgressView | None) -> bool:
-        """Return whether the root is still of that generation and no file is being replaced."""
+        """Return whether the root is still of that generation and no file is being replaced.
+
+        A progress that was recovering is of no generation: some of its files may not have been in
+        place, though its swap is over by now.
+        """
         if self.is_unchanged(progress):
             return True
         current = read_progress_view(self._output)
         if current is None or progress is None or os.access(self._swap, os.F_OK):
             return False
-        return not current.is_recovering and current.continues(progress)
+        is_recovering = progress.is_recovering or current.is_recovering
+        return not is_recovering and current.continues(progress)
 
     def is_deleted(self, progress: ProgressView | None) -> bool:
         """Return whether the root had progress, but has none now: it is only ever renamed over."""

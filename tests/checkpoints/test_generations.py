@@ -306,3 +306,38 @@ def test_a_read_of_a_root_that_keeps_changing_gives_up(
         monkeypatch.setattr(message_store, "get_message", changing)
         with pytest.raises(StoreIOError, match="its files were replaced repeatedly"):
             s.get_message("T", 0, 0)
+
+
+def test_an_answer_from_files_that_a_swap_had_moved_away_is_not_given(
+    roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The swap begins after the read has looked for one, and is over when its answer is checked."""
+    _, output = roots
+    before = read_progress(output)
+    assert before is not None
+    after = replace(before, batch=before.batch + 1)
+    queues, away = output / "consumequeue", output / "away"
+    with MessageStore.open(*roots) as store:
+        expected = store.message_store_timestamp("T", 0, 9)
+        look, find = store._progress_reader.await_generation, store._queue
+        steps = iter(range(3))
+
+        def look_then_begin(wait: Any) -> None:
+            look(wait)
+            if read_progress(output) == before:
+                write_progress(output, replace(after, is_recovering=True), HastyDisk())
+                queues.rename(away)
+
+        def find_then_end(topic: str, queue_id: int) -> Any:
+            found, step = find(topic, queue_id), next(steps)
+            if step == 0:  # the progress seems to have changed, so the read is repeated
+                monkeypatch.setattr(store._progress_reader, "_data", b"")
+            elif step == 1:
+                assert found is None
+                away.rename(queues)
+                write_progress(output, after, HastyDisk())
+            return found
+
+        monkeypatch.setattr(store._progress_reader, "await_generation", look_then_begin)
+        monkeypatch.setattr(store, "_queue", find_then_end)
+        assert store.message_store_timestamp("T", 0, 9) == expected
