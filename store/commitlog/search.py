@@ -94,13 +94,16 @@ def first_stored_after(log: CommitLog, timestamp_ms: int) -> int:
 def narrow_to_times(part: LogRange, config: StoreConfig, times_ms: tuple[int, int]) -> LogRange:
     """Return the part of a range that holds its records stored between two times (inclusive).
 
-    It begins and ends at a record, and is empty without any. Damage is part of it. Walks the chain
-    of the range, without reading bodies. Raises StoreIOError.
+    It begins and ends at a record, and is empty without any. Damage is part of it, so a range that
+    the file no longer holds is returned whole. Walks the chain of the range, without reading
+    bodies. Raises StoreIOError.
     """
     if part.gap or not Path(part.path).exists():
         return part
     view = map_file(Path(part.path))
-    span = part.base, part.begin - part.base, min(part.end - part.base, len(view))
+    span = part.base, part.begin - part.base, part.end - part.base
+    if len(view) < span[2]:
+        return part
     first, end = stored_between(view, span, times_ms, _without_crc(config))
     if first < 0:
         return replace(part, end=part.begin)

@@ -1,6 +1,7 @@
 """Filter push-down and ranges: the rows selected before decoding are those Spark would select."""
 
 import datetime
+import os
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,11 @@ from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
+from store.errors import DamageError
 from streaming import CommitLogDataSource
-from streaming.sources.messages import FORMAT
+from streaming.sources.message_rows import MessageRows
+from streaming.sources.messages import FORMAT, FilteringReader
+from streaming.sources.options import parse_options
 from streaming.sources.pushdown import RowFilter
 from tests.support.stores.written import CONF, TEMPLATES, corrupt, make_store, small_config
 
@@ -122,6 +126,35 @@ def test_values_that_cannot_be_compared_push_nothing_down(requests: DispatchRequ
     chosen.add([GreaterThan(("store_timestamp",), naive), EqualTo(("keys",), "k01")])
     chosen.add([GreaterThan(("size",), 1.5), EqualTo(("a", "size"), 0)])
     assert np.all(chosen.mask(requests))
+
+
+@pytest.mark.parametrize("begins", ["before the cut", "after the cut"])
+@pytest.mark.parametrize("is_filtered", [False, True])
+def test_a_file_that_is_truncated_after_planning_is_not_read_as_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, begins: str, is_filtered: bool
+) -> None:
+    """A filter on the time narrows the range, but not to what is left of the file."""
+    make_store(tmp_path, COUNT)
+    offsets = scanned(tmp_path, small_config()).commit_log_offset.tolist()
+    cut = offsets[100]
+    begin = offsets[50 if begins == "before the cut" else 200]
+    expected = 50 if begins == "before the cut" else 0
+    options = {"path": str(tmp_path), "startingOffsets": f'{{"commit_log_offset": {begin}}}'}
+
+    def reader_of(fail: str) -> FilteringReader:
+        parsed = parse_options(options | {"failOnDataLoss": fail}, streaming=False)
+        reader = FilteringReader(MessageRows(parsed, ("commit_log_offset",)))
+        if is_filtered:
+            list(reader.pushFilters([GreaterThan(("store_timestamp",), EPOCH)]))
+        return reader
+
+    failing, skipping = reader_of("true"), reader_of("false")
+    (part,), (same,) = failing.partitions(), skipping.partitions()
+    os.truncate(tmp_path / "commitlog" / f"{0:020d}", cut)
+    with pytest.raises(DamageError, match=f"truncated to {cut} bytes"):
+        list(failing.read(part))
+    assert sum(batch.num_rows for batch in skipping.read(same)) == expected
+    assert f"truncated to {cut} bytes" in caplog.text
 
 
 @pytest.mark.spark
