@@ -69,7 +69,10 @@ _FIXED = {
 }
 _LOGIN = re.compile(r"\s*(?P<module>[\w.]+)\s+\w+(?P<options>.*?);?\s*", re.DOTALL)
 _LOGIN_OPTION = re.compile(r"""\s+(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|(\S+))""")
+_SEPARATED = re.compile(r"\s*(?:[^\\\s=:]|\\\r\n|\\.)*\s*[=:]", re.DOTALL)  # a key, then = or :
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _FILES = {"ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"}
+_MODULE_END = "LoginModule"
 _USER_MODULES = ("PlainLoginModule", "ScramLoginModule")
 _HOST_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")
 _PORT_MAX = 65535
@@ -135,16 +138,38 @@ def read_properties(path: Path | None, pairs: Iterable[str]) -> dict[str, str]:
     if path is not None:
         try:
             text = read_small_file(path, _PROPERTIES_BYTES_MAX).decode("utf-8")
-            properties.update(javaproperties.loads(text))
+            properties.update(_parsed(path, text))
         except OSError as e:
             raise StoreIOError("read", path, e) from e
-        except ValueError as e:
-            raise ConfigError(f"{path} is not a properties file: {e}") from e
-    for pair in pairs:
+        except UnicodeDecodeError as e:
+            raise ConfigError(f"{path} is not a properties file: it is not UTF-8") from e
+        except javaproperties.InvalidUEscapeError:  # whose text may be part of a password
+            reason = "a \\u escape is invalid"
+            raise ConfigError(f"{path} is not a properties file: {reason}") from None
+    for place, pair in enumerate(pairs, 1):
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
-            raise ConfigError(f"--kafka-property {shown(pair)} is not KEY=VALUE")
+            raise ConfigError(f"--kafka-property number {place} is not KEY=VALUE")
         properties[name.strip()] = value.strip()
+    return properties
+
+
+def _parsed(path: Path, text: str) -> dict[str, str]:
+    """Return the properties of a file's text.
+
+    A line without ``=`` or ``:`` may be a secret that lost its name or was broken in two. Unless it
+    is an option and its value, separated by a blank, the error names its number only.
+    """
+    properties, begin = {}, 1
+    for element in javaproperties.parse(text):
+        if isinstance(element, javaproperties.KeyValue):
+            if not _SEPARATED.match(element.source):
+                try:
+                    _setting(element.key, element.value)
+                except ConfigError:
+                    raise ConfigError(f"{path}: line {begin} is not KEY=VALUE") from None
+            properties[element.key] = element.value
+        begin += len(_LINE_END.findall(element.source))
     return properties
 
 
@@ -193,6 +218,8 @@ def _login(name: str, text: str) -> dict[str, Any]:
     if match is None:
         raise ConfigError(f"Kafka option {name} is not a line of a JAAS configuration")
     module = match["module"].rpartition(".")[2]
+    if not module.endswith(_MODULE_END):  # a secret, perhaps
+        raise ConfigError(f"Kafka option {name} does not begin with a login module")
     if module not in _USER_MODULES:
         raise ConfigError(f"Kafka option {name}: login module {module} is not supported")
     values = {}

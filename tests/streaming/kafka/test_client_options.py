@@ -1,5 +1,6 @@
 """Kafka's option names in, kafka-python's out; unknown options are refused by name."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,56 @@ def test_no_password_is_in_a_message() -> None:
     with pytest.raises(ConfigError) as raised:
         client_options("h:1", {"sasl.jaas.config": JAAS + "password=secret;"})
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hunter2",
+        "hunter2 required",
+        "hun\\\n  ter2",
+        "sasl.password.hunter2 x",
+        "linger.ms hunter2",
+    ],
+)
+def test_a_line_without_a_name_is_refused_by_its_number(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"# a comment\nlinger.ms=\\\n  5\n\n{line}\nacks=all\n")
+    with pytest.raises(ConfigError) as raised:
+        read_properties(file, [])
+    assert str(raised.value) == f"{file}: line 5 is not KEY=VALUE"
+    assert raised.value.__suppress_context__
+
+
+def test_names_end_at_a_blank_or_a_separator(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.password a=b\nlinger.ms 5\nno.such\\ option = 1\nclient.id:c\r\n")
+    assert read_properties(file, []) == {
+        "sasl.password": "a=b",
+        "linger.ms": "5",
+        "no.such option": "1",
+        "client.id": "c",
+    }
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda _: client_options("h:1", {"sasl.jaas.config": "hunter2 required;"}),
+        lambda _: client_options("h:1", {"sasl.jaas.config": "hunter2"}),
+        lambda _: read_properties(None, ["linger.ms=1", "hunter2"]),
+        lambda file: read_properties(file, []),
+    ],
+    ids=["login module", "login line", "pair", "escape"],
+)
+def test_no_secret_in_a_wrong_place_is_in_a_message(
+    tmp_path: Path, read: Callable[[Path], Any]
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.password=\\uhunter2\n")
+    with pytest.raises(ConfigError) as raised:
+        read(file)
+    assert "hun" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
