@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -61,6 +62,7 @@ def create_app(brokers: Sequence[Broker], settings: ConsoleSettings) -> Starlett
         exception_handlers=pages.ERROR_HANDLERS,
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # it redirects to the request's scheme and host
     app.state.brokers = {broker.name: broker for broker in brokers}
     app.state.metrics = ConsoleSource(brokers)
     app.state.settings = settings
@@ -85,7 +87,18 @@ def _routes() -> list[BaseRoute]:
         Route(f"/api{_BROKER}/messages", search.messages),
         Route(f"/api{_BROKER}/tail", tail.follow),
         Mount("/static", StaticFiles(directory=STATIC)),
+        Route("/{path:path}/", without_slash),
     ]
+
+
+async def without_slash(request: Request) -> Response:
+    """Redirect to the same path without the slash at its end.
+
+    The address has no scheme and no host: behind a proxy with TLS, those of the request are not
+    the browser's. It begins with one slash, as two would begin the name of another host.
+    """
+    path, query = quote(request.path_params["path"].strip("/")), request.url.query
+    return RedirectResponse(f"/{path}?{query}" if query else f"/{path}")
 
 
 async def home(request: Request) -> Response:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -30,7 +32,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READS_MAX = 16  # threads that answer pages; a read may wait for a swap
 _KILO = 1000
-_log = logging.getLogger(__name__)
+_LOGGED_MAX, _LOGGED_SECONDS = 20, 60.0  # so many errors of requests are logged in so long
 
 Load = Callable[[Request], Mapping[str, Any]]  # runs in a thread
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -143,6 +145,43 @@ def _own_url(request: Request) -> str:
 
 
 # --- errors --------------------------------------------------------------------------------------
+
+
+class LoggedRarely(logging.Filter):
+    """Passes so many records in a period: what clients can cause at will must not fill a disk.
+
+    The first record of the next period says how many were left out.
+    """
+
+    def __init__(self, count: int = _LOGGED_MAX, seconds: float = _LOGGED_SECONDS) -> None:
+        super().__init__()
+        self._count, self._seconds = count, seconds
+        self._guard = threading.Lock()
+        self._began, self._passed = 0.0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is logged."""
+        with self._guard:
+            now = time.monotonic()
+            left_out = 0
+            if now - self._began >= self._seconds:
+                left_out = max(self._passed - self._count, 0)
+                self._began, self._passed = now, 0
+            self._passed += 1
+            if left_out:
+                record.msg = f"{record.getMessage()} ({left_out} more such errors were not logged)"
+                record.args = None
+            return self._passed <= self._count
+
+
+def rare_logger(name: str) -> logging.Logger:
+    """Return the logger of a module for errors that a client can cause at will."""
+    logger = logging.getLogger(name)
+    logger.addFilter(LoggedRarely())
+    return logger
+
+
+_log = rare_logger(__name__)
 
 
 class BrokenOffError(Exception):

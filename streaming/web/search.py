@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -26,6 +25,7 @@ from streaming.web.pages import (
     error_fields,
     json_response,
     load,
+    rare_logger,
     render,
 )
 from streaming.web.parameters import (
@@ -48,7 +48,7 @@ _PAGE_SECONDS = 10.0  # a page without JavaScript searches no longer
 _PROGRESS_SECONDS = 0.5
 _CSV_FIELDS = ("broker", *JSON_FIELDS, *BODY_FIELDS, "body_error")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula of a spreadsheet begins
-_log = logging.getLogger(__name__)
+_log = rare_logger(__name__)
 
 
 async def page(request: Request) -> Response:

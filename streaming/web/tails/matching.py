@@ -10,7 +10,6 @@ counted and dropped.
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 from store.commitlog.message_json import message_summary
 from store.config import StoreConfig
 from store.errors import StoreError
+from streaming.web.pages import rare_logger
 from streaming.web.tails.feed import TailFeed
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _WAITING_BYTES_MAX = 64 * 1024 * 1024  # of the log for a group; older messages 
 _STRETCH_MESSAGES_MAX = 200  # that are decoded for a tail; older ones count as skipped
 _TOO_LONG = "the conditions take too long for a live tail, which has ended; search instead"
 _ANY = sys.maxsize
-_log = logging.getLogger(__name__)
+_log = rare_logger(__name__)
 
 
 @dataclass(eq=False)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from store.commitlog.writer import CommitLogWriter
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
 from streaming.web import search
+from streaming.web.pages import LoggedRarely
 from tests.streaming.web.conftest import Made
 from tests.support.consoles import console, source, wait_until
 from tests.support.stores.written import corrupt, make_store, small_config
@@ -241,6 +243,30 @@ def test_damage_is_listed_and_passed(tmp_path: Path) -> None:
         corrupt(Path(message.path), message.commit_log_offset + message.spans.body_at)
         os.utime(message.path)
         assert c.api("b/status")["damage"] == []
+
+
+def test_broken_downloads_log_a_limited_number_of_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_store(tmp_path, 30)
+    message = list(LogSearch(tmp_path, config, MessageFilter()).messages())[20]
+    corrupt(Path(message.path), message.commit_log_offset + message.spans.body_at)
+    with console(source(tmp_path)) as c:
+        for _ in range(30):
+            with pytest.raises(httpx.RemoteProtocolError):
+                c.get("/api/brokers/b/messages", format="jsonl")
+    lines = [r.getMessage() for r in caplog.records if "broken off" in r.getMessage()]
+    assert 0 < len(lines) <= 20
+
+
+def test_the_next_line_counts_those_that_were_left_out() -> None:
+    limit = LoggedRarely(count=2, seconds=0.0)
+    limit._seconds = 3600.0
+    records = [logging.makeLogRecord({"msg": "error %s", "args": (n,)}) for n in range(6)]
+    assert [limit.filter(record) for record in records[:5]] == [True, True, False, False, False]
+    limit._seconds = 0.0
+    assert limit.filter(records[5])
+    assert records[5].getMessage() == "error 5 (3 more such errors were not logged)"
 
 
 def test_an_unknown_parameter_is_refused(made: Made) -> None:
