@@ -11,6 +11,8 @@ import pytest
 
 from checkpoints.root import DispatchRoot
 from store import MessageStore
+from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from streaming.cli import run
 from tests.support.dispatching import (
@@ -21,6 +23,7 @@ from tests.support.dispatching import (
     tree,
 )
 from tests.support.stores.aged import expected_root, log_files, sent
+from tests.support.stores.written import make_store
 from tests.support.verify_stores import (
     CONFIG,
     VARIANTS,
@@ -315,3 +318,22 @@ def test_queues_that_cannot_be_rebuilt_are_reported(
     code, _, err = rebuild((roots[0], tmp_path / "nowhere"), capsys, "--topic", "TopicTest")
     assert code == 2
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_topics_whose_paths_collide_exit_with_6_and_stay_searchable(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], order: int
+) -> None:
+    root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(root, 0)
+    topics = ["a", "a/0/00000000000000000000"][::order]
+    with CommitLogWriter(root, config) as writer:
+        for topic in topics:
+            writer.append_many([NewMessage(topic, 0, b"x", make_properties(keys="k"))], 1)
+    for _ in range(2):
+        assert run(["rebuild", str(root), "--output", str(output)]) == 6
+        assert "consumequeue/a/0/00000000000000000000" in capfd.readouterr().err
+        assert not (output / "consumequeue").exists()
+    for topic in topics:
+        assert run(["search", str(root), "--topic", topic, "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)["topic"] == topic
