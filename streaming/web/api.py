@@ -92,7 +92,8 @@ def groups(request: Request) -> dict[str, Any]:
     return {
         "broker": broker.name,
         "as_of_ms": None if listing is None else listing.as_of_ms,
-        **_paged(request, rows, "groups", is_known=listing is not None),
+        "status": broker.status(),
+        **_paged(request, rows, "groups", is_known=listing is not None and listing.error is None),
         "filter": wanted,
     }
 

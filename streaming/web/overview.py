@@ -7,6 +7,7 @@ over the units that were appended since; the files are counted last.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -30,6 +31,7 @@ _AGE_MIN, _DURATIONS = 2.0, 10.0  # a listing is old after these seconds, and 10
 _WAIT_SECONDS = 1.0  # for the first listing
 _DAMAGES_MAX = 100
 _UNITS_PER_READ = 1_000_000  # so that no sum holds up other reads for long
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class OverviewCache:
         self._changed = threading.Condition()
         self._listing: Listing | None = None
         self._listed_at = 0.0
+        self._failure: str | None = None  # the bug that ended the last listing
         self.is_running = self._is_closed = False
         self._sums: dict[tuple[str, int], tuple[int, int, int]] = {}  # min, max, bytes
 
@@ -65,8 +68,8 @@ class OverviewCache:
         """Return the last listing; without one, wait for it up to some seconds."""
         with self._changed:
             if not self.is_running and not self._is_closed and self._is_old():
-                self.is_running = True
                 threading.Thread(target=self._list, name="reput-overview", daemon=True).start()
+                self.is_running = True  # not if no thread could be started
             if self._listing is None:
                 self._changed.wait_for(lambda: self._listing is not None, wait)
             return self._listing
@@ -85,7 +88,8 @@ class OverviewCache:
     def error(self) -> str | None:
         """Return why queues and groups could not be listed, None if they could."""
         listing = self._listing
-        return None if listing is None or listing.error is None else str(listing.error)
+        error = None if listing is None else listing.error
+        return self._failure if error is None else str(error)
 
     def queue_bytes(self, topic: str, queue_id: int) -> int | None:
         """Return the bytes of a queue's messages in the log, None if not known yet."""
@@ -110,7 +114,7 @@ class OverviewCache:
 
     def _list(self) -> None:
         began, now = time.monotonic(), now_ms()
-        listing = Listing(None, StoreError("the listing failed"), now, 0.0)
+        listing, failure = Listing(None, None, now, 0.0), None
         try:
             with self._opened() as store:
                 listing = _listing(describe_topics(store), now, time.monotonic() - began)
@@ -120,8 +124,15 @@ class OverviewCache:
         except StoreError as e:
             if listing.overview is None:
                 self._publish(Listing(None, e, now, time.monotonic() - began))
+        except Exception as e:  # noqa: BLE001 - it is shown; the next listing may succeed
+            failure = f"internal error: {type(e).__name__}; the log of reput serve has its details"
+            if failure != self._failure:
+                _log.exception("%s cannot be listed", self._directories["consumequeue"][0])
+            if listing.overview is None:
+                self._publish(Listing(None, StoreError(failure), now, time.monotonic() - began))
         finally:
             with self._changed:
+                self._failure = failure
                 self.is_running = False
 
     def _publish(self, listing: Listing) -> None:

@@ -45,8 +45,8 @@ class ScanCache(Generic[T]):
         """Return the last result; without one, wait for it up to some seconds."""
         with self._changed:
             if not self.is_running and not self._closed.is_set() and self._is_old():
-                self.is_running = True
                 threading.Thread(target=self._run, name="reput-scan", daemon=True).start()
+                self.is_running = True  # not if no thread could be started
             if self._found is None:
                 self._changed.wait_for(lambda: self._found is not None, wait)
             return self._found
