@@ -51,6 +51,10 @@ class ConfigError(StoreError):
     """A setting is malformed, or does not fit the files it is applied to."""
 
 
+class NoQueuesError(ConfigError):
+    """A log has no queues yet: nothing has been dispatched."""
+
+
 class SlowExpressionError(ConfigError):
     """A regular expression takes too long."""
 

@@ -20,9 +20,9 @@ from store.consumequeue.names import can_name_directory, list_topics, queue_dire
 from store.consumequeue.reader import QueueReader
 from store.consumequeue.time_search import Boundary, find_offset
 from store.errors import (
-    ConfigError,
     DamageError,
     LostDataError,
+    NoQueuesError,
     ProgressDeletedError,
     StoreIOError,
 )
@@ -389,7 +389,7 @@ class MessageStore(ArrowReads):
         if self._progress is None:
             require_queue_files(self.store_root, self.output, self.config.rocksdb_queues)
         if self._progress is None and not path.is_dir() and not self._log.is_empty():
-            raise ConfigError(
+            raise NoQueuesError(
                 f"{path} does not exist: nothing has been dispatched there; dispatch the log, or "
                 "specify the root that holds its queues (--output)"
             )

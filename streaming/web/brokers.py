@@ -7,6 +7,7 @@ index answer with an error, and the log is still read.
 from __future__ import annotations
 
 import errno
+import shlex
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -134,6 +135,7 @@ class Broker:
     def status(self) -> dict[str, Any]:
         """Return the status of log, dispatch and monitor; damage is part of it."""
         now = now_ms()
+        has_no_queues = self.overview.has_no_queues()
         problem: str | None = None
         damages: list[str] = []
         try:
@@ -149,12 +151,29 @@ class Broker:
             "log_min_offset": first,
             "log_max_offset": end,
             "log_bytes": end - first,
-            "problem": problem or self.overview.error(),
+            "problem": problem or (None if has_no_queues else self.overview.error()),
+            "build_command": self._build_command() if has_no_queues else None,
             "recovered": self._recovery(),
             "damage": [*damages, *self.overview.damages(), *filter(None, [self.monitor.error()])],
             "now_ms": now,
         }
         return fields | self._dispatch_status(now) | self.monitor.status()
+
+    def command(self, name: str, *options: str) -> str:
+        """Return a command line for a shell in any directory, with the options of the console."""
+        source = self.source
+        paths = (("--output", source.output), ("--broker-conf", source.broker_conf))
+        words = ["reput", name, str(source.store_root.absolute()), *options]
+        for option, path in paths:
+            if path is not None:
+                words += [option, str(path.absolute())]
+        if source.broker_version is not None:
+            words += ["--broker-version", source.broker_version]
+        return shlex.join(words)
+
+    def _build_command(self) -> str:
+        """Return the command that builds the queues; OUTPUT is for the user to choose."""
+        return self.command("rebuild", *(["--output", "OUTPUT"] if not self.source.output else []))
 
     def is_stuck(self) -> bool:
         """Return whether the dispatch is stuck; False without one. Raises StoreError."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -54,7 +53,7 @@ def message(request: Request) -> dict[str, Any]:
             "next": None if place is None else place.next,
         },
         "related": related(found),
-        "command": _command(broker, found.commit_log_offset),
+        "command": broker.command("message", "--commit-log-offset", str(found.commit_log_offset)),
     }
 
 
@@ -171,20 +170,6 @@ def _index(broker: Broker, found: Message) -> dict[str, Any]:
         return {"index": [], "why_not_in_index": str(e)}
     entries = [{"key": p.key, "file": str(p.path), "entry": p.entry} for p in places]
     return {"index": entries, "why_not_in_index": None}
-
-
-def _command(broker: Broker, offset: int) -> str:
-    """Return a command line for a shell in any directory, with the options of the console."""
-    source = broker.source
-    paths = (("--output", source.output), ("--broker-conf", source.broker_conf))
-    words = ["reput", "message", str(source.store_root.absolute())]
-    words += ["--commit-log-offset", str(offset)]
-    for option, path in paths:
-        if path is not None:
-            words += [option, str(path.absolute())]
-    if source.broker_version is not None:
-        words += ["--broker-version", source.broker_version]
-    return shlex.join(words)
 
 
 def related(found: Message) -> list[dict[str, Any]]:

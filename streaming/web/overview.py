@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from store.consumequeue.names import is_system_topic
-from store.errors import StoreError
+from store.errors import NoQueuesError, StoreError
 from store.java import now_ms
 from store.reads.message_store import MessageStore
 from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
@@ -60,6 +60,7 @@ class OverviewCache:
         self._changed = threading.Condition()
         self._listing: Listing | None = None
         self._listed_at = 0.0
+        self._has_listed = False
         self._failure: str | None = None  # the bug that ended the last listing
         self.is_running = self._is_closed = False
         self._sums: dict[tuple[str, int], tuple[int, int, int]] = {}  # min, max, bytes
@@ -90,6 +91,12 @@ class OverviewCache:
         listing = self._listing
         error = None if listing is None else listing.error
         return self._failure if error is None else str(error)
+
+    def has_no_queues(self) -> bool:
+        """Return whether the log has no queues, and had none before: lost ones are a problem."""
+        listing = self._listing
+        error = None if listing is None else listing.error
+        return isinstance(error, NoQueuesError) and not self._has_listed
 
     def queue_bytes(self, topic: str, queue_id: int) -> int | None:
         """Return the bytes of a queue's messages in the log, None if not known yet."""
@@ -139,6 +146,7 @@ class OverviewCache:
         with self._changed:
             self._listed_at = time.monotonic()
             self._listing = listing
+            self._has_listed |= listing.overview is not None
             self._changed.notify_all()
 
     def _sum(self, store: MessageStore, listing: Listing) -> None:

@@ -50,6 +50,7 @@ function stateOf(status) {
   if (status.is_stuck) return ["bad", "stuck"];
   if (status.damage?.length) return ["bad", "damaged"];
   if (status.lost?.length) return ["bad", "messages lost"];
+  if (status.build_command) return ["", "no queues"];
   if (status.behind_ms > 60000) return ["warn", "behind"];
   return ["good", "ok"];
 }

@@ -110,3 +110,21 @@ def test_hostile_message_in_a_live_tail_is_shown_as_text(
         writer.append(order(1, text="<script>alert(1)</script>"))
 
     expect(page.locator("#rows .head-of-body")).to_contain_text("<script>alert(1)</script>")
+
+
+def test_log_without_queues_is_said_without_alarm(
+    new_console: NewConsole, new_tab: NewTab, tmp_path: Path
+) -> None:
+    shop = make_shop(tmp_path, orders=300)
+    (tmp_path / "empty").mkdir()
+    console = new_console(shop.root, "--output", tmp_path / "empty")
+    tab = new_tab(console)
+
+    page = tab.open(console.page_url(SHOP))
+
+    expect(page.locator("#state")).to_have_text("no queues", timeout=15_000)
+    expect(page).to_have_title("shop – reput")
+    expect(page.locator(".alert")).to_contain_text(f"--output {tmp_path / 'empty'}")
+    expect(page.locator(".bad")).to_have_count(0)
+    screenshot(tab, "overview-no-queues", tmp_path)
+    assert faults_of(tab) == []

@@ -1,10 +1,13 @@
 """What a console shows while it cannot list topics and queues: a bug, or a log without queues."""
 
 import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
+from streaming.cli import run
 from streaming.web import overview
 from tests.support.consoles import Console, console, source, wait_until
 from tests.support.dispatching import dispatch_all
@@ -48,3 +51,43 @@ def test_a_bug_in_a_listing_is_a_problem_until_a_listing_succeeds(
         assert has_failed(c) == 0
         assert c.api("b")["topics"]
     assert [r.exc_info is not None for r in caplog.records if "listed" in r.getMessage()] == [True]
+
+
+@pytest.mark.parametrize("has_output", [True, False])
+def test_a_log_without_queues_is_no_problem_and_the_command_builds_them(
+    tmp_path: Path, *, has_output: bool
+) -> None:
+    root, output = tmp_path / "a store", tmp_path / "out"
+    make_store(root, 30)
+    if has_output:
+        output.mkdir()
+    with console(source(root, output if has_output else None)) as c:
+        wait_until(lambda: c.api("b")["status"]["build_command"] is not None)
+        status = c.api("b/status")
+        assert (status["problem"], status["damage"]) == (None, [])
+        assert has_failed(c) == 0
+        assert "This log has no queues yet" in c.get("/brokers/b").text
+        assert "reput rebuild" in c.get("/brokers/b").text
+        assert "Groups are not known" in c.get("/brokers/b/groups").text
+        assert len(c.api("b/messages", topic="TopicB")["messages"]) == 10
+        words = shlex.split(status["build_command"])
+        assert words[0] == "reput"
+        assert run([str(output) if word == "OUTPUT" else word for word in words[1:]]) == 0
+        if has_output:
+            wait_until(lambda: bool(c.api("b")["topics"]))
+            assert c.api("b/status")["build_command"] is None
+    with console(source(root, output)) as c:
+        wait_until(lambda: bool(c.api("b")["topics"]))
+
+
+def test_queues_that_are_gone_are_a_problem(tmp_path: Path) -> None:
+    root, output = tmp_path / "store", tmp_path / "out"
+    dispatch_all(root, output, make_store(root, 30))
+    with console(source(root, output)) as c:
+        wait_until(lambda: bool(c.api("b")["topics"]))
+        shutil.rmtree(output)
+        output.mkdir()
+        wait_until(lambda: c.api("b")["status"]["problem"] is not None)
+        wait_until(lambda: "nothing has been dispatched" in str(c.api("b")["status"]["problem"]))
+        assert c.api("b/status")["build_command"] is None
+        assert has_failed(c) == 1
