@@ -235,6 +235,7 @@ class SearchJob:
                 if not self.query.matches(message):
                     continue
                 self._span = search.span
+                self._reach(message)
                 reason = self._add(message)
                 if reason or self._pending >= _PENDING_BYTES:
                     yield reason
@@ -271,6 +272,13 @@ class SearchJob:
             return MAX
         limit = self._limits.text_bytes
         return LIMIT if limit is not None and self._text_bytes >= limit else ""
+
+    def _reach(self, message: Message) -> None:
+        """Count the log up to a message as searched: the scan reports whole stretches only."""
+        begin, end = self._span
+        at = message.commit_log_offset
+        done = end - at if self.query.is_newest_first else at + message.size - begin
+        self.searched_bytes = max(self.searched_bytes, min(done, self.total_bytes))
 
     def _report(self, done: int, total: int) -> None:
         self.searched_bytes, self.total_bytes = done, total

@@ -12,6 +12,7 @@ let source = null;
 let count = 0;
 let last = null; // the last message found
 let waiting = [];
+let reached = null; // the last progress of this search
 
 growFields(form);
 suggestTopics(form);
@@ -22,7 +23,7 @@ form.addEventListener("submit", (event) => {
   go(conditions(form));
 });
 stop.addEventListener("click", () => {
-  end(`Stopped: ${said.textContent}`);
+  end(`Stopped: ${summary()}`);
   if (last) offerNext(isOldestFirst() ? last.commit_log_offset + last.size : last.commit_log_offset);
 });
 on.addEventListener("click", (event) => {
@@ -64,6 +65,7 @@ function search() {
   source?.close();
   clearErrors(form);
   waiting = [];
+  reached = null;
   const params = new URLSearchParams(location.search);
   params.delete("run");
   showDownloads(params);
@@ -103,22 +105,36 @@ function addDamage({ error }) {
 function flush() {
   rows.append(...waiting);
   waiting = [];
+  if (!stop.hidden) said.textContent = summary();
 }
 
-function show({ searched_bytes, total_bytes, elapsed_ms }) {
-  progress.max = total_bytes || 1;
-  progress.value = total_bytes ? searched_bytes : 1;
-  said.textContent = `${number(count)} found, ${size(searched_bytes)} of ${size(total_bytes)} searched in ${duration(elapsed_ms)}`;
+/** Show a progress; until the server knows the total, the bar has no value. */
+function show(progressed) {
+  if (progressed.total_bytes) {
+    reached = progressed;
+    progress.max = reached.total_bytes;
+    progress.value = reached.searched_bytes;
+  }
+  if (reached || count) said.textContent = summary();
+}
+
+function summary() {
+  const found = `${number(count)} found`;
+  if (!reached) return found;
+  const { searched_bytes, total_bytes, elapsed_ms } = reached;
+  const share = searched_bytes || !count ? `, ${size(searched_bytes)} of ${size(total_bytes)} searched` : "";
+  return `${found}${share} in ${duration(elapsed_ms)}`;
 }
 
 function done(result) {
   show(result);
+  if (!result.total_bytes) progress.max = progress.value = 1; // nothing to search
   const ends = {
-    complete: said.textContent,
+    complete: summary(),
     max: `${number(count)} found in ${duration(result.elapsed_ms)}; more may match`,
-    limit: `${said.textContent}; the server's limit was reached`,
+    limit: `${summary()}; the server's limit was reached`,
   };
-  end(ends[result.reason] ?? said.textContent);
+  end(ends[result.reason] ?? summary());
   if (result.next !== null) offerNext(result.next);
 }
 
@@ -135,7 +151,7 @@ function isOldestFirst() {
 }
 
 function fail({ error }) {
-  end(count ? `${said.textContent}; then the search failed` : "The search failed");
+  end(count ? `${summary()}; then the search failed` : "The search failed");
   none.hidden = true;
   showError(form, { error });
 }

@@ -224,6 +224,36 @@ observer.observe(document, { childList: true, subtree: true });
 """
 
 
+# What the page shows whenever it changes while a search runs.
+RECORD = """
+window.seen = [];
+new MutationObserver(() => {
+  const [said, bar, stop] = ["said", "progress", "stop"].map((id) => document.getElementById(id));
+  if (!stop || stop.hidden) return;
+  const rows = document.querySelectorAll("#rows tr").length;
+  const value = bar.getAttribute("value");
+  const is_full = value !== null && Number(value) >= bar.max;
+  window.seen.push({ rows, said: said.textContent, is_full });
+}).observe(document, { childList: true, subtree: true, characterData: true, attributes: true });
+"""
+
+
+def test_what_a_running_search_says_agrees_with_its_rows_and_its_bar(
+    long_console: ConsoleServer, new_tab: NewTab
+) -> None:
+    tab = new_tab(long_console)
+    tab.page.add_init_script(RECORD)
+    page = tab.open(long_console.page_url(SHOP, "/messages?body=9999( a)%2BX?&max=100000"))
+    finished(page)
+    seen = page.evaluate("window.seen")
+    assert seen
+    for now in seen:
+        assert not now["is_full"] or " of " in now["said"], now
+        if now["rows"]:
+            assert not now["said"].startswith(("0 found", "Searching")), now
+            assert "0 bytes of" not in now["said"].replace(",", ""), now
+
+
 @pytest.mark.parametrize("order", ["newest", "oldest"])
 def test_results_appear_while_the_search_runs_and_it_goes_on_after_a_stop(
     long_console: ConsoleServer, new_tab: NewTab, tmp_path: Path, order: str

@@ -245,6 +245,15 @@ def test_damage_is_listed_and_passed(tmp_path: Path) -> None:
         assert c.api("b/status")["damage"] == []
 
 
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+def test_what_was_searched_reaches_to_the_last_match(made: Made, order: str) -> None:
+    answer = made.console.api("b/messages", order=order, max=5)
+    assert answer["searched_bytes"] == sum(m["size"] for m in answer["messages"])
+    assert answer["searched_bytes"] < answer["total_bytes"]
+    page = made.console.get("/brokers/b/messages", run=1, order=order, max=5).text
+    assert f'max="{answer["total_bytes"]}" value="{answer["searched_bytes"]}"' in page
+
+
 def test_broken_downloads_log_a_limited_number_of_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
