@@ -5,6 +5,7 @@
     StoreError                    the base of every exception raised about a store
     ├── ConfigError               a malformed setting, or one that does not fit the root
     │   ├── BodyTooLargeError     a body that decompresses to more than the limit of the read
+    │   ├── NoQueuesError         a log has no queues yet
     │   ├── ProgressDeletedError  the progress of a root was deleted while a reader had it open
     │   └── SlowExpressionError   a regular expression that takes too long
     ├── DamageError               bytes that break the format: path, offset, reason

@@ -156,13 +156,8 @@ def test_every_page_and_its_twin_answer(golden: Golden, shown: Console) -> None:
         assert shown.get(f"/brokers/b{page}").status_code in (200, 404)
         twin = shown.get(f"/api/brokers/b{page}")
         assert "broker" in twin.json() or twin.status_code == 404
-    is_cut = golden.name == WITH_UNKNOWN_MAGIC  # the newest record is damage to that version
-    for page, status in (
-        ("messages", 200),
-        ("tail", 200),
-        ("messages?run=1", 409 if is_cut else 200),
-    ):
-        assert shown.get(f"/brokers/b/{page}").status_code == status
+    for page in ("messages", "tail", "messages?run=1"):  # a search passes damage, and lists it
+        assert shown.get(f"/brokers/b/{page}").status_code == 200
     body = shown.get(f"/brokers/b/messages/{offset}/body")
     with MessageStore.open(golden.store_root, golden.expected, None, golden.version) as s:
         message = s.look_message_by_offset(offset)
