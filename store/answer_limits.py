@@ -24,13 +24,18 @@ class AnswerLimits:
 def answer_limits(read: BrokerProperties, version: tuple[int, int, int]) -> AnswerLimits:
     """Build the settings from broker properties. Raises ConfigError."""
     role = read.text("brokerRole", "ASYNC_MASTER")
-    max_filter_bytes = AnswerLimits().max_filter_bytes
+    default = AnswerLimits()
+    max_filter_bytes = default.max_filter_bytes
     if version >= (5, 3, 0):
         max_filter_bytes = read.positive("maxFilterMessageSize", max_filter_bytes)
     return AnswerLimits(
         corrects_offset=role != "SLAVE" or read.flag("offsetCheckInSlave"),
-        max_transfer_count=read.positive("maxTransferCountOnMessageInMemory", 32),
-        max_transfer_bytes=read.positive("maxTransferBytesOnMessageInMemory", 256 * 1024),
+        max_transfer_count=read.positive(
+            "maxTransferCountOnMessageInMemory", default.max_transfer_count
+        ),
+        max_transfer_bytes=read.positive(
+            "maxTransferBytesOnMessageInMemory", default.max_transfer_bytes
+        ),
         max_filter_bytes=max_filter_bytes,
         compacts_topics=read.flag("enableCompaction", default=True),
     )

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from store.broker_files import TopicConfig, read_topic_configs, topic_configs_state
+from store.broker_files import TopicConfig, files_state, read_topic_configs, topic_configs_paths
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, StoreIOError, UnsupportedFormatError, shown
 from store.io.mapped_file import MappedFileQueue, is_mapped_file_name
@@ -100,6 +100,7 @@ class CompactionTopics:
 
     def __init__(self, store_root: Path, config: StoreConfig) -> None:
         self._store_root = store_root
+        self._paths = topic_configs_paths(store_root)
         self._is_compacted = config.answers.compacts_topics and config.version >= (5, 1, 0)
         self._seen: object = None  # the state of the files when _topics was read
         self._topics: frozenset[str] = frozenset()
@@ -114,7 +115,7 @@ class CompactionTopics:
             )
 
     def _current(self) -> frozenset[str]:
-        state = topic_configs_state(self._store_root)
+        state = files_state(self._paths)
         if state != self._seen:
             try:
                 topics = read_topic_configs(self._store_root).content

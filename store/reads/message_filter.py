@@ -52,11 +52,10 @@ class MessageFilter:
     words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        assert self.tag_filter is not None
         for text in (*self.properties, *self.properties.values(), self.body or "", *self.words):
             if not _is_unicode(text):
                 raise ConfigError(f"{shown(text)} is not text: it cannot be encoded in UTF-8")
-        assert self._patterns is not None
+        _ = self.tag_filter, self._patterns  # parsed now, so that an error is raised here
 
     @cached_property
     def tag_filter(self) -> TagFilter:

@@ -21,7 +21,7 @@ _NICENESS = 10  # answers of the parent come first
 def main() -> None:
     """Answer until stdin ends."""
     import pyarrow as pa  # noqa: PLC0415 - its import is the costly part of the start
-    import pyarrow.compute as pc  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415 - likewise
 
     seconds, requests = int(sys.argv[1]), sys.stdin.buffer
     with contextlib.suppress(OSError):

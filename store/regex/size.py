@@ -10,7 +10,7 @@ a branch; RE2 simplifies some of them away, and never has more.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 _CLASS_RANGES_MAX = 128  # of disjoint ranges of bytes
 _PROPERTY_RANGES = 24  # of a class such as \pL, among the first 256 characters
@@ -42,7 +42,6 @@ class _Group:
 
     states: int = 2  # the group's own
     last: int = 0
-    parts: list[int] = field(default_factory=list)
 
     def add(self, states: int) -> None:
         self.states += self.last

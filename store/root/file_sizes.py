@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from io import FileIO
 from itertools import islice, pairwise
 from pathlib import Path
 from struct import Struct
@@ -21,7 +22,7 @@ from store.commitlog.commit_log import CommitLog
 from store.config import StoreConfig
 from store.errors import DamageError, StoreError
 from store.index.file import is_index_file_name
-from store.io.file_system import data_extents
+from store.io.file_system import data_extents, open_regular
 from store.io.mapped_file import is_mapped_file_name
 from store.layout import (
     BLANK_RECORD,
@@ -211,7 +212,7 @@ def _completed(given: GivenShape, length: int) -> IndexShape | None:
 
 def _shape_of_entries(file: _File) -> IndexShape | None:
     try:
-        with file.path.open("rb") as f:
+        with FileIO(open_regular(file.path)) as f:
             for _ in range(_HEADER_READS):
                 found = set(_shapes(f.fileno(), file.length))
                 if len(found) == 1:

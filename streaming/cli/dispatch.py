@@ -25,12 +25,12 @@ from streaming.cli.long_running import (
 from streaming.cli.metrics import MetricsOptions, ShownDispatch, metrics_endpoint, show_dispatch
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    OUTPUT_VARIABLE,
     BrokerOptions,
     StuckAfter,
     check_seconds,
     flag_option,
     is_from_variable,
+    output_option,
     size_option,
 )
 from streaming.cli.recover import recovery_progress
@@ -52,13 +52,7 @@ class PlaceOptions:
 
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            parser=given_output,
-            envvar=OUTPUT_VARIABLE,
-            help="where consumequeue/ and index/ are built",
-            show_default=False,
-        ),
+        output_option("where consumequeue/ and index/ are built"),
     ] = None
     output_root: Annotated[
         Path | None,

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from store.errors import StoreError, UnknownTopicError
-from store.io.user_path import given_output
 from streaming.cli.lines import counted, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    OUTPUT_VARIABLE,
     BrokerOptions,
     Json,
     MaxBodyBytes,
@@ -25,6 +23,7 @@ from streaming.cli.options import (
     StoredTo,
     body_limit,
     flag_option,
+    output_option,
 )
 from streaming.cli.show import broker_json, exit_not_found, progress_bar
 from streaming.cli.stores import Failures, LogStores, NamedStore, log_stores, read_stores
@@ -77,13 +76,9 @@ class FileOptions:
     ] = None
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            parser=given_output,
-            envvar=OUTPUT_VARIABLE,
-            help="With --not-consumed-by: the root of queues that show where the group's offsets "
-            "are, if those of STORE are lost or damaged. For several stores, NAME=STORE:OUTPUT.",
-            show_default=False,
+        output_option(
+            "With --not-consumed-by: the root of queues that show where the group's offsets "
+            "are, if those of STORE are lost or damaged. For several stores, NAME=STORE:OUTPUT."
         ),
     ] = None
     from_time: StoredFrom = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,15 +44,21 @@ Store = Annotated[
         show_default=False,
     ),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option(
+
+
+def output_option(help_text: str) -> Any:
+    """Return the option that names OUTPUT."""
+    return typer.Option(
         metavar="PATH",
         parser=given_output,
         envvar=OUTPUT_VARIABLE,
-        help="The root of consumequeue/ and index/, if not STORE.",
+        help=help_text,
         show_default=False,
-    ),
+    )
+
+
+Output = Annotated[
+    Path | None, output_option("The root of consumequeue/ and index/, if not STORE.")
 ]
 BrokerConf = Annotated[
     Path | None,

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from store.errors import ConfigError
-from store.io.user_path import given_output
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import counted, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    OUTPUT_VARIABLE,
     BrokerOptions,
     Json,
     ScanOptions,
     Store,
     describe_settings,
+    output_option,
     scan_feed,
 )
 from streaming.cli.show import drops_line, progress_bar
@@ -56,9 +55,7 @@ def rebuild(
     store: Store,
     output: Annotated[
         Path,
-        typer.Option(
-            metavar="PATH", parser=given_output, envvar=OUTPUT_VARIABLE, help="The root to rebuild."
-        ),
+        output_option("The root to rebuild."),
     ],
     scope: ScopeOptions,
     broker: BrokerOptions,

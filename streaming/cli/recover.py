@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from store.errors import ConfigError
-from store.io.user_path import given_output
 from streaming.cli.lines import print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    OUTPUT_VARIABLE,
     BrokerOptions,
     Json,
     Store,
     describe_settings,
+    output_option,
 )
 
 if TYPE_CHECKING:
@@ -37,12 +36,7 @@ def recover(
     store: Store,
     output: Annotated[
         Path,
-        typer.Option(
-            metavar="PATH",
-            parser=given_output,
-            envvar=OUTPUT_VARIABLE,
-            help="the root of consumequeue/ and index/",
-        ),
+        output_option("the root of consumequeue/ and index/"),
     ],
     broker: BrokerOptions,
     as_json: Json = False,

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from store.io.lock_file import find_owner
-from store.io.user_path import given_output
 from store.java import now_ms
 from store.layout import LOCK_FILE
 from store.printable import size_text
@@ -17,7 +16,6 @@ from streaming.cli import EXIT_NO
 from streaming.cli.lines import duration_text, print_json, print_line
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
-    OUTPUT_VARIABLE,
     BrokerOptions,
     Json,
     RootOptions,
@@ -25,6 +23,7 @@ from streaming.cli.options import (
     StuckAfter,
     check_seconds,
     opened_store,
+    output_option,
 )
 
 
@@ -37,12 +36,7 @@ def status(
     store: Store,
     output: Annotated[
         Path,
-        typer.Option(
-            metavar="PATH",
-            parser=given_output,
-            envvar=OUTPUT_VARIABLE,
-            help="The root that the dispatch builds.",
-        ),
+        output_option("The root that the dispatch builds."),
     ],
     broker: BrokerOptions,
     stuck_after: StuckAfter = 60.0,

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from store.broker_files import read_consumer_offsets
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Stretch
+from store.consumequeue.writer import QueueKey
 from store.errors import ConfigError, shown
 from store.layout import RETRY_PREFIX
-from streaming.export.resume import WHOLE_QUEUE, Queue, Resume, Roots, find_resumes
+from streaming.export.resume import WHOLE_QUEUE, Resume, Roots, find_resumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,10 @@ class NotConsumed:
 
     group: str
     topics: tuple[str, ...]
-    committed: Mapping[Queue, int]
+    committed: Mapping[QueueKey, int]
     problem: str = ""
-    resumes: Mapping[Queue, Resume] = field(default_factory=dict)
-    untranslated: tuple[Queue, ...] = ()
+    resumes: Mapping[QueueKey, Resume] = field(default_factory=dict)
+    untranslated: tuple[QueueKey, ...] = ()
 
     def translated(self, roots: Roots, scan: Callable[[], Iterable[Stretch]]) -> NotConsumed:
         """Return this with the committed offsets translated; ``scan`` as in ``find_resumes``."""

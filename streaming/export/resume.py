@@ -23,11 +23,11 @@ import numpy as np
 from checkpoints.progress import queue_name, read_progress
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Stretch
+from store.consumequeue.writer import QueueKey
 from store.errors import StoreError
 from store.reads.message_store import MessageStore
 from store.rocksdb import require_queue_files
 
-Queue = tuple[str, int]
 _NEVER = (1 << 63) - 1
 
 
@@ -58,14 +58,14 @@ class Roots:
 
 
 def find_resumes(
-    committed: Mapping[Queue, int], roots: Roots, scan: Callable[[], Iterable[Stretch]]
-) -> tuple[dict[Queue, Resume], list[Queue]]:
+    committed: Mapping[QueueKey, int], roots: Roots, scan: Callable[[], Iterable[Stretch]]
+) -> tuple[dict[QueueKey, Resume], list[QueueKey]]:
     """Return where to resume in each queue, and the queues of which too much may be selected.
 
     These are queues that no root could translate. ``scan`` returns the stretches of the log; it is
     called if there are any. Raises StoreError if OUTPUT cannot be opened.
     """
-    found: dict[Queue, Resume] = {}
+    found: dict[QueueKey, Resume] = {}
     with _opened(roots) as translators:
         for queue, position in committed.items():
             answers = (t.resume(queue, position) for t in translators)
@@ -113,7 +113,7 @@ class _Translator:
         has_lost = progress is not None and bool(progress.lost)
         self._may_have_lost = has_lost or not roots.is_log_whole or bool(store.missing_files())
 
-    def resume(self, queue: Queue, position: int) -> Resume | None:
+    def resume(self, queue: QueueKey, position: int) -> Resume | None:
         """Return where a position is in the log, None if this root cannot tell."""
         if self._drops.get(queue_name(*queue), {}).get("repeated"):
             return None
@@ -122,7 +122,7 @@ class _Translator:
         except StoreError:  # damaged, expired meanwhile, or of a kind that is not read
             return None
 
-    def _find(self, queue: Queue, position: int) -> Resume | None:
+    def _find(self, queue: QueueKey, position: int) -> Resume | None:
         store = self._store
         first, end = store.min_offset_in_queue(*queue), store.max_offset_in_queue(*queue)
         if end == 0 or position > end:
@@ -152,8 +152,8 @@ class _OwnOffsets:
 
 
 def _own_offsets(
-    queues: Collection[Queue], stretches: Iterable[Stretch]
-) -> dict[Queue, _OwnOffsets]:
+    queues: Collection[QueueKey], stretches: Iterable[Stretch]
+) -> dict[QueueKey, _OwnOffsets]:
     """Return what the log shows of some queues; damage in it is reported by the export."""
     found = {queue: _OwnOffsets() for queue in queues}
     for stretch in stretches:

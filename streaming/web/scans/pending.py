@@ -69,7 +69,7 @@ def _select(found: Pending, wanted: PendingFilter) -> Pending:
 def _filter(params: QueryParams) -> PendingFilter:
     """Parse the conditions. Raises ParameterError."""
     from store.pending.pending import PendingFilter  # noqa: PLC0415 - loads pyarrow
-    from store.pending.states import Kind  # noqa: PLC0415
+    from store.pending.states import Kind  # noqa: PLC0415 - likewise
 
     topic, kind = text(params, "topic"), text(params, "kind")
     state = choice(params, "state", _STATES)

@@ -23,7 +23,7 @@ def pending_reader(
 
     def read(now: int, stop: threading.Event) -> Pending:
         from store.pending.pending import PendingFilter, find_pending  # noqa: PLC0415 - pyarrow
-        from store.pending.settings import load_hold_settings  # noqa: PLC0415
+        from store.pending.settings import load_hold_settings  # noqa: PLC0415 - likewise
 
         settings = load_hold_settings(store_root, broker_conf)
         wanted = PendingFilter(with_finished=True)
