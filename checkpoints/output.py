@@ -60,7 +60,7 @@ class Listing:
     """The content of a directory, as far as it decides the kind."""
 
     entries: Mapping[str, EntryKind]
-    state: frozenset[str] = frozenset()  # the names below ``reput/``, and ``bulk/plan``
+    state: frozenset[str] = frozenset()  # below ``reput/``, and a new root's progress
     has_checkpoint: bool = False  # of the size that a broker writes
     built: Built = NOTHING_BUILT
     unproven: frozenset[str] = frozenset()  # state files without a valid checksum
@@ -132,19 +132,6 @@ def check_replaced(output: Path) -> None:
             f"{output / foreign} {_is_not_ours(output / foreign)}, and a rebuild replaces "
             f"{foreign.parts[0]}/ as a whole: move it away, or {NEW_OUTPUT_HINT}"
         )
-
-
-def check_queue_directory(directory: Path) -> None:
-    """Refuse to replace a queue's directory that holds anything but mapped files.
-
-    Raises ConfigError, StoreIOError.
-    """
-    for name, kind in list_entries(directory).items():
-        if kind is not EntryKind.FILE or not is_mapped_file_name(name):
-            raise ConfigError(
-                f"{directory / name} {_is_not_ours(directory / name)}, and a rebuild replaces the "
-                "directory as a whole: move it away"
-            )
 
 
 def is_empty(output: Path) -> bool:

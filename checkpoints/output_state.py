@@ -1,6 +1,6 @@
 """The content of ``OUTPUT/reput``: state files, and foreign entries that no release writes.
 
-A start deletes ``reput/rebuild``, and a rebuild ``reput/bulk``, so these may hold known names only.
+A start or a rebuild deletes ``reput/bulk``, so it may hold known names only.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from pathlib import Path
 from checkpoints.entries import BUILT_DIRS, Built, EntryKind, list_built, list_entries
 from checkpoints.state_paths import (
     BULK_DIR,
-    NEW_QUEUES_DIR,
     NEW_ROOT_DIR,
-    OLD_QUEUES_DIR,
     OLD_ROOT_DIR,
-    PLAN,
-    REBUILD_DIR,
     REPUT_DIR,
     SPARK_DIR,
 )
@@ -26,25 +22,17 @@ from store.errors import StoreError
 from store.io.checked_json import is_sealed, read_state_file
 from store.root.progress import PROGRESS
 
-_REBUILDS = frozenset(str(p.relative_to(REPUT_DIR)) for p in (PLAN, NEW_ROOT_DIR / PROGRESS))
-STATE_FILES = frozenset({"progress", "batch", "swap"}) | _REBUILDS  # below ``reput/``
-STATE_NAMES = STATE_FILES | {"rebuild", "bulk", "spark"}
+_NEW_PROGRESS = str((NEW_ROOT_DIR / PROGRESS).relative_to(REPUT_DIR))
+STATE_FILES = frozenset({"progress", "batch", "swap", _NEW_PROGRESS})  # below ``reput/``
+STATE_NAMES = STATE_FILES | {"bulk", "spark"}
 _TEMPORARIES = frozenset({"progress.tmp", "batch.tmp", "swap.tmp"})
 _TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp$")
 _EPOCH_NAME = re.compile("epoch-([0-9]{1,18})")
-_SPARK_CHECKPOINT_NAMES = frozenset(  # "reached": release 0.1.0
-    {"metadata", "offsets", "commits", "sources", "state", "spool", "reached"}
-)
+_SPARK_CHECKPOINT_NAMES = frozenset({"metadata", "offsets", "commits", "sources", "state", "spool"})
 _NAMES = {  # of the files in directories below reput/
-    BULK_DIR: re.compile("boot|plan"),
-    BULK_DIR / "parts": re.compile(r"[0-9]+\.(done|keys)"),  # of release 0.1.0, as is index/
-    BULK_DIR / "index": re.compile(r"[0-9]{17}-[0-9]+-[0-9]+\.done"),
+    BULK_DIR: re.compile("boot"),
     NEW_ROOT_DIR: re.compile("abort|checkpoint"),
     NEW_ROOT_DIR / REPUT_DIR: re.compile("progress|batch"),
-}
-_DIRECTORIES = {
-    REBUILD_DIR: {"new", "old"},
-    BULK_DIR: {"new", "old", "parts", "index"},
 }
 
 
@@ -64,7 +52,8 @@ def list_state(output: Path) -> State:
     """List ``reput/``, which must be a directory. Raises StoreIOError."""
     entries = list_entries(output / REPUT_DIR)
     names = set(entries)
-    names.update(name for name in _REBUILDS if _has_file(output / REPUT_DIR, name))
+    if _has_file(output / REPUT_DIR, _NEW_PROGRESS):
+        names.add(_NEW_PROGRESS)
     checks = {n: _check_file(output / REPUT_DIR / n) for n in (STATE_FILES | _TEMPORARIES) & names}
     proven = frozenset(name for name in STATE_FILES & names if checks[name][0])
     if proven:
@@ -75,22 +64,17 @@ def list_state(output: Path) -> State:
 
 
 def find_foreign(output: Path) -> Path | None:
-    """Return the first foreign entry of ``reput/rebuild`` and ``reput/bulk``.
+    """Return the first foreign entry of ``reput/bulk``.
 
     Links are foreign, and so are all files below ``new`` and ``old`` that are not RocketMQ's.
     Raises StoreIOError.
     """
-    reput = list_entries(output / REPUT_DIR)
-    for directory, subdirectories in _DIRECTORIES.items():
-        entries = list_entries(output / directory, reput.get(directory.name))
-        foreign = _foreign_name(directory, entries, subdirectories.__contains__)
-        if foreign is not None:
-            return foreign
-        for name in subdirectories & entries.keys():
-            foreign = _foreign_below(output, directory / name)
-            if foreign is not None:
-                return foreign
-    return None
+    reput, subdirectories = list_entries(output / REPUT_DIR), (NEW_ROOT_DIR, OLD_ROOT_DIR)
+    entries = list_entries(output / BULK_DIR, reput.get(BULK_DIR.name))
+    names = [directory.name for directory in subdirectories]
+    found = [_foreign_name(BULK_DIR, entries, names.__contains__)]
+    found += [_foreign_below(output, d) for d in subdirectories if d.name in entries]
+    return next(filter(None, found), None)
 
 
 def numbered_epochs(directory: Path) -> dict[Path, int]:
@@ -129,7 +113,7 @@ def _check_file(path: Path) -> tuple[bool, bool]:
 
 def _foreign_below(output: Path, directory: Path) -> Path | None:
     entries = list_entries(output / directory)
-    if directory not in (NEW_QUEUES_DIR, OLD_QUEUES_DIR, NEW_ROOT_DIR, OLD_ROOT_DIR):
+    if directory not in (NEW_ROOT_DIR, OLD_ROOT_DIR):
         return _foreign_name(directory, entries, lambda _: False)
     state = {REPUT_DIR.name} & entries.keys() if directory == NEW_ROOT_DIR else set()
     foreign = _foreign_name(directory, entries, {*BUILT_DIRS, *state}.__contains__)

@@ -124,7 +124,6 @@ class BatchEnd:
     drops: Mapping[tuple[str, int], tuple[int, int]]  # (repeated, gaps) by queue
     queue_ends: Iterable[QueueEnd] = ()  # of the queues that have drops
     lost: tuple[LostRange, ...] = ()
-    kept: frozenset[int] = frozenset()  # offsets of rollback points that are never thinned out
 
 
 def queue_name(topic: str, queue_id: int) -> str:
@@ -138,28 +137,20 @@ def queue_key(name: str) -> tuple[str, int]:
     return topic, int(queue_id)
 
 
-def thin(
-    points: tuple[RollbackPoint, ...], always: frozenset[int] = frozenset()
-) -> tuple[RollbackPoint, ...]:
-    """Thin rollback points: the older, the farther apart (about two for each doubling).
-
-    Points at the offsets ``always`` are kept.
-    """
+def thin(points: tuple[RollbackPoint, ...]) -> tuple[RollbackPoint, ...]:
+    """Thin rollback points: the older, the farther apart (about two for each doubling)."""
     kept: list[RollbackPoint] = []
     end_count = 0
     for point in reversed(points):
         distance = points[-1].number - point.number
         step = 1 << max(distance.bit_length() - 2, 0)
         end_count += len(point.marks)
-        is_kept = point.number % step == 0 and (end_count <= _QUEUE_ENDS_MAX or len(kept) <= 1)
-        if is_kept or point.reput_from_offset in always:
+        if point.number % step == 0 and (end_count <= _QUEUE_ENDS_MAX or len(kept) <= 1):
             kept.append(point)
     return tuple(reversed(kept))
 
 
-def add_rollback_point(
-    progress: Progress, ends: Iterable[QueueEnd], kept: frozenset[int] = frozenset()
-) -> tuple[RollbackPoint, ...]:
+def add_rollback_point(progress: Progress, ends: Iterable[QueueEnd]) -> tuple[RollbackPoint, ...]:
     """Add the end of a batch to the rollback points, and thin them."""
     last = progress.last_record
     if last is None:
@@ -176,7 +167,7 @@ def add_rollback_point(
         marks=tuple(end for key, end in known.items() if key in dropped),
         index_msg_timestamp=progress.index_msg_timestamp,
     )
-    return thin((*progress.milestones, point), kept)
+    return thin((*progress.milestones, point))
 
 
 def advance(
@@ -202,7 +193,7 @@ def advance(
         drops=_add_drops(progress.drops, end.drops),
         milestones=milestones,
     )
-    return replace(progress, milestones=add_rollback_point(progress, end.queue_ends, end.kept))
+    return replace(progress, milestones=add_rollback_point(progress, end.queue_ends))
 
 
 def _add_drops(known: Drops, new: Mapping[tuple[str, int], tuple[int, int]]) -> Drops:

@@ -43,6 +43,7 @@ from checkpoints.output import NEW_OUTPUT_HINT, check_output
 from checkpoints.output_state import is_spark_checkpoint, numbered_epochs
 from checkpoints.progress import (
     BatchEnd,
+    LostRange,
     OwnershipStamp,
     Progress,
     advance,
@@ -77,6 +78,7 @@ class DispatchRoot:
         self.log: CommitLog
         self.progress: Progress
         self.recovered: tuple[Recovered, ...] = ()
+        self.known_losses: tuple[LostRange, ...] = ()  # of the root that a rebuild replaces
         self._checkpoint: StoreCheckpoint | None = None
         self._lock = lock
 
@@ -141,6 +143,7 @@ class DispatchRoot:
         ``close`` releases none.
         """
         built = cls(path, root.disk, None)
+        built.known_losses = root.known_losses
         built._recover(Path(root.progress.store), config, begin, None)
         built.progress = replace(built.progress, log_was_clean=root.progress.log_was_clean)
         return built
@@ -151,6 +154,7 @@ class DispatchRoot:
         if before is not None:
             _check_origin(before, store_root, config, self.path)
         before = finish_swap(self.path, before, self.disk)
+        self.known_losses = before.lost if before is not None else ()
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         new = self._new_progress(store_root, config, before, max(self.log.min_offset(), 0))
         log_was_clean = None
@@ -265,6 +269,15 @@ class DispatchRoot:
         last = self.log.last_file()
         is_last = last is not None and offset >= last.base
         return not is_last or self.is_log_clean(Path(self.progress.store))
+
+    def known_loss_end(self, begin: int) -> int | None:
+        """Return where the range ends that begins here and that the root before a rebuild had lost.
+
+        None if there is none. Of the oldest such range, a part may have expired since.
+        """
+        first = self.progress.begin_offset
+        ends = (r.end for r in self.known_losses if max(r.begin, first) == begin < r.end)
+        return next(ends, None)
 
     def begin_batch(self, queues: Iterable[QueueEnd], index: IndexEnd | None) -> None:
         """Record, durably, the ends of the files that a batch is about to write."""

@@ -7,12 +7,9 @@
 ``reput/recovered``     what the last recovery did (``checkpoints.recovery.reports``)
 ``reput/verified``      what the last recorded verification found
 ``reput/spark/``        the Spark checkpoint, one directory for each epoch
-``reput/rebuild/new``   rebuilt queues, during the swap of some queues
-``reput/rebuild/old``   the queues that they replace
 ``reput/bulk/new``      the new root of a rebuild (``checkpoints.rebuild``)
-``reput/bulk/boot``     the boot during which that root was created, and its queues
-``reput/bulk/old``      the queues and index that it replaces, during the swap of a whole root
-``reput/bulk/plan``     of a rebuild by release 0.1.0, which built by parts
+``reput/bulk/boot``     the boot during which that root was created
+``reput/bulk/old``      the queues and index that it replaces, during the swap
 ======================  ======================================================================
 
 Readers know the first and the third: ``store.root.progress`` defines them.
@@ -27,9 +24,6 @@ BATCH = REPUT_DIR / "batch"
 RECOVERED, VERIFIED = REPUT_DIR / "recovered", REPUT_DIR / "verified"
 SPARK_DIR = REPUT_DIR / "spark"
 
-REBUILD_DIR = REPUT_DIR / "rebuild"
-NEW_QUEUES_DIR, OLD_QUEUES_DIR = REBUILD_DIR / "new", REBUILD_DIR / "old"
-
 BULK_DIR = REPUT_DIR / "bulk"
 NEW_ROOT_DIR, OLD_ROOT_DIR = BULK_DIR / "new", BULK_DIR / "old"
-BOOT, PLAN = BULK_DIR / "boot", BULK_DIR / "plan"
+BOOT = BULK_DIR / "boot"

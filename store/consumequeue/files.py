@@ -7,7 +7,6 @@ another record of its queue.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from itertools import pairwise
 from mmap import mmap
@@ -23,6 +22,9 @@ from store.layout import CQ_UNIT, CQ_UNIT_SIZE, PRE_BLANK_SIZE, struct_of
 
 _UNIT = struct_of(CQ_UNIT)
 _THREE = struct_of(CQ_UNIT, CQ_UNIT, CQ_UNIT)
+_REBUILD_HINT = (
+    "reput rebuild STORE --output OUTPUT, with the options of this store, rebuilds it from the log"
+)
 _CONF_HINT = "pass the broker.conf that these queues were written with (--broker-conf)"
 _NO_UNIT = bytes(CQ_UNIT_SIZE)
 
@@ -95,26 +97,19 @@ class ConsumeQueue:
         for file in self.files:
             if file.length != self.file_size:
                 reason = f"the file has {file.length} bytes, not {self.file_size}"
-                raise DamageError(
-                    file.path, file.base, reason, f"{self._rebuild_hint()}, or {_CONF_HINT}"
-                )
+                raise DamageError(file.path, file.base, reason, f"{_REBUILD_HINT}, or {_CONF_HINT}")
         for file, follower in pairwise(self.files):
             if follower.base != file.base + self.file_size:
                 reason = f"files from {file.base + self.file_size} on are missing"
-                raise DamageError(follower.path, follower.base, reason, self._rebuild_hint())
+                raise DamageError(follower.path, follower.base, reason, _REBUILD_HINT)
         self._is_checked = True
-
-    def _rebuild_hint(self) -> str:
-        topic, queue_id = shlex.quote(self.directory.parent.name), self.directory.name
-        command = f"reput rebuild STORE --output OUTPUT --topic {topic} --queue {queue_id}"
-        return f"{command} rebuilds this queue from the log"
 
     def damage(self, position: int, reason: str) -> DamageError:
         """Return the error for damage at a position."""
         at = position * CQ_UNIT_SIZE
         begins = [f for f in self.files if f.base <= at]
         path = begins[-1].path if begins else self.directory
-        return DamageError(path, at, f"position {position}: {reason}", self._rebuild_hint())
+        return DamageError(path, at, f"position {position}: {reason}", _REBUILD_HINT)
 
     def _reset_listing(self) -> None:
         files = self.files

@@ -7,7 +7,7 @@ nothing. A queue's state is loaded from its files on first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,20 +93,13 @@ class QueueEnds:
 
 
 class ConsumeQueueStore:
-    """Appends to the consume queues of one root: those that ``only`` selects, all if it is None."""
+    """Appends to the consume queues of one root."""
 
-    def __init__(
-        self,
-        root: Path,
-        config: StoreConfig,
-        disk: Disk,
-        only: Callable[[QueueKey], bool] | None = None,
-    ) -> None:
+    def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
         self.directory = root / CONSUME_QUEUE_DIR
         self.drops: dict[QueueKey, QueueDrops] = {}
         self._file_size = config.mapped_file_size_consume_queue
         self._disk = disk
-        self._only = only
         self._state = _TouchedQueues()
         self._ext = (
             ConsumeQueueExtWriter(root, config, disk) if config.enable_consume_queue_ext else None
@@ -118,8 +111,6 @@ class ConsumeQueueStore:
         Raises DamageError for a topic that cannot name a directory, StoreIOError.
         """
         units, keys, store_timestamp = units_of(requests)
-        if self._only is not None:
-            units, keys, store_timestamp = _select(units, keys, store_timestamp, self._only)
         if not len(units.queue):
             return
         numbers = np.array([self._number(key, requests) for key in keys], np.int64)
@@ -152,7 +143,7 @@ class ConsumeQueueStore:
 
     def ends_touched_by(self, requests: DispatchRequests) -> list[QueueEnd]:
         """Return the current ends of the queues that these requests touch."""
-        keys = [key for key in queues_of(requests) if self._only is None or self._only(key)]
+        keys = queues_of(requests)
         for key in keys:
             self._number(key, requests)
         return self.ends_of(keys)
@@ -285,25 +276,3 @@ def units_of(requests: DispatchRequests) -> tuple[NewUnits, list[QueueKey], NDAr
         is_main=is_main,
     )
     return units, list(keys), requests.store_timestamp[rows]
-
-
-def _select(
-    units: NewUnits,
-    keys: list[QueueKey],
-    store_timestamp: NDArray[np.int64],
-    only: Callable[[QueueKey], bool],
-) -> tuple[NewUnits, list[QueueKey], NDArray[np.int64]]:
-    """Return the result of ``units_of`` for the queues that ``only`` selects."""
-    is_wanted = np.array([only(key) for key in keys], np.bool_)
-    renumber = (np.cumsum(is_wanted) - 1).astype(np.int32)
-    chosen = np.flatnonzero(is_wanted[units.queue])
-    selected = NewUnits(
-        queue=renumber[units.queue[chosen]],
-        commit_log_offset=units.commit_log_offset[chosen],
-        size=units.size[chosen],
-        tags_code=units.tags_code[chosen],
-        queue_offset=units.queue_offset[chosen],
-        is_main=units.is_main[chosen],
-    )
-    wanted = [key for key, is_one in zip(keys, is_wanted, strict=True) if is_one]
-    return selected, wanted, store_timestamp[chosen]

@@ -29,7 +29,7 @@ from store.io.listing import list_names
 from store.io.mapped_file import data_pieces, file_name, is_mapped_file_name, map_file
 from store.kernels.index import INDEX_COUNT, SLOTS_PER_PAGE, fill_slots
 
-_REBUILD_HINT = "rebuild that queue from the log (reput rebuild --topic)"
+_REBUILD_HINT = "rebuild the queues from the log (reput rebuild)"
 _NEW_OUTPUT_HINT = "give a new OUTPUT"
 
 

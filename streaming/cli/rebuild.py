@@ -1,18 +1,16 @@
-"""``reput rebuild``: rebuild queues and index, or the queues of one topic."""
+"""``reput rebuild``: rebuild queues and index."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from store.errors import ConfigError
-from streaming.cli import EXIT_NO
 from streaming.cli.lines import counted, print_json, print_line, say
 from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
@@ -25,25 +23,9 @@ from streaming.cli.options import (
     scan_feed,
 )
 from streaming.cli.show import drops_line, progress_bar
-from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
-    from checkpoints.root import DispatchRoot
-    from store.config import StoreConfig
-    from streaming.queries.rebuild import RebuildResult, RebuiltQueue
-
-
-@dataclass(frozen=True, slots=True)
-class ScopeOptions(ScanOptions):
-    """What to rebuild, and what scans the log."""
-
-    topic: Annotated[
-        str | None,
-        typer.Option(help="Rebuild only this topic's queues; no JVM.", show_default=False),
-    ] = None
-    queue: Annotated[
-        int | None, typer.Option(help="Rebuild only this queue of the topic.", show_default=False)
-    ] = None
+    from streaming.queries.rebuild import RebuildResult
 
 
 def register(app: typer.Typer) -> None:
@@ -53,76 +35,21 @@ def register(app: typer.Typer) -> None:
 
 def rebuild(
     store: Store,
-    output: Annotated[
-        Path,
-        output_option("The root to rebuild."),
-    ],
-    scope: ScopeOptions,
+    output: Annotated[Path, output_option("The root to rebuild.")],
+    scan: ScanOptions,
     broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
     """Rebuild queues and index from the log and swap them in.
 
-    New files are built beside the old ones; OUTPUT does not change until they are swapped in.
-    Without --topic everything is rebuilt, into a new OUTPUT or in place of the old queues and
-    index. An interrupted rebuild resumes at its next start. A dispatch resumes where the rebuild
-    ended.
-
-    With --topic the topic's queues in a dispatched root are rebuilt up to its dispatched offset.
-    A queue without messages in the log is left unchanged. Exits with 1 if there is no such queue.
+    The files are built in a new OUTPUT, or beside the old ones; OUTPUT does not change until they
+    are swapped in. An interrupted rebuild resumes at its next start. A dispatch resumes where the
+    rebuild ended. Ranges of the log that OUTPUT has lost (--fail-on-data-loss false) are skipped
+    where they are still damaged; if the log has other damage too, OUTPUT does not change.
     """
-    if scope.topic is not None:
-        _rebuild_topic(store, output, scope, broker, as_json=as_json)
-        return
-    if scope.queue is not None:
-        raise ConfigError("--queue needs --topic")
-    _rebuild_all(store, output, scope.spark_settings(), broker, as_json=as_json)
-
-
-def _rebuild_topic(
-    store: Path, output: Path, scope: ScopeOptions, broker: BrokerOptions, *, as_json: bool
-) -> None:
-    """Rebuild the queues of a topic, or one of them."""
-    from checkpoints.rebuild import QueueSelection
-    from store.root.config import open_store_config
-    from streaming.queries.rebuild import rebuild_queues
-
-    topic, queue = scope.topic, scope.queue
-    assert topic is not None
-    if scope.spark_settings() is not None:
-        raise ConfigError("--master is for a rebuild of everything; --topic runs without Spark")
-    config = open_store_config(
-        store, output, broker.broker_conf, broker.broker_version, needs_log=False
-    )
-    if not as_json:
-        say(describe_settings(config))
-    with progress_bar("rebuilding", is_shown=sys.stderr.isatty() and not as_json) as report:
-        root = _open_root(store, output, config)
-        selection = QueueSelection(topic, queue, root.progress)
-        queues = rebuild_queues(root, selection, report=report)
-    for rebuilt in queues:
-        if as_json:
-            print_json(_queue_json(rebuilt))
-        else:
-            for line in _queue_lines(rebuilt):
-                print_line(line)
-    if not queues:
-        what = f"topic {topic}" if queue is None else f"{topic}/{queue}"
-        say(f"neither the log nor {output} has a queue of {what}")
-        raise typer.Exit(EXIT_NO)
-
-
-def _rebuild_all(
-    store: Path,
-    output: Path,
-    settings: SparkSettings | None,
-    broker: BrokerOptions,
-    *,
-    as_json: bool,
-) -> None:
-    """Rebuild everything."""
     from streaming.queries.rebuild import rebuild_root, take_root
 
+    settings = scan.spark_settings()
     root = take_root(store, output, broker.broker_conf, broker.broker_version)
     if not as_json:
         say(describe_settings(root.log.config))
@@ -156,6 +83,8 @@ def _result_lines(output: Path, result: RebuildResult) -> Iterator[str]:
     yield f"{seconds:.1f} s ({stages}): {size / max(seconds, 1e-9) / 1e6:,.0f} MB of log per second"
     if result.resumed_from > result.begin_offset:
         yield f"resumed an interrupted rebuild from offset {result.resumed_from:,}"
+    for lost in result.lost:
+        yield f"skipped offsets {lost.begin:,} to {lost.end:,}, which are lost: {lost.reason}"
     for (topic, queue_id), drops in sorted(result.drops.items()):
         yield drops_line(topic, queue_id, repeated=drops.repeated, gaps=drops.gaps)
 
@@ -166,44 +95,4 @@ def _result_json(result: RebuildResult) -> dict[str, Any]:
             {"topic": topic, "queue_id": queue_id, **asdict(drops)}
             for (topic, queue_id), drops in sorted(result.drops.items())
         ]
-    }
-
-
-def _open_root(store: Path, output: Path, config: StoreConfig) -> DispatchRoot:
-    """Open a dispatched root, which recovers it if necessary."""
-    from checkpoints.progress import read_progress
-    from checkpoints.root import DispatchRoot
-
-    if read_progress(output) is None:
-        raise ConfigError(
-            f"{output} was not built by reput: run reput dispatch STORE --output {output} first, "
-            "which adopts it"
-        )
-    root = DispatchRoot.open(output, store, config)
-    for done in root.recovered:
-        say(f"recovered first: {done.why}; the root is at {done.to_offset} now")
-    return root
-
-
-def _queue_lines(queue: RebuiltQueue) -> Iterator[str]:
-    name = f"{queue.topic}/{queue.queue_id}"
-    if queue.kept:
-        yield f"{name}: left unchanged: {queue.kept}"
-        return
-    yield f"{name}: rebuilt, queue offsets {queue.first_offset} to {queue.max_offset}"
-    drops = queue.drops
-    if drops.repeated or drops.gaps:
-        yield drops_line(queue.topic, queue.queue_id, repeated=drops.repeated, gaps=drops.gaps)
-
-
-def _queue_json(queue: RebuiltQueue) -> dict[str, Any]:
-    is_rebuilt = not queue.kept
-    return {
-        "topic": queue.topic,
-        "queue_id": queue.queue_id,
-        "rebuilt": is_rebuilt,
-        "first_offset": queue.first_offset if is_rebuilt else None,
-        "max_offset": queue.max_offset if is_rebuilt else None,
-        **asdict(queue.drops),
-        "reason": queue.kept or None,
     }

@@ -118,7 +118,7 @@ class MirrorSink(BatchSink):
         failures, failed_at = 0, -1
         while True:
             at = self.position.commit_log_offset
-            requests, lost, damage = take_following(stretches, at, self._may_skip)
+            requests, lost, damage = take_following(stretches, at, self._skippable)
             end = max([at, *(part.end for part in requests), *(gap.end for gap in lost)])
             for gap in lost:
                 if gap.end > self._lost_to:  # not yet counted by a failed attempt
@@ -187,10 +187,11 @@ class MirrorSink(BatchSink):
         self._log.refresh()
         check_position(self._log, self.position)
 
-    def _may_skip(self, offset: int) -> bool:
+    def _skippable(self, damage: Damage) -> Damage | None:
         last = self._log.last_file()
-        is_last = last is not None and offset >= last.base
-        return not self._settings.fail_on_data_loss and (not is_last or self._settings.is_clean())
+        is_last = last is not None and damage.begin >= last.base
+        may_skip = not is_last or self._settings.is_clean()
+        return damage if may_skip and not self._settings.fail_on_data_loss else None
 
     def _transact(self, requests: list[DispatchRequests], end: int) -> bool:
         """Write requests; commit whenever a transaction is full, and at the end.

@@ -51,7 +51,7 @@ class CompareSink(BatchSink):
         """Compare a part of a batch, up to damage."""
         if self._damage is not None:
             return
-        requests, _, self._damage = take_following(stretches, self.at, lambda _: False)
+        requests, _, self._damage = take_following(stretches, self.at, lambda _: None)
         if requests:
             self.at = requests[-1].end
         self._compare(self._waiting.add(requests))

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol
 
 from checkpoints.progress import BatchEnd, LostRange, queue_key
-from checkpoints.rebuild import QueueSelection
 from checkpoints.retention import Retention
 from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
@@ -110,12 +109,12 @@ class _Batch:
 
 
 class DispatchSink(BatchSink):
-    """Applies batches to one root; with a selection, only to the queues selected."""
+    """Applies batches to one root."""
 
     name = "dispatch"
     takes_parts = True
 
-    def __init__(  # noqa: PLR0913 - the options are keyword-only
+    def __init__(
         self,
         root: DispatchRoot,
         config: StoreConfig,
@@ -123,11 +122,9 @@ class DispatchSink(BatchSink):
         fail_on_data_loss: bool = True,
         keep_expired: bool = False,
         listeners: Sequence[ArrivalListener] = (),
-        selection: QueueSelection | None = None,
     ) -> None:
         super().__init__()
         self._root = root
-        self._selection = selection
         self._fail_on_data_loss = fail_on_data_loss
         self._listeners = tuple(listeners)
         if not root.is_unread:
@@ -141,9 +138,7 @@ class DispatchSink(BatchSink):
             reput_from_offset=root.progress.reput_from_offset,
             expired_files=self._retention.files,
         )
-        self._queues = ConsumeQueueStore(
-            root.path, config, root.disk, selection.includes if selection is not None else None
-        )
+        self._queues = ConsumeQueueStore(root.path, config, root.disk)
         self._index = (
             IndexService(root.path, config, root.disk, is_unread=root.is_unread)
             if config.message_index_enable
@@ -185,7 +180,7 @@ class DispatchSink(BatchSink):
             batch.is_checked = True
         if batch.damage is not None:
             return
-        requests, lost, batch.damage = take_following(stretches, batch.end, self._may_skip)
+        requests, lost, batch.damage = take_following(stretches, batch.end, self._skippable)
         self._dispatch(batch.waiting.add(requests))
         batch.requests += requests
         batch.lost += lost
@@ -238,10 +233,12 @@ class DispatchSink(BatchSink):
             self.damage = batch.damage
             raise batch.damage.error()
 
-    def _may_skip(self, offset: int) -> bool:
-        if self._selection is not None:
-            return self._selection.is_lost(offset)
-        return not self._fail_on_data_loss and self._root.may_skip(offset)
+    def _skippable(self, damage: Damage) -> Damage | None:
+        known_end = self._root.known_loss_end(damage.begin)
+        if known_end is not None and known_end <= damage.end:
+            return replace(damage, end=known_end)
+        may_skip = not self._fail_on_data_loss and self._root.may_skip(damage.begin)
+        return damage if may_skip else None
 
     def _commit(self, requests: list[DispatchRequests], lost: list[Damage], end: int) -> None:
         offsets = [int(r.commit_log_offset[i]) for r in requests if len(r) for i in (0, -1)]
@@ -257,9 +254,6 @@ class DispatchSink(BatchSink):
                 drops=drops,
                 queue_ends=self._queues.ends_of({*known, *drops}),
                 lost=tuple(LostRange(d.begin, d.end, d.path, d.reason) for d in lost),
-                kept=self._selection.rollback_offsets
-                if self._selection is not None
-                else frozenset(),
             )
         )
 

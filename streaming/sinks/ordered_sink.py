@@ -152,12 +152,13 @@ def in_log_order(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def take_following(
-    stretches: Iterable[Stretch], at: int, may_skip: Callable[[int], bool]
+    stretches: Iterable[Stretch], at: int, skippable: Callable[[Damage], Damage | None]
 ) -> tuple[list[DispatchRequests], list[Damage], Damage | None]:
     """Split the stretches after offset ``at`` into requests, gaps to skip, and fatal damage.
 
-    ``may_skip`` returns whether damage at an offset may be skipped. Raises StoreError if a part of
-    the log between two stretches is missing.
+    ``skippable`` returns how much of a damage to skip, from its begin; None if it is fatal. If that
+    is not all of it, the result ends there, and the caller scans the log from there on. Raises
+    StoreError if a part of the log between two stretches is missing.
     """
     requests: list[DispatchRequests] = []
     lost: list[Damage] = []
@@ -165,9 +166,12 @@ def take_following(
         if stretch.end <= at:
             continue
         if isinstance(stretch, Damage):
-            if not may_skip(stretch.begin):
+            gap = skippable(stretch)
+            if gap is None:
                 return requests, lost, stretch
-            lost.append(replace(stretch, begin=max(stretch.begin, at)))
+            lost.append(replace(gap, begin=max(gap.begin, at)))
+            if gap.end < stretch.end:
+                break
         else:
             if stretch.begin > at:
                 raise StoreError(

@@ -16,7 +16,6 @@ import pytest
 
 from checkpoints.progress import read_progress, write_progress
 from checkpoints.root import DispatchRoot
-from checkpoints.swap import SwapRecord, write_swap
 from store import MessageStore
 from store.errors import StoreIOError
 from store.io.disk import Disk
@@ -25,7 +24,7 @@ from store.reads import message_store
 from store.reads.get_message import get_message
 from store.root.progress import PROGRESS, SWAP, read_progress_view
 from tests.support.dispatching import HastyDisk, dispatch_all
-from tests.support.rebuilding import rebuild_all, rebuild_topic
+from tests.support.rebuilding import begin_swap, rebuild_all
 from tests.support.stores.aged import log_files, sent
 from tests.support.verify_stores import CONFIG, forget_progress, write_store
 
@@ -55,10 +54,6 @@ def generation(output: Path) -> int:
     return found.generation
 
 
-def swap_queues(store_root: Path, output: Path) -> None:
-    rebuild_topic((store_root, output), CONFIG, "T")
-
-
 def swap_whole(store_root: Path, output: Path) -> None:
     rebuild_all(store_root, output, CONFIG, disk=HastyDisk())
 
@@ -80,7 +75,7 @@ def run_broker(store_root: Path, output: Path) -> None:
     DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
 
 
-CHANGES = [swap_queues, swap_whole, cut_off_batch, shorten_log, run_broker]
+CHANGES = [swap_whole, cut_off_batch, shorten_log, run_broker]
 
 
 def test_batches_and_starts_leave_the_generation(tmp_path: Path) -> None:
@@ -139,7 +134,7 @@ def change_inside(
 
 
 @pytest.mark.parametrize("place", ["list_topics", "get_message", "query_message"])
-@pytest.mark.parametrize("change", [swap_queues, swap_whole, cut_off_batch])
+@pytest.mark.parametrize("change", [swap_whole, cut_off_batch])
 def test_a_read_across_two_generations_is_repeated(
     roots: tuple[Path, Path],
     place: str,
@@ -194,12 +189,6 @@ def test_a_batch_during_a_read_does_not_change_its_answer(
 
 
 # --- a swap or a recovery that is in progress ----------------------------------------------------
-
-
-def begin_swap(output: Path) -> Path:
-    """Write what a swap writes before it moves files; return the path of its record."""
-    write_swap(output, SwapRecord((("T", 0),)), Disk())
-    return output / SWAP
 
 
 def begin_recovery(output: Path) -> Path:

@@ -17,7 +17,6 @@ from tests.support.rebuilding import rebuild_all
 STATE_FILES = ["reput/progress", "reput/batch", "reput/swap", "checkpoint", "abort", "lock"]
 DIRECTORIES = [
     "reput",
-    "reput/rebuild",
     "reput/bulk",
     "reput/spark",
     "reput/spark/epoch-000001",

@@ -87,16 +87,12 @@ def test_a_foreign_directory_is_refused_with_the_file_found(
 @pytest.mark.parametrize(
     ("files", "found"),
     [
-        (["reput/rebuild/src/main.py"], "reput/rebuild/src"),
-        (
-            ["reput/rebuild/new/consumequeue/T/page.html"],
-            "reput/rebuild/new/consumequeue/T/page.html",
-        ),
+        (["reput/bulk/src/main.py"], "reput/bulk/src"),
+        (["reput/bulk/new/consumequeue/T/page.html"], "reput/bulk/new/consumequeue/T/page.html"),
         (["reput/bulk/", "src/main.py"], "src"),
         (["reput/bulk/", "index/index.html"], "index/index.html"),
         (["reput/bulk/notes.txt"], "reput/bulk/notes.txt"),
         (["reput/bulk/plan"], "reput/bulk/plan"),
-        (["reput/bulk/parts/1.txt"], "reput/bulk/parts/1.txt"),
         (["reput/bulk/old/x/"], "reput/bulk/old/x"),
         (["reput/spark/mine/job.py"], "reput/spark/mine"),
         (["reput/spark/job.py"], "reput/spark/job.py"),
@@ -121,7 +117,7 @@ def test_known_names_do_not_make_a_foreign_directory_a_root(
 
 @pytest.mark.parametrize(
     "name",
-    ["reput/rebuild/src/main.py", "reput/rebuild/new/index/notes.txt", "reput/bulk/notes.txt"],
+    ["reput/bulk/src/main.py", "reput/bulk/new/index/notes.txt", "reput/bulk/notes.txt"],
 )
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_root_is_refused_where_foreign_files_would_be_deleted(
@@ -153,9 +149,8 @@ def test_a_spark_directory_with_foreign_files_is_kept(output: Path, store: Path)
     [
         ["reput/"],
         ["reput/progress.tmp"],
-        ["reput/rebuild/", "reput/spark/"],
-        ["reput/bulk/parts/", "reput/bulk/plan"],
-        ["reput/bulk/new/consumequeue/T/0/00000000000000000000", "reput/bulk/plan.123.tmp"],
+        ["reput/bulk/", "reput/spark/"],
+        ["reput/bulk/new/consumequeue/T/0/00000000000000000000", "reput/bulk/boot.123.tmp"],
     ],
 )
 def test_the_files_of_a_start_killed_before_its_first_state_are_accepted(

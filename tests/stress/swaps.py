@@ -24,7 +24,7 @@ from checkpoints.root import DispatchRoot
 from store import Boundary, MessageStore
 from store.io.disk import Disk
 from tests.support.dispatching import dispatch_all
-from tests.support.rebuilding import rebuild_all, rebuild_topic
+from tests.support.rebuilding import rebuild_all
 from tests.support.stores.aged import sent
 from tests.support.verify_stores import VARIANTS, write_store
 
@@ -40,10 +40,6 @@ def swap_whole(store: Path, output: Path) -> None:
     rebuild_all(store, output, CONFIG, disk=Disk(), batch_bytes=1 << 20)
 
 
-def swap_topic(store: Path, output: Path) -> None:
-    rebuild_topic((store, output), CONFIG, "T", disk=Disk())
-
-
 def roll_back(store: Path, output: Path) -> None:
     """Begin a batch that touches no file, and leave it to the next owner."""
     root = DispatchRoot.open(output, store, CONFIG)
@@ -51,7 +47,7 @@ def roll_back(store: Path, output: Path) -> None:
     root.close(clean=False)
 
 
-REPLACE: tuple[Callable[[Path, Path], None], ...] = (swap_whole, swap_topic, roll_back)
+REPLACE: tuple[Callable[[Path, Path], None], ...] = (swap_whole, roll_back)
 
 
 def replace(directory: Path, seconds: float) -> dict[str, int]:

@@ -25,7 +25,7 @@ from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.io.disk import Disk
 from tests.support.dispatching import HastyDisk, dispatch_all
-from tests.support.rebuilding import rebuild_all, rebuild_topic
+from tests.support.rebuilding import rebuild_all
 
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=1 << 20,
@@ -70,10 +70,8 @@ def run(directory: Path, random: Random) -> None:
     while True:
         append(store, random.choice([1, 1, 5, 50]))
         dispatch_all(store, out, CONFIG, disk=Disk)
-        if random.random() < 0.1:
+        if random.random() < 0.2:
             rebuild_all(store, out, CONFIG, disk=Disk())
-        if random.random() < 0.1:
-            rebuild_topic((store, out), CONFIG, "T", disk=Disk())
 
 
 def append(store: Path, count: int) -> None:

@@ -1,17 +1,20 @@
-"""Rebuild a store, or one of its topics, in small batches, with a hook before each batch."""
+"""Rebuild a store in small batches, with a hook before each batch."""
 
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from checkpoints.rebuild import QueueSelection
+from checkpoints.entries import BUILT_DIRS
+from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
+from checkpoints.swap import SwapRecord, write_swap
 from store.commitlog.planner import LogPlanner
 from store.commitlog.replay import scan_in_order
 from store.config import StoreConfig
 from store.io.disk import Disk
+from store.root.progress import SWAP
 from streaming.queries.feed import Feed
-from streaming.queries.rebuild import RebuildResult, RebuiltQueue, rebuild_queues, rebuild_root
+from streaming.queries.rebuild import RebuildResult, rebuild_root
 from streaming.sinks.ordered_sink import BatchSink
 from tests.support.dispatching import HastyDisk
 
@@ -38,24 +41,13 @@ def rebuild_all(  # noqa: PLR0913 - each varies the same rebuild
         root._release()
 
 
-def rebuild_topic(  # noqa: PLR0913 - each varies the same rebuild
-    roots: tuple[Path, Path],
-    config: StoreConfig,
-    topic: str,
-    *,
-    queue_id: int | None = None,
-    before: BeforeBatch = lambda _: None,
-    disk: Disk | None = None,
-) -> list[RebuiltQueue]:
-    """Rebuild the queues of a topic; a killed process only releases its lock."""
-    store_root, output = roots
-    disk = disk if disk is not None else HastyDisk()
-    root = DispatchRoot.open(output, store_root, config, disk=disk)
-    try:
-        feed = feed_in_batches(root, BATCH_BYTES, before)
-        return rebuild_queues(root, QueueSelection(topic, queue_id, root.progress), feed)
-    finally:
-        root._release()
+def begin_swap(output: Path) -> Path:
+    """Write the record of a swap whose files are all in place; return its path."""
+    progress = read_progress(output)
+    assert progress is not None
+    names = tuple(name for name in BUILT_DIRS if (output / name).is_dir())
+    write_swap(output, SwapRecord(progress, names), Disk())
+    return output / SWAP
 
 
 def feed_in_batches(root: DispatchRoot, batch_bytes: int, before: BeforeBatch) -> Feed:

@@ -109,7 +109,6 @@ def test_a_dangling_log_file_has_not_expired(
     capfd.readouterr()
     for arguments in (
         ["rebuild", store, "--output", output],
-        ["rebuild", store, "--output", output, "--topic", "T"],
         ["verify", store, "--output", output],
         ["message", store, "--commit-log-offset", "0"],
         ["get", store, "--topic", "T", "--queue", "0", "--offset", "0"],
@@ -121,3 +120,26 @@ def test_a_dangling_log_file_has_not_expired(
     path.unlink()
     (tmp_path / "keep").rename(path)
     assert run(["verify", store, "--output", output]) == 0
+
+
+def test_files_of_a_directory_moved_during_its_listing_do_not_count_as_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, stat = tmp_path / "0", Path.stat
+    directory.mkdir()
+    for number in range(4):
+        (directory / f"{number * 20:020}").write_bytes(bytes(20))
+
+    def stat_and_move(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = stat(path, follow_symlinks=follow_symlinks)
+        if path.parent == directory:
+            directory.rename(tmp_path / "old")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", stat_and_move)
+        queue = MappedFileQueue([directory], 20)
+    assert queue.files == []
+    (tmp_path / "old").rename(directory)
+    queue.refresh()
+    assert len(queue.files) == 4

@@ -29,7 +29,7 @@ from store.io.mapped_file import file_name
 from store.reads.get_message import GetMessageResult, parse_tags
 from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
 from tests.support.dispatching import HastyDisk, dispatch_all
-from tests.support.rebuilding import rebuild_all, rebuild_topic
+from tests.support.rebuilding import rebuild_all
 
 CONFIG = StoreConfig(mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=2000)
 SOON = 10.0  # far more than it takes, far less than the reads would wait
@@ -202,16 +202,11 @@ def swap_all(root: Path) -> None:
     rebuild_all(root / "store", root / "out", CONFIG)
 
 
-def swap_topic(root: Path) -> None:
-    rebuild_topic((root / "store", root / "out"), CONFIG, "T")
-
-
 RESTARTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "stopped and started": (append, "OFFSET_OVERFLOW_ONE"),
     "killed in a recovery": (interrupt_recovery, "StoreIOError"),
     "rolled back": (remove_newest_message, "OFFSET_OVERFLOW_BADLY"),
     "all swapped": (swap_all, "OFFSET_OVERFLOW_ONE"),
-    "a topic swapped": (swap_topic, "OFFSET_OVERFLOW_ONE"),
     "deleted": (lambda root: shutil.rmtree(root / "out"), "ProgressDeletedError"),
 }
 

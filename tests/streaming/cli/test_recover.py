@@ -9,15 +9,14 @@ import pytest
 
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
-from checkpoints.swap import SwapRecord, write_swap
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.errors import StoreError
-from store.io.disk import Disk
 from streaming.cli import run
 from streaming.sinks.dispatch import DispatchSink
 from tests.support.dispatching import HastyDisk, assert_same_store, built_tree, dispatch_all
+from tests.support.rebuilding import begin_swap
 from tests.support.verify_stores import CONFIG, forget_progress, make, messages, write_store
 
 CONF = "".join(
@@ -83,7 +82,7 @@ def test_an_interrupted_batch_is_reported(
 def test_a_completed_swap_is_a_recovery(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, output = make(tmp_path)
     (store / "broker.conf").write_text(CONF)
-    write_swap(output, SwapRecord(()), Disk())
+    begin_swap(output)
     assert recover(store, output) == 0
     printed = capsys.readouterr().out
     assert "recovered (a swap of rebuilt files was interrupted, and is complete now)" in printed

@@ -120,18 +120,3 @@ def test_the_commands_rebuild_and_verify_without_a_jvm(
     assert run(["verify", str(store), "--output", output]) == 1
     assert "unit 1" in capsys.readouterr().out
     assert run(["rebuild", str(store), "--output", output, "--master", "local[1]"]) == 7
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--queue", "0"], "--queue needs --topic"),
-        (["--topic", "T", "--master", "local[1]"], "--topic runs without Spark"),
-    ],
-)
-def test_incompatible_options_are_refused(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
-) -> None:
-    assert run(["rebuild", str(store), "--output", str(tmp_path / "o"), *options]) == 2
-    assert reason in capsys.readouterr().err
-    assert not (tmp_path / "o").exists()

@@ -141,7 +141,7 @@ def test_the_flags_of_commands_become_options() -> None:
     assert in_option_terms(hint) == "skip it with failOnDataLoss=false"
     assert in_option_terms("(see --broker-version)") == "(see brokerVersion)"
     assert in_option_terms("--fail-on-data-loss false") == "failOnDataLoss=false"
-    command = "reput rebuild STORE --output OUTPUT --topic T --queue 0"
+    command = "reput rebuild STORE --output OUTPUT"
     assert in_option_terms(command) == command
 
 
