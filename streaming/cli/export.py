@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -18,7 +17,6 @@ from streaming.cli.options import (
     BrokerOptions,
     Json,
     MaxBodyBytes,
-    ScanOptions,
     StoredFrom,
     StoredTo,
     body_limit,
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from streaming.export.export import ExportJob, ExportResult
     from streaming.export.not_consumed import NotConsumed
     from streaming.export.options import ExportOptions
-    from streaming.export.run import TaskRunner
-    from streaming.spark.settings import SparkSettings
 
 _NO_MESSAGE = "NO_MESSAGE"
 _QUEUES_SHOWN = 5
@@ -117,7 +113,6 @@ def register(app: typer.Typer) -> None:
 def export_messages(
     store: LogStores,
     files: FileOptions,
-    scan: ScanOptions,
     broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
@@ -132,15 +127,14 @@ def export_messages(
 
     to, options = files.to, _export_options(files, broker)
     stores = _stores(store, options)
-    settings = scan.spark_settings()
     if len(stores) > 1:
-        _export_several(stores, to, options, settings, as_json=as_json)
+        _export_several(stores, to, options, as_json=as_json)
         return
     is_shown = sys.stderr.isatty() and not as_json
     options = replace(options, output=stores[0].output)
-    with _runners(settings) as runner_of, open_export(stores[0].store_root, to, options) as job:
+    with open_export(stores[0].store_root, to, options) as job:
         _say_problem(job, "")
-        done = _run(job, runner_of, is_shown=is_shown)
+        done = _run(job, is_shown=is_shown)
     if not done.messages and not options.append:
         _exit_empty(options, as_json=as_json)
     _print_result(to, done, "", as_json=as_json)
@@ -157,7 +151,6 @@ def _export_several(
     stores: Sequence[NamedStore],
     to: Path,
     options: ExportOptions,
-    settings: SparkSettings | None,
     *,
     as_json: bool,
 ) -> None:
@@ -168,7 +161,7 @@ def _export_several(
     _refuse_inside_logs(stores, to, options)
     failures, exported = Failures(), 0
     is_shown = sys.stderr.isatty() and not as_json
-    with several_exports(to, append=options.append), _runners(settings) as runner_of:
+    with several_exports(to, append=options.append):
         for store in stores:
             target = broker_directory(to, store.name)
             with failures.of(store.name):
@@ -176,7 +169,7 @@ def _export_several(
                     own = replace(options, output=store.output)
                     with open_export(store.store_root, target, own) as job:
                         _say_problem(job, f"{store.name}: ")
-                        done = _run(job, runner_of, is_shown=is_shown)
+                        done = _run(job, is_shown=is_shown)
                 except UnknownTopicError as e:  # another store may have the topic
                     say(f"{store.name}: {e}")
                     continue
@@ -262,34 +255,11 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
     )
 
 
-RunnerOf = Callable[["ExportJob"], "TaskRunner"]  # returns what runs the tasks of an export
+def _run(job: ExportJob, *, is_shown: bool) -> ExportResult:
+    from streaming.export.run import run_in_threads
 
-
-@contextmanager
-def _runners(settings: SparkSettings | None) -> Iterator[RunnerOf]:
-    """Yield what runs exports: threads, or one Spark session for all if a master is given."""
-    from streaming.export.run import SparkRunner, run_in_threads
-
-    with ExitStack() as stack:
-        runners: list[TaskRunner] = []
-
-        def runner_of(job: ExportJob) -> TaskRunner:
-            if settings is None or not job.ranges:
-                return run_in_threads
-            if not runners:
-                from streaming.spark.session import build_session
-
-                spark = build_session("reput export", settings.master, settings.conf)
-                stack.callback(spark.stop)
-                runners.append(SparkRunner(spark.sparkContext))
-            return runners[0]
-
-        yield runner_of
-
-
-def _run(job: ExportJob, runner_of: RunnerOf, *, is_shown: bool) -> ExportResult:
     with progress_bar("exporting", is_shown=is_shown) as report:
-        return job.run(runner_of(job), report)
+        return job.run(run_in_threads, report)
 
 
 def _exit_empty(options: ExportOptions, *, as_json: bool) -> NoReturn:

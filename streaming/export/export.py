@@ -3,7 +3,7 @@
 Spark, DuckDB and others read ``DIR/topic=T/day=YYYY-MM-DD/part-….parquet`` (or ``.jsonl``) as a
 table with the columns ``topic`` and ``day``. The day is that of the store time, in UTC.
 
-Tasks write the files (``streaming.export.task``), on Spark or in this process. This module plans
+Tasks write the files (``streaming.export.task``), in threads of this process. This module plans
 the tasks and commits their files, all or nothing.
 """
 
@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from pyspark.sql import SparkSession
 
 from checkpoints.progress import LostRange
 from checkpoints.recovery.fingerprint import find_log_change
@@ -39,7 +37,7 @@ from streaming.export.not_consumed import NotConsumed, read_not_consumed
 from streaming.export.options import ExportOptions, any_of, make_settings
 from streaming.export.record import ExportRecord, ExportSettings
 from streaming.export.resume import Roots
-from streaming.export.run import SparkRunner, TaskRunner, Tasks
+from streaming.export.run import TaskRunner, Tasks
 from streaming.export.task import (
     ExportedPart,
     ExportTask,
@@ -71,26 +69,14 @@ class ExportResult:
     lost: tuple[LostRange, ...] = ()
 
 
-def export(
-    spark: SparkSession,
-    store_root: Path,
-    to: Path,
-    options: ExportOptions,
-    report: ReportProgress | None = None,
-) -> ExportResult:
-    """Write the messages of a log below ``to``, which must be new or empty except to append.
-
-    ``report`` is called with the bytes of log done and the bytes in total. Raises ConfigError,
-    UnknownTopicError, DamageError, RootInUseError, UnsupportedFormatError, StoreIOError,
-    SparkError. After an error, and if there is no message to export, ``to`` is unchanged.
-    """
-    with open_export(store_root, to, options) as job:
-        return job.run(SparkRunner(spark.sparkContext), report)
-
-
 @contextmanager
 def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[ExportJob]:
-    """Plan an export; lock its directory while the context lasts. Raises as ``export``."""
+    """Plan an export; lock its directory while the context lasts.
+
+    ``to`` must be new or empty except to append. After an error, and if there is no message to
+    export, it is unchanged. Raises ConfigError, UnknownTopicError, DamageError, RootInUseError,
+    UnsupportedFormatError, StoreIOError.
+    """
     broker = options.broker_conf, options.broker_version
     config = open_store_config(store_root, None, *broker, needs_log=True)
     not_consumed = _not_consumed(store_root, config, options)

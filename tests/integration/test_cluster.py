@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
+from pyarrow.dataset import dataset
 
 from checkpoints.progress import read_progress
 from checkpoints.state_paths import NEW_ROOT_DIR
@@ -37,6 +38,16 @@ log = spark.read.format("rocketmq-commitlog").load(sys.argv[2:])
 sums = log.groupBy("broker").agg({"commit_log_offset": "sum", "*": "count"}).orderBy("broker")
 rows = sums.select("broker", "count(1)", "sum(commit_log_offset)").collect()
 print(json.dumps([list(row) for row in rows]))
+spark.stop()
+"""
+EXPORT = """
+import sys
+from streaming import build_session
+spark = build_session("export", sys.argv[1])
+spark.conf.set("spark.sql.session.timeZone", "UTC")
+log = spark.read.format("rocketmq-commitlog").load(sys.argv[3:])
+days = log.selectExpr("*", "to_date(store_timestamp) AS day")
+days.write.partitionBy("broker", "topic", "day").parquet(sys.argv[2])
 spark.stop()
 """
 MESSAGES = 600_000
@@ -140,7 +151,7 @@ def test_a_rebuild_survives_the_loss_of_a_worker(
     cluster.await_worker(worker)
 
 
-def test_a_killed_rebuild_resumes_and_export_runs_on_the_cluster(
+def test_a_killed_rebuild_resumes_on_the_cluster(
     cluster: SparkCluster, store: Path, dispatched: Path, directory: Path
 ) -> None:
     output = directory / "again"
@@ -155,11 +166,6 @@ def test_a_killed_rebuild_resumes_and_export_runs_on_the_cluster(
     assert process.returncode == 0, (errors, time.perf_counter() - began)
     assert json.loads(printed)["resumed_from"] >= done
     assert_same_store(output, dispatched)
-    exported = directory / "exported"
-    with start(cluster, "export", store, "--to", exported, "--topic", "Topic") as process:
-        printed, errors = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, errors
-    assert json.loads(printed)["files"] > 1
 
 
 def test_three_brokers_are_one_table_while_a_worker_is_killed(
@@ -188,3 +194,21 @@ def test_three_brokers_are_one_table_while_a_worker_is_killed(
         printed, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, errors
     assert json.loads(printed) == [[name, MESSAGES, total] for name in names]
+
+
+def test_spark_exports_brokers_by_topic_and_day(
+    cluster: SparkCluster, store: Path, directory: Path
+) -> None:
+    for name in ("south", "up"):
+        shutil.copytree(store, directory / name, copy_function=os.link)
+    arguments = [directory / name for name in ("exported", "south", "up")]
+    command = [sys.executable, "-c", EXPORT, cluster.master_url, *map(str, arguments)]
+    subprocess.run(command, check=True, timeout=SECONDS, env=run_environment(cluster))
+    table = dataset(directory / "exported", partitioning="hive").to_table(
+        columns=["broker", "topic", "day", "store_timestamp"]
+    )
+    assert table.group_by(["broker", "topic"]).aggregate([([], "count_all")]).to_pylist() == [
+        {"broker": name, "topic": "Topic", "count_all": MESSAGES} for name in ("south", "up")
+    ]
+    days = pc.strftime(table["store_timestamp"], "%Y-%m-%d")
+    assert pc.all(pc.equal(days, table["day"].cast("string"))).as_py()

@@ -7,7 +7,6 @@ from pathlib import Path
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from streaming.cli import run
 from streaming.export.record import read_record
@@ -133,25 +132,3 @@ def test_a_directory_of_something_else_is_refused(
     assert code == 2
     assert "is inside the commit log" in errors
     assert not inside.exists()
-
-
-@pytest.mark.spark
-def test_one_spark_session_exports_all(
-    spark: SparkSession,
-    stores: list[Path],
-    reput: Reput,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    started: list[object] = []
-
-    def session(*arguments: object) -> SparkSession:
-        started.append(arguments)
-        return spark
-
-    monkeypatch.setattr("streaming.spark.session.build_session", session)
-    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
-    code, _, errors = reput("export", *stores, "--to", tmp_path / "to", "--master", "local[2]")
-    assert code == 0, errors
-    assert len(started) == 1
-    assert counts_by_broker(tmp_path / "to") == {"alpha": 2, "beta": 3, "gamma": 4}

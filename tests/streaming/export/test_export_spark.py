@@ -1,4 +1,4 @@
-"""Exports through Spark: the files as Spark, DuckDB and users read them."""
+"""The files of an export as Spark, DuckDB and users read them."""
 
 import json
 from pathlib import Path
@@ -7,15 +7,11 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from store.errors import ConfigError, DamageError, UnsupportedFormatError
+from store.errors import ConfigError, DamageError
 from streaming.cli import run
-from streaming.export.export import export
-from streaming.export.options import ExportOptions
-from streaming.export.run import SparkRunner, Tasks
 from streaming.export.task import NO_VALUE
 from tests.logs.build import Message
-from tests.streaming.conftest import Run
-from tests.support.exporting import make_store
+from tests.support.exporting import export, make_store
 from tests.support.stores.aged import log_files
 from tests.support.verify_stores import flip, messages
 
@@ -32,7 +28,7 @@ def test_spark_and_duckdb_read_the_messages_of_the_log_from_an_export(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     to = tmp_path / "exported"
-    export(spark, store, to, ExportOptions())
+    export(store, to)
     rows = spark.read.parquet(str(to)).orderBy("commit_log_offset").collect()
     assert [(r.topic, r.queue_offset, bytes(r.body)) for r in rows] == [
         *(("TopicTest", n, b"0123456789" * 10) for n in range(30)),
@@ -52,18 +48,18 @@ def test_spark_reads_back_hostile_topics_and_json_lines(
     root = make_store(tmp_path, sent)
     for kind in ("parquet", "jsonl"):
         to = tmp_path / kind
-        export(spark, root, to, ExportOptions(kind))
+        export(root, to, file_format=kind)
         read = spark.read.parquet if kind == "parquet" else spark.read.json
         rows = read(str(to)).selectExpr("topic", "cast(body as string) body").collect()
         assert sorted(r.topic for r in rows) == sorted(topics)
         assert [r.topic for r in rows] == [r.body for r in rows]
 
 
-def test_json_lines_of_a_topic_and_a_time(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_json_lines_of_a_topic_and_a_time(store: Path, tmp_path: Path) -> None:
     to = tmp_path / "exported"
     begin = 1_700_000_000_000
-    options = ExportOptions("jsonl", ("TopicTest",), begin + 5_000, begin + 9_000)
-    export(spark, store, to, options)
+    times = {"from_time": begin + 5_000, "to_time": begin + 9_000}
+    export(store, to, file_format="jsonl", topics=("TopicTest",), **times)
     lines = [line for path in to.rglob("part-*.jsonl") for line in path.read_text().splitlines()]
     rows = sorted((json.loads(line) for line in lines), key=lambda row: row["queue_offset"])
     assert [row["queue_offset"] for row in rows] == [5, 6, 7, 8, 9]
@@ -73,13 +69,11 @@ def test_json_lines_of_a_topic_and_a_time(spark: SparkSession, store: Path, tmp_
 
 
 def test_the_command_exports_and_refuses_a_directory_that_is_not_empty(
-    run_spark: Run, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = tmp_path / "exported"
-    code, out, errors = run_spark(
-        "export", store, "--to", to, "--format", "jsonl", "--json", "--master", "local[2]"
-    )
-    assert code == 0, errors
+    assert run(["export", str(store), "--to", str(to), "--format", "jsonl", "--json"]) == 0
+    out = capsys.readouterr().out
     files = [path for path in to.rglob("part-*") if path.is_file()]
     assert json.loads(out)["files"] == len(files) > 1
     assert run(["export", str(store), "--to", str(to)]) == 2
@@ -94,25 +88,10 @@ def test_an_export_of_a_damaged_log_fails_and_leaves_no_files(
     flip(log_files(store)[1], 100)
     to = tmp_path / "exported"
     with pytest.raises(DamageError, match="at offset 4096"):
-        export(spark, store, to, ExportOptions())
+        export(store, to)
     assert not list(to.rglob("part-*.parquet"))
-    done = export(spark, store, tmp_path / "rest", ExportOptions(fail_on_data_loss=False))
+    done = export(store, tmp_path / "rest", fail_on_data_loss=False)
     assert [lost.begin for lost in done.lost] == [4096]
     assert 20 < spark.read.parquet(str(tmp_path / "rest")).count() < 33
     with pytest.raises(ConfigError, match="is not a directory"):
-        export(spark, store / "none", tmp_path / "other", ExportOptions())
-
-
-def test_many_tasks_run_in_a_few_spark_tasks_and_each_is_reported(spark: SparkSession) -> None:
-    reported: list[int] = []
-    work = Tasks(str, range(100), reported.append)
-    assert SparkRunner(spark.sparkContext)(work) == [str(n) for n in range(100)]
-    assert reported == list(range(100))
-
-
-def test_an_error_of_a_task_keeps_its_kind(spark: SparkSession) -> None:
-    def fail(_: int) -> None:
-        raise UnsupportedFormatError("such a file at offset 7: not read")
-
-    with pytest.raises(UnsupportedFormatError, match=r"such a file at offset 7: not read$"):
-        SparkRunner(spark.sparkContext)(Tasks(fail, [1, 2, 3], lambda _: None))
+        export(store / "none", tmp_path / "other")

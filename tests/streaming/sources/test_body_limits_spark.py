@@ -7,12 +7,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from store.errors import BodyTooLargeError
 from streaming import CommitLogDataSource
-from streaming.export.export import export
-from streaming.export.options import ExportOptions
 from streaming.sources.messages import FORMAT
 from streaming.spark.errors import to_store_error
 from tests.logs.build import Message, build_log, write_log
 from tests.support.bombs import BOMBS
+from tests.support.exporting import export
 
 pytestmark = pytest.mark.spark
 
@@ -49,14 +48,13 @@ def test_a_body_beyond_the_limit_fails_the_read_or_is_null(
         small.collect()
 
 
-@pytest.mark.classic("an export starts its tasks with a SparkContext")
 def test_an_export_names_the_body_that_is_too_large(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(BodyTooLargeError, match=r"more than 67108864 bytes; .*--max-body-bytes"):
-        export(spark, store, tmp_path / "refused", ExportOptions())
+        export(store, tmp_path / "refused")
     with pytest.raises(BodyTooLargeError, match="more than 4096 bytes"):
-        export(spark, store, tmp_path / "small", ExportOptions(max_body_bytes=4096))
-    export(spark, store, tmp_path / "made", ExportOptions(fail_on_data_loss=False))
+        export(store, tmp_path / "small", max_body_bytes=4096)
+    export(store, tmp_path / "made", fail_on_data_loss=False)
     rows = spark.read.parquet(str(tmp_path / "made")).orderBy("queue_offset").collect()
     assert [r.body for r in rows] == [b"plain", None]
