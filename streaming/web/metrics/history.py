@@ -52,22 +52,25 @@ class History:
     def add(self, status: Mapping[str, Any]) -> None:
         """Add a sample; none before the log is first read.
 
-        Its rates are unknown if the log was not read since the last sample. The next ones are an
-        average since then.
+        It is a gap if the log was not read since the last sample. The next rates are an average
+        since then.
         """
         before, self._last = self._last, status
         begin, end = before["monitor_timestamp"], status["monitor_timestamp"]
         if end is None:
             return
 
+        is_gap = begin is not None and end <= begin
+
         def rate(name: str) -> float | None:
-            if begin is None or end <= begin:
+            if begin is None or is_gap:
                 return None
             return float(round((status[name] - before[name]) * _MILLIS / (end - begin), 3))
 
-        rates = rate("messages_in"), rate("bytes_in")
+        behind = None if is_gap else status["behind_bytes"]
+        sample = Sample(status["now_ms"], rate("messages_in"), rate("bytes_in"), behind)
         with self._guard:
-            self._samples.append(Sample(status["now_ms"], *rates, status["behind_bytes"]))
+            self._samples.append(sample)
 
     def columns(self, since: int = 0) -> dict[str, list[Any]]:
         """Return the samples later than a time (epoch ms), the oldest first, as columns."""

@@ -44,10 +44,11 @@ def test_rates_are_those_since_the_last_sample() -> None:
     assert found.columns(since=20_000) == {name: [] for name in found.columns()}
 
 
-def test_while_the_log_is_not_read_rates_are_a_gap() -> None:
+def test_while_the_log_is_not_read_there_is_a_gap() -> None:
     reads = {10: 10, 15: 15, 20: 15, 25: 15, 30: 30, 35: 35}  # the last read as of each time
-    found = sampled(*(status(now, read, 2 * read) for now, read in reads.items()))
+    found = sampled(*(status(now, read, 2 * read, 7) for now, read in reads.items()))
     assert found.columns()["messages_per_second"] == [None, 2.0, None, None, 2.0, 2.0]
+    assert found.columns()["behind_bytes"] == [7, 7, None, None, 7, 7]
 
 
 def test_the_history_begins_with_the_first_read_of_the_log() -> None:
@@ -91,10 +92,9 @@ def test_the_server_samples_without_a_browser_and_passes_what_it_cannot_read(
         behind = c.api("b/status")["behind_bytes"]
         wait_until(lambda: c.api("b/history")["behind_bytes"][-1] == behind)
         (root / "commitlog").rename(tmp_path / "moved")
-        (root / "commitlog").touch()
         wait_until(lambda: c.api("b/history")["messages_per_second"][-1] is None)
+        assert any("no longer has any file" in text for text in c.api("b/status")["damage"])
         wait_until(lambda: c.api("b/history")["behind_bytes"][-1] is None)
-        (root / "commitlog").unlink()
         (tmp_path / "moved").rename(root / "commitlog")
         wait_until(lambda: c.api("b/history")["messages_per_second"][-1] is not None)
         wait_until(lambda: c.api("b/history")["behind_bytes"][-1] == behind)
