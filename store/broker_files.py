@@ -44,7 +44,7 @@ from store.layout import CONFIG_DIR, TIMER_CHECKPOINT, struct_of
 from store.rocksdb import is_rocksdb
 
 BACKUP_SUFFIX = ".bak"
-PERM_READ, PERM_WRITE = 4, 2  # PermName
+PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1  # PermName
 _INT64_LIMIT = 1 << 63
 
 _TOPICS = "topics.json"
@@ -79,7 +79,7 @@ class TopicConfig:
         if self.perm is None:
             return ""
         # Java parity: PermName.perm2String.
-        bits = (("R", PERM_READ), ("W", PERM_WRITE), ("X", 1))
+        bits = (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
         return "".join(c if self.perm & bit else "-" for c, bit in bits)
 
 

@@ -135,6 +135,7 @@ PROPERTY_REAL_QUEUE_ID = "REAL_QID"
 PROPERTY_CRC = "__CRC32#"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_PREFIX = "%RETRY%"  # of a consumer group's retry topic
+DLQ_PREFIX = "%DLQ%"  # of the topic of its dead letters
 LMQ_TOPIC_PREFIX = "%LMQ%"  # of a lite queue's name
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"

@@ -23,11 +23,10 @@ from store.commitlog.scanner import Damage
 from store.config import StoreConfig, broker_properties
 from store.consumequeue.names import is_system_topic
 from store.errors import StoreError, StoreIOError
-from store.layout import RETRY_PREFIX
+from store.layout import DLQ_PREFIX, RETRY_PREFIX
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch, Report
 
-_DLQ_PREFIX = "%DLQ%"
 _TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _DAY_MS = 24 * 3600 * 1000
 _HOUR_MS = 3600 * 1000
@@ -111,7 +110,7 @@ def kind_of(topic: str) -> str:
     """Return the kind of a topic: retry, dead letter, trace, system or user."""
     if topic.startswith(RETRY_PREFIX):
         return "retry"
-    if topic.startswith(_DLQ_PREFIX):
+    if topic.startswith(DLQ_PREFIX):
         return "dead letter"
     if topic == _TRACE_TOPIC:
         return "trace"

@@ -14,7 +14,6 @@ from typing import Any
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.record import Message
-from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, LostDataError, StoreIOError
 from store.root.progress import PROGRESS, ProgressReader
 
@@ -40,8 +39,8 @@ class DispatchStatus:
         return max(now_ms - max(self.waiting_timestamp, self.progress_timestamp), 0)
 
 
-def read_dispatch_status(store_root: Path, output: Path, config: StoreConfig) -> DispatchStatus:
-    """Read the status of the dispatch of a store into ``output``.
+def read_dispatch_status(log: CommitLog, output: Path) -> DispatchStatus:
+    """Read the status of the dispatch of a log, which is refreshed, into ``output``.
 
     Raises ConfigError if nothing has been dispatched into it, DamageError, StoreIOError.
     """
@@ -49,7 +48,7 @@ def read_dispatch_status(store_root: Path, output: Path, config: StoreConfig) ->
     progress = ProgressReader(output).read()
     if progress is None:
         raise ConfigError(f"{output} holds no dispatch: {output / PROGRESS} does not exist")
-    log = CommitLog(config.commit_log_paths(store_root), config)
+    log.refresh()
     return status_at(log, progress.reput_from_offset, written)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from store.commitlog.commit_log import CommitLog
 from store.io.lock_file import find_owner
 from store.java import now_ms
 from store.layout import LOCK_FILE
@@ -53,7 +54,8 @@ def status(
     check_seconds("--stuck-after", stuck_after)
     root = RootOptions(output, broker.broker_conf, broker.broker_version)
     with opened_store(store, root) as s:
-        dispatch = read_dispatch_status(store, output, s.config)
+        log = CommitLog(s.config.commit_log_paths(store), s.config)
+        dispatch = read_dispatch_status(log, output)
     is_running = find_owner(output / LOCK_FILE) is not None
     now = now_ms()
     is_stuck = dispatch.stuck_ms(now) > stuck_after * 1000

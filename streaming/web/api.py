@@ -19,11 +19,12 @@ from store.commitlog.record import Message
 from store.config import StoreConfig, setting_name
 from store.consumequeue.names import is_system_topic
 from store.errors import ConfigError, StoreError
-from store.layout import ABORT_FILE
+from store.layout import ABORT_FILE, DLQ_PREFIX, RETRY_PREFIX
 from store.reads.message_store import MessageStore
 from store.reads.topics import QueueState, describe_queues
 from store.reads.topics_json import config_json, file_json, lag_json, queue_json
 from streaming.web.brokers import Broker
+from streaming.web.metrics.history import INTERVAL_SECONDS
 from streaming.web.overview import Listing
 from streaming.web.parameters import choice, number, text
 
@@ -54,6 +55,13 @@ def status(request: Request) -> dict[str, Any]:
     return broker_of(request).status()
 
 
+def history(request: Request) -> dict[str, Any]:
+    """Return the figures of the last hour, or those later than the time ``since`` (epoch ms)."""
+    broker, since = broker_of(request), number(request.query_params, "since") or 0
+    columns = broker.history.columns(since)
+    return {"broker": broker.name, "interval_ms": int(INTERVAL_SECONDS * 1000), **columns}
+
+
 # --- the overview --------------------------------------------------------------------------------
 
 
@@ -62,7 +70,9 @@ def overview(request: Request) -> dict[str, Any]:
     broker, params = broker_of(request), request.query_params
     listing, wanted = broker.overview.get(), text(params, "filter") or ""
     sort = choice(params, "sort", _SORTS)
-    rows = _topic_rows(broker, listing, wanted, with_system=params.get("system") == "1")
+    found = _topic_rows(broker, listing, wanted)
+    shows_all = params.get("system") == "1"
+    rows = [row for row in found if shows_all or not row["is_internal"]]
     if sort != "topic":
         field = _SORT_FIELDS.get(sort, sort)
         rows.sort(key=lambda row: -(row[field] or 0))
@@ -73,6 +83,7 @@ def overview(request: Request) -> dict[str, Any]:
         "status": broker.status(),
         "as_of_ms": None if listing is None else listing.as_of_ms,
         **_paged(request, rows, "topics", is_known=known is not None),
+        "hidden": len(found) - len(rows),
         "filter": wanted,
         "sort": sort,
         "groups": [] if listing is None else listing.groups[:_TOP_GROUPS],
@@ -98,9 +109,51 @@ def groups(request: Request) -> dict[str, Any]:
     }
 
 
-def _topic_rows(
-    broker: Broker, listing: Listing | None, wanted: str, *, with_system: bool
-) -> list[dict[str, Any]]:
+def group(request: Request) -> dict[str, Any]:
+    """Return a consumer group: its lag by topic and by queue, its retry and dead-letter topics.
+
+    Topics and queues are null until listed. Raises HTTPException (404).
+    """
+    broker, name = broker_of(request), request.path_params["group"]
+    listing = broker.overview.get()
+    is_known = listing is not None and listing.error is None
+    subscribed = [g for g in (listing.groups if listing else ()) if g["group"] == name]
+    own = _own_topics(name, [g["topic"] for g in subscribed])
+    made = [row for row in (listing.topics if listing else ()) if row["topic"] in own]
+    if is_known and not subscribed and not made:
+        raise HTTPException(404, "no offset of this group is committed, and it has no retry topic")
+    queues = [row for g in subscribed for row in g["by_queue"]]
+    export = "--not-consumed-by", name, "--to", "DIRECTORY"
+    return {
+        "broker": broker.name,
+        "group": name,
+        "as_of_ms": None if listing is None else listing.as_of_ms,
+        "status": broker.status(),
+        "topics": [_without_queues(g) for g in subscribed] if is_known else None,
+        "own_topics": [
+            {field: row[field] for field in ("topic", "messages", "latest_timestamp")}
+            for row in made
+        ],
+        **_paged(request, queues, "queues", is_known=is_known),
+        "commands": [broker.command("export", *export), broker.command("topics")],
+    }
+
+
+def _without_queues(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "by_queue"}
+
+
+def _own_topics(group: str, topics: list[str]) -> set[str]:
+    """Return the topics of a group's retries and dead letters that may exist.
+
+    Java parity: KeyBuilder.buildPopRetryTopicV1 and V2 name one for each topic that it pops.
+    """
+    retry = RETRY_PREFIX + group
+    popped = {f"{retry}{separator}{topic}" for topic in topics for separator in "_+"}
+    return {retry, DLQ_PREFIX + group, *popped}
+
+
+def _topic_rows(broker: Broker, listing: Listing | None, wanted: str) -> list[dict[str, Any]]:
     if listing is None or listing.overview is None:
         return []
     rates = broker.monitor.rates()
@@ -111,7 +164,7 @@ def _topic_rows(
             "messages_per_second": rates.get(state.topic, 0.0),
         }
         for row, state in zip(listing.topics, listing.overview.topics, strict=True)
-        if (with_system or not row["is_system"]) and _contains(wanted, state.topic)
+        if _contains(wanted, state.topic)
     ]
 
 

@@ -34,6 +34,7 @@ _HOME = View("/", "brokers.html", api.brokers)
 VIEWS = (
     View(_BROKER, "overview.html", api.overview, ("page", "filter", "sort", "system")),
     View(f"{_BROKER}/groups", "groups.html", api.groups, ("page", "filter")),
+    View(f"{_BROKER}/groups/{{group:path}}", "group.html", api.group, ("page",)),
     View(f"{_BROKER}/pending", "pending.html", pending.pending, pending.PARAMETERS, scans=True),
     View(f"{_BROKER}/usage", "usage.html", usage.usage, usage.PARAMETERS, scans=True),
     View(f"{_BROKER}/topics/{{topic:path}}", "topic.html", api.topic, ("page",)),
@@ -84,6 +85,7 @@ def _routes() -> list[BaseRoute]:
         Route("/api/brokers", pages.twin(_HOME)),
         *(Route(f"/api{view.path}", pages.twin(view)) for view in VIEWS),
         Route(f"/api{_BROKER}/status", pages.twin(View("", "", api.status))),
+        Route(f"/api{_BROKER}/history", pages.twin(View("", "", api.history, ("since",)))),
         Route(f"/api{_BROKER}/messages", search.messages),
         Route(f"/api{_BROKER}/tail", tail.follow),
         Mount("/static", StaticFiles(directory=STATIC)),

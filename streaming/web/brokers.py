@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from checkpoints.state_paths import RECOVERED
+from store.commitlog.commit_log import CommitLog
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, LostDataError, StoreError, StoreIOError
+from store.io.lock_file import find_owner
 from store.java import now_ms
-from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR
+from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE
 from store.reads.message_store import MessageStore
 from store.root.config import find_config
 from store.root.progress import PROGRESS
-from store.root.status import read_dispatch_status, status_json
+from store.root.status import DispatchStatus, read_dispatch_status, status_json
+from streaming.web.metrics.history import History
 from streaming.web.monitor import LogMonitor
 from streaming.web.overview import OverviewCache
 from streaming.web.scans.cache import ScanCache
@@ -80,10 +83,14 @@ class Broker:
         self.pending = ScanCache(pending_reader(*scanned))
         self.usage = {by: ScanCache(usage_reader(*scanned, by)) for by in USAGE_BY}
         self.monitor = LogMonitor(self.store_root, self.config, settings.max_body_bytes)
+        self._dispatched_log = CommitLog(logs, self.config)  # from where its last walk ended
+        self._dispatch_guard = threading.Lock()
+        self.history = History(self._figures)
 
     def start(self) -> None:
         """Start to follow the log."""
         self.monitor.start()
+        self.history.start()
 
     def close(self) -> None:
         """Stop the threads, and release the files."""
@@ -91,6 +98,7 @@ class Broker:
         self.pending.close()
         for usage in self.usage.values():
             usage.close()
+        self.history.close()
         self.monitor.close()
         self.log.close()
         if self._queues is not None:
@@ -134,7 +142,6 @@ class Broker:
 
     def status(self) -> dict[str, Any]:
         """Return the status of log, dispatch and monitor; damage is part of it."""
-        now = now_ms()
         has_no_queues = self.overview.has_no_queues()
         problem: str | None = None
         damages: list[str] = []
@@ -155,9 +162,22 @@ class Broker:
             "build_command": self._build_command() if has_no_queues else None,
             "recovered": self._recovery(),
             "damage": [*damages, *self.overview.damages(), *filter(None, [self.monitor.error()])],
-            "now_ms": now,
+            "is_live": self._is_live(),
         }
-        return fields | self._dispatch_status(now) | self.monitor.status()
+        return fields | self._figures()
+
+    def _figures(self) -> dict[str, Any]:
+        """Return the status of dispatch and monitor, which the history samples."""
+        now = now_ms()
+        return {"now_ms": now, **self._dispatch_status(now), **self.monitor.status()}
+
+    def _is_live(self) -> bool:
+        """Return whether a broker or a dispatch runs, or messages have come in within an hour."""
+        try:
+            owners = [find_owner(root / LOCK_FILE) for root in (self.store_root, self.output)]
+        except StoreError:  # no sign of a process
+            owners = []
+        return any(pid is not None for pid in owners) or self.history.has_arrivals()
 
     def command(self, name: str, *options: str) -> str:
         """Return a command line for a shell in any directory, with the options of the console."""
@@ -179,9 +199,11 @@ class Broker:
         """Return whether the dispatch is stuck; False without one. Raises StoreError."""
         if not (self.output / PROGRESS).exists():
             return False
-        dispatch = read_dispatch_status(self.store_root, self.output, self.config)
-        now = now_ms()
-        return dispatch.stuck_ms(now) > self.settings.stuck_after * 1000
+        return self._read_dispatch().stuck_ms(now_ms()) > self.settings.stuck_after * 1000
+
+    def _read_dispatch(self) -> DispatchStatus:
+        with self._dispatch_guard:
+            return read_dispatch_status(self._dispatched_log, self.output)
 
     def _recovery(self) -> dict[str, Any] | None:
         """Return what the last recovery of OUTPUT did, None without one."""
@@ -208,7 +230,7 @@ class Broker:
             progress = read_progress(self.output)
             if progress is None:
                 return nothing
-            dispatch = read_dispatch_status(self.store_root, self.output, self.config)
+            dispatch = self._read_dispatch()
         except StoreError as e:
             return nothing | {"problem": str(e)}
         is_stuck = dispatch.stuck_ms(now) > self.settings.stuck_after * 1000

@@ -274,7 +274,7 @@ _MEANINGS: dict[str, tuple[str, Callable[[str], str]]] = {
     "REPLY_TO_CLIENT": ("client that gets the reply", _plain),
     "TTL": ("time until the request expires", _milliseconds),
     "CHECK_IMMUNITY_TIME_IN_SECONDS": ("first check of the transaction after", _seconds),
-    "TRANSACTION_PREPARED_QUEUE_OFFSET": ("queue offset of the half message", _plain),
+    layout.PROPERTY_PREPARED_QUEUE_OFFSET: ("queue offset of the half message", _plain),
     "TRANSACTION_CHECK_TIMES": ("times the transaction was checked", _plain),
     "__transactionId__": ("id of the transaction", _plain),
     "CONSUME_START_TIME": ("consumption began at", _moment),

@@ -155,6 +155,9 @@ class LogMonitor:
         follower = self._follower or self._begin()
         before = follower.expired_bytes
         new = follower.poll()
+        log = follower.matches.log
+        if follower.end and not log.files:  # no broker deletes the last one: it is not mounted
+            raise StoreError(f"{log.directories[0]} no longer has any file")
         expired = follower.expired_bytes - before
         now = time.time()
         with self._guard:  # held for a moment only: the event loop waits for it

@@ -11,16 +11,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from store.broker_files import PERM_INHERIT
 from store.consumequeue.names import is_system_topic
 from store.errors import NoQueuesError, StoreError
 from store.java import now_ms
+from store.layout import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from store.reads.message_store import MessageStore
 from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
 from store.reads.topics_json import config_json, lag_json
@@ -31,6 +33,7 @@ _AGE_MIN, _DURATIONS = 2.0, 10.0  # a listing is old after these seconds, and 10
 _WAIT_SECONDS = 1.0  # for the first listing
 _DAMAGES_MAX = 100
 _UNITS_PER_READ = 1_000_000  # so that no sum holds up other reads for long
+_REPLY_SUFFIX = "_REPLY_TOPIC"  # MixAll.getReplyTopic
 _log = logging.getLogger(__name__)
 
 
@@ -172,14 +175,19 @@ class OverviewCache:
 
 
 def _listing(overview: Overview, as_of_ms: int, seconds: float) -> Listing:
-    lags = (lag for _, lag in (*overview.groups, *overview.delay_levels))
+    lags = [lag for _, lag in (*overview.groups, *overview.delay_levels)]
     queues = (queue for topic in overview.topics for queue in topic.queues)
     damages = (
         *(queue.damage for queue in queues if queue.damage is not None),
         *(lag.damage for lag in lags if lag.damage is not None),
         *overview.links,
     )
-    topics = tuple(map(_topic_json, overview.topics))
+    holding = {lag.queue.topic for lag in lags if lag.messages}
+    templates = _templates(overview.topics)
+    topics = tuple(
+        row | {"is_internal": _is_internal(row, templates, holding)}
+        for row in map(_topic_json, overview.topics)
+    )
     return Listing(overview, None, as_of_ms, seconds, topics, _groups(overview), damages)
 
 
@@ -198,6 +206,30 @@ def _topic_json(topic: TopicState) -> dict[str, Any]:
         "gaps": _total([q.gaps for q in queues]),
         "damage": [str(q.damage) for q in topic.queues if q.damage is not None],
     }
+
+
+def _templates(topics: tuple[TopicState, ...]) -> frozenset[str]:
+    """Return the topics from which a broker makes others: named as itself, its cluster, or TBW102.
+
+    Java parity: TopicConfigManager.init gives them PERM_INHERIT, and takes it from what it makes.
+    """
+    perms = ((t.topic, t.config.perm) for t in topics if t.config is not None)
+    return frozenset(topic for topic, perm in perms if perm is not None and perm & PERM_INHERIT)
+
+
+def _is_internal(row: dict[str, Any], templates: frozenset[str], holding: Set[str]) -> bool:
+    """Return whether a topic is only the broker's own: a user needs it neither to send nor to read.
+
+    That is a system topic, unless it holds back delayed or half messages; and without any message,
+    a topic of a consumer group, a template, and the cluster's topic for replies.
+    """
+    topic = row["topic"]
+    if row["damage"]:
+        return False
+    if row["is_system"]:
+        return topic not in (SCHEDULE_TOPIC, HALF_TOPIC) or topic not in holding
+    is_made = topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or topic in templates
+    return not row["messages"] and (is_made or topic.removesuffix(_REPLY_SUFFIX) in templates)
 
 
 def _groups(overview: Overview) -> tuple[dict[str, Any], ...]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from checkpoints.root import DispatchRoot
 from store import MessageStore
+from store.commitlog.commit_log import CommitLog
 from store.errors import DamageError, StoreError
 from store.root.config import config_to_compare
 from store.root.status import read_dispatch_status
@@ -125,7 +126,8 @@ def uses(store: Path, output: Path) -> list[Callable[[], object]]:
             reads.query_message("TopicTest", "k01")
 
     def status() -> None:
-        read_dispatch_status(store, output, config_to_compare(store, output, None, None))
+        config = config_to_compare(store, output, None, None)
+        read_dispatch_status(CommitLog(config.commit_log_paths(store), config), output)
 
     return [
         read,

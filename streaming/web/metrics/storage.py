@@ -14,14 +14,13 @@ from store.config import StoreConfig
 from store.consumequeue.names import is_system_topic
 from store.errors import DamageError, LostDataError, StoreIOError
 from store.java import now_ms
-from store.layout import TIMER_TOPIC
+from store.layout import RETRY_PREFIX, TIMER_TOPIC
 from store.reads.topics import Lag, Overview
 from store.root.status import DispatchStatus, status_at
 from streaming.web.metrics import families
 from streaming.web.metrics.families import Node
 from streaming.web.metrics.samples import Samples
 
-_RETRY_PREFIX = "%RETRY%"
 _SYSTEM_GROUP_PREFIX = "cid_rmq_sys_"
 
 
@@ -135,7 +134,7 @@ def measure_groups(samples: Samples, node: Node, lags: Iterable[tuple[str, Lag]]
         by_group.setdefault((lag.queue.topic, group), []).append(lag)
     for (topic, group), queues in by_group.items():
         is_system = is_system_topic(topic) or group.lower().startswith(_SYSTEM_GROUP_PREFIX)
-        labels = (topic, group, _flag(topic.startswith(_RETRY_PREFIX)), _flag(is_system))
+        labels = (topic, group, _flag(topic.startswith(RETRY_PREFIX)), _flag(is_system))
         messages = sum(max(lag.messages or 0, 0) for lag in queues)
         waiting = [lag.next_timestamp for lag in queues if lag.next_timestamp is not None]
         latency = max(now - min(waiting), 0) if waiting else 0

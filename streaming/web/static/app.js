@@ -3,6 +3,7 @@
 import { localize } from "./rows.js";
 
 localize(document);
+document.querySelector(".bar nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 document.getElementById("zone").textContent =
   `${Intl.DateTimeFormat().resolvedOptions().timeZone} (point at a time for UTC)`;
 

@@ -6,16 +6,17 @@ import { localize, number, size } from "./rows.js";
 
 const POLL_MS = 2000;
 const POLLS_A_REFRESH = 2;
-const TREND_POLLS = 10;
-const POINTS = 150;
+const TREND_SAMPLES = 4;
+const HOUR_MS = 3_600_000;
 const SECONDS_MIN = 60; // that a graph shows from the beginning
 const WHOLE = Array.from({ length: 16 }, (_, n) => [1, 2, 5].map((m) => m * 10 ** n)).flat();
 const BROKER_URL = document.body.dataset.brokerUrl; // none on the list of brokers
 
-const graphs = document.getElementById("graphs") && window.uPlot ? makeGraphs() : null;
+const history = { timestamp: [], messages_per_second: [], bytes_per_second: [], behind_bytes: [] };
+const section = window.uPlot ? document.getElementById("graphs") : null;
+let graphs = section?.dataset.isLive === undefined ? null : showGraphs();
 const TITLE = document.title;
 let polls = 0;
-let last = null;
 
 poll();
 
@@ -41,8 +42,7 @@ async function showStatus() {
   const status = await response.json();
   if (!response.ok) throw new Error(status.error);
   showState(...stateOf(status));
-  graphs?.add(status, last);
-  last = status;
+  if (section && polls % POLLS_A_REFRESH === 0 && (status.is_live || graphs)) await drawHistory(status);
 }
 
 function stateOf(status) {
@@ -91,28 +91,39 @@ function replace(region, fresh) {
   if (!fresh.isEqualNode(region)) region.replaceWith(fresh);
 }
 
-function makeGraphs() {
-  document.getElementById("graphs").hidden = false;
-  const rate = makeGraph("rate", number, 10);
-  const second = makeGraph("second", size, 1000);
-  return {
-    add(status, before) {
-      const isOurs = status.reput_from_offset !== null;
-      if (!isOurs) document.getElementById("second-title").textContent = "Bytes in";
-      const elapsed = before ? (status.now_ms - before.now_ms) / 1000 : 0;
-      const perSecond = (name) => (elapsed > 0 ? (status[name] - before[name]) / elapsed : null);
-      const at = status.now_ms / 1000;
-      const messages = perSecond("messages_in");
-      const bytes = isOurs ? status.behind_bytes : perSecond("bytes_in");
-      rate.add(at, messages, messages === null ? "–" : `${number(Math.round(messages))} per second`);
-      const unit = isOurs ? growth(status, second.before(TREND_POLLS)) : " per second";
-      second.add(at, bytes, bytes === null ? "–" : size(bytes) + unit);
-    },
-  };
+function showGraphs() {
+  section.hidden = false; // before their width is measured
+  return { rate: makeGraph("rate", number, 10), second: makeGraph("second", size, 1000) };
 }
 
-function growth(status, before) {
-  return before !== undefined && status.behind_bytes > before && status.behind_ms > 5000 ? ", growing" : "";
+/** Draw the history of the last hour; the browser asks only for what it does not have yet. */
+async function drawHistory(status) {
+  const response = await fetch(`/api${BROKER_URL}/history?since=${history.timestamp.at(-1) ?? 0}`);
+  if (!response.ok) return;
+  const fresh = await response.json();
+  for (const [n, at] of fresh.timestamp.entries()) {
+    const last = history.timestamp.at(-1);
+    if (at - last > 2 * fresh.interval_ms) add(last + 1, () => null);
+    add(at, (column) => fresh[column][n]);
+  }
+  const old = history.timestamp.findIndex((at) => at > history.timestamp.at(-1) - HOUR_MS);
+  for (const column of Object.values(history)) column.splice(0, old);
+  graphs ??= showGraphs();
+  draw(status);
+}
+
+function add(at, valueOf) {
+  for (const column of Object.keys(history)) history[column].push(column === "timestamp" ? at : valueOf(column));
+}
+
+function draw(status) {
+  const isOurs = status.reput_from_offset !== null;
+  document.getElementById("second-title").textContent = isOurs ? "Backlog" : "Bytes in";
+  const behind = history.behind_bytes;
+  const isGrowing = behind.at(-1) > (behind.at(-TREND_SAMPLES) ?? Infinity) && status.behind_ms > 5000;
+  const unit = isOurs ? (isGrowing ? ", growing" : "") : " per second";
+  graphs.rate.draw(history.messages_per_second, (value) => `${number(Math.round(value))} per second`);
+  graphs.second.draw(isOurs ? behind : history.bytes_per_second, (value) => size(Math.round(value)) + unit);
 }
 
 function clock(seconds) {
@@ -127,7 +138,7 @@ function span(min, max) {
 /** A graph of values by time; `least` is the smallest range of its values. */
 function makeGraph(name, format, least) {
   const plot = document.getElementById(`${name}-plot`);
-  const data = [[], []];
+  let data = [[], []];
   const colour = (token) => () => getComputedStyle(plot).getPropertyValue(token);
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
   const graph = new uPlot(
@@ -152,13 +163,11 @@ function makeGraph(name, format, least) {
   new ResizeObserver(() => graph.setSize({ width: plot.clientWidth, height: plot.clientHeight })).observe(plot);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => graph.redraw());
   return {
-    before: (polls) => data[1].at(-polls),
-    add(at, value, text) {
-      data[0].push(at);
-      data[1].push(value);
-      if (data[0].length > POINTS) data.forEach((column) => column.shift());
+    /** Draw a column of the history; null is a gap. `text` shows the newest value. */
+    draw(column, text) {
+      data = [history.timestamp.map((at) => at / 1000), column];
       graph.setData(data);
-      document.getElementById(name).textContent = text;
+      document.getElementById(name).textContent = (column.at(-1) ?? null) === null ? "–" : text(column.at(-1));
     },
   };
 }

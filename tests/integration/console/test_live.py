@@ -1,5 +1,6 @@
 """A store that grows: the tail shows what a writer appends, the overview moves."""
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -161,13 +162,16 @@ def test_overview_moves_while_messages_arrive(
     with growing.writer() as writer:
         for number in range(9000, 9500):
             writer.append(order(number))
-        expect(page.locator("#rate")).not_to_have_text("–")
+        expect(page.locator("#rate")).to_have_text(re.compile("[1-9].* per second"), timeout=15_000)
         expect(backlog).not_to_have_text("0 bytes", timeout=15_000)
         screenshot(tab, "overview-backlog", tmp_path)
         growing.dispatch()
         expect(backlog).to_have_text("0 bytes", timeout=15_000)
 
     expect(row).not_to_have_text(before, timeout=15_000)
+    page.reload()
+    expect(page.locator("#graphs")).to_be_visible()
+    expect(page.locator("#second")).to_contain_text("bytes")
 
 
 def test_page_reports_that_the_console_ended(console: ConsoleServer, new_tab: NewTab) -> None:

@@ -79,6 +79,11 @@ def test_a_property_with_a_hostile_value_is_shown(value: str) -> None:
     assert set(found) == {"TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "KEYS"}
 
 
+def test_the_property_that_names_the_half_message_is_explained() -> None:
+    found = properties_text({"TRAN_PREPARED_QUEUE_OFFSET": "7"})
+    assert found == {"TRAN_PREPARED_QUEUE_OFFSET": "queue offset of the half message"}
+
+
 def made(**fields: Any) -> Message:
     record = build_log([Sent(**fields)], 4096)[0]
     return decode_message(record, 0, offset=0, path="log", splits_properties=False)[0]

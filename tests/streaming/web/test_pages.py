@@ -65,6 +65,10 @@ def test_topics_groups_and_queues_are_those_of_the_command(
         for g in shown.api("b/groups")["groups"]
         for row in g["by_queue"]
     }
+    for group in {group for group, _, _ in by_queue}:
+        rows = [row for key, row in by_queue.items() if key[0] == group]
+        assert rows == shown.api(f"b/groups/{_url(group)}")["queues"]
+        assert shown.get(f"/brokers/b/groups/{_url(group)}").status_code == 200
     groups = {(r["group"], r["topic"], r["queue_id"]): _plain(r) for r in kinds.get("group", [])}
     assert {key: {**row, "group": key[0]} for key, row in by_queue.items()} == groups
     assert [_plain(r) for r in kinds.get("delay_level", [])] == found["delay_levels"]

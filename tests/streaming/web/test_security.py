@@ -133,6 +133,7 @@ OPENED_BY_LINKS = {
     "/",
     "/brokers/b",
     "/brokers/b/groups",
+    "/brokers/b/groups/g",
     "/brokers/b/topics/TopicA",
     "/brokers/b/messages/0",
     "/brokers/b/health",
@@ -141,7 +142,7 @@ OPENED_BY_LINKS = {
 
 def test_a_link_of_another_site_starts_no_scan_and_no_download(tmp_path: Path) -> None:
     make_store(tmp_path, 30)
-    values = {"{broker}": "b", "{topic:path}": "TopicA", "{offset}": "0"}
+    values = {"{broker}": "b", "{group:path}": "g", "{topic:path}": "TopicA", "{offset}": "0"}
     opened = set()
     with console(source(tmp_path)) as c:
         for route in c.app.routes:
