@@ -308,7 +308,7 @@ def stress(directory: Path, seconds: float) -> dict[str, Any]:
         result["wrong"] += wrong.read_text().splitlines()  # answers of the end do not count
         began = time.monotonic()
         server.terminate()
-        result |= {"exit code": server.wait(), "seconds to end": time.monotonic() - began}
+        result |= {"exit code": server.wait(_TIMEOUT), "seconds to end": time.monotonic() - began}
         assert attack.poll() is None
         attack.kill()
         return result | json.loads(writer.communicate()[0])
