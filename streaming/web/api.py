@@ -299,8 +299,25 @@ async def healthz(request: Request) -> Response:
     def problems() -> list[str]:
         return [f"{name}: {problem}" for name, b in shown.items() if (problem := _problem(b))]
 
-    found = await to_thread.run_sync(problems)
-    return PlainTextResponse("\n".join([*found, ""]) if found else "ok\n", 503 if found else 200)
+    return _probed(await to_thread.run_sync(problems))
+
+
+async def livez(request: Request) -> Response:
+    """Answer "ok", or 503 with what hangs, which a restart may cure.
+
+    The event loop answers: if it hangs, nothing does. A dispatch that is stuck, a store that cannot
+    be read, slow clients and expensive conditions are no hangs.
+    """
+    state = request.app.state
+    watched = {f"{name}: the log": b.monitor for name, b in state.brokers.items()}
+    watched |= {"searches": state.searches, "pages": state.readers}
+    silent = {name: part.silent_seconds() for name, part in watched.items()}
+    limit = state.settings.hung_after
+    return _probed([f"{name}: silent for {s:.0f} s" for name, s in silent.items() if s > limit])
+
+
+def _probed(problems: list[str]) -> Response:
+    return PlainTextResponse("\n".join(problems or ["ok"]) + "\n", 503 if problems else 200)
 
 
 def _problem(broker: Broker) -> str:

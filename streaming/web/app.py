@@ -67,7 +67,7 @@ def create_app(brokers: Sequence[Broker], settings: ConsoleSettings) -> Starlett
     app.state.brokers = {broker.name: broker for broker in brokers}
     app.state.metrics = ConsoleSource(brokers)
     app.state.settings = settings
-    app.state.readers = pages.new_readers()
+    app.state.readers = pages.Readers()
     app.state.searches = SearchSlots(settings)
     app.state.tails = tail.TailSlots(settings.tails_max)
     return app
@@ -76,6 +76,7 @@ def create_app(brokers: Sequence[Broker], settings: ConsoleSettings) -> Starlett
 def _routes() -> list[BaseRoute]:
     return [
         Route("/healthz", api.healthz),
+        Route("/livez", api.livez),
         Route("/metrics", metrics),
         Route("/", home),
         *(Route(view.path, pages.page(view)) for view in VIEWS),

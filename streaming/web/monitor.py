@@ -70,12 +70,14 @@ class LogMonitor:
         self._stop = threading.Event()
         self._error: str | None = None
         self._started_at = 0
+        self._alive_at = 0.0
         self._polled_ms: int | None = None
         self._thread = threading.Thread(target=self._run, name="reput-monitor", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._started_at = int(time.time())
+        self._alive_at = time.monotonic()
         self._thread.start()
 
     def close(self) -> None:
@@ -100,6 +102,10 @@ class LogMonitor:
     def error(self) -> str | None:
         """Return why the log cannot be followed, None if it can."""
         return self._error
+
+    def silent_seconds(self) -> float:
+        """Return for how long the thread has not begun to read the log; errors do not count."""
+        return time.monotonic() - self._alive_at
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """Return messages and bytes by topic since the start."""
@@ -136,6 +142,7 @@ class LogMonitor:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            self._alive_at = time.monotonic()
             try:
                 has_read = self._poll()
             except StoreError as e:

@@ -87,13 +87,32 @@ def twin(view: View) -> Endpoint:
 
 async def load(request: Request, function: Load) -> Mapping[str, Any]:
     """Return a page's object, loaded in a thread. Raises what the loading raises."""
-    limiter = request.app.state.readers
-    return await to_thread.run_sync(function, request, limiter=limiter)
+    readers: Readers = request.app.state.readers
+    return await readers.run(function, request)
 
 
-def new_readers() -> CapacityLimiter:
-    """Return the limit of threads that load pages."""
-    return CapacityLimiter(_READS_MAX)
+class Readers:
+    """The threads that load pages, and since when each of them has been busy."""
+
+    def __init__(self) -> None:
+        self._limiter = CapacityLimiter(_READS_MAX)
+        self._begun: dict[int, float] = {}  # by thread
+
+    async def run(self, function: Load, request: Request) -> Mapping[str, Any]:
+        """Load an object in a thread, once one is free."""
+        return await to_thread.run_sync(self._load, function, request, limiter=self._limiter)
+
+    def silent_seconds(self) -> float:
+        """Return for how long every thread has been busy with one object; 0 if one is free."""
+        begun = list(self._begun.values())
+        return time.monotonic() - max(begun) if len(begun) == _READS_MAX else 0.0
+
+    def _load(self, function: Load, request: Request) -> Mapping[str, Any]:
+        self._begun[threading.get_ident()] = time.monotonic()
+        try:
+            return function(request)
+        finally:
+            del self._begun[threading.get_ident()]
 
 
 def render(

@@ -8,6 +8,7 @@ a time, and fewer of one client.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import Counter
@@ -71,6 +72,13 @@ class SearchSlots:
         """The number of searches that hold a slot."""
         return self._running.total()
 
+    def silent_seconds(self) -> float:
+        """Return for how long as many searches as may run have been silent; 0 if fewer are."""
+        with self._guard:
+            silent = sorted((job.silent_seconds() for job in self._jobs), reverse=True)
+        count = self._settings.searches_max
+        return silent[count - 1] if len(silent) >= count else 0.0
+
     def submit(self, job: SearchJob) -> asyncio.Future[None]:
         """Run a search until it pauses or ends."""
         with self._guard:
@@ -99,15 +107,21 @@ class Limits:
     seconds: float | None = None
 
 
-class _Deadline(threading.Event):
-    """An event that is set after some seconds too, so that no long match outlasts them."""
+class _Stop(threading.Event):
+    """An event that is set after some seconds too, so that no long match outlasts them.
 
-    def __init__(self, seconds: float) -> None:
+    ``asked_at`` is when the search last asked whether it is set, which it does each second or so,
+    however long a match takes.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
         super().__init__()
-        self._at = time.monotonic() + seconds
+        self.asked_at = time.monotonic()
+        self._at = math.inf if seconds is None else self.asked_at + seconds
 
     def is_set(self) -> bool:
-        return super().is_set() or time.monotonic() > self._at
+        self.asked_at = time.monotonic()
+        return super().is_set() or self.asked_at > self._at
 
 
 class SearchJob:
@@ -126,7 +140,7 @@ class SearchJob:
         self.reason = ""
         self.error: Exception | None = None
         self.damages: list[Damage] = []  # that the search has passed
-        self.stop = threading.Event() if limits.seconds is None else _Deadline(limits.seconds)
+        self.stop = _Stop(limits.seconds)
         self._broker = broker
         self._encode = encode
         self._limits = limits
@@ -165,6 +179,7 @@ class SearchJob:
         """
         self.stop.set()
         with self._guard:
+            self.stop.asked_at = time.monotonic()
             self._is_finished = True
             is_idle = not self._is_running
         if not is_idle:
@@ -173,6 +188,14 @@ class SearchJob:
             threading.Thread(target=self._close, name="reput-close", daemon=True).start()
         else:
             self._close()
+
+    def silent_seconds(self) -> float:
+        """Return for how long a search that runs or ends has not asked whether to stop.
+
+        One that waits for its client is not silent.
+        """
+        is_busy = self._is_running or (self._is_finished and not self._is_closed)
+        return time.monotonic() - self.stop.asked_at if is_busy else 0.0
 
     @property
     def elapsed_ms(self) -> int:
@@ -212,6 +235,7 @@ class SearchJob:
         with self._guard:
             if self._is_finished:
                 return
+            self.stop.asked_at = time.monotonic()
             self._is_running = True
         try:
             self.reason = next(self._search, self.reason or LIMIT)

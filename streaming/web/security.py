@@ -37,6 +37,7 @@ _HEADERS = {
 }
 _STATIC_CACHE = "private, max-age=300"
 _METHODS = ("GET", "HEAD")
+_PROBES = ("/healthz", "/livez")  # need no token
 _QUERY_BYTES_MAX = 8 * 1024
 _QUERY_VALUES_MAX = 200
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -58,6 +59,7 @@ class ConsoleSettings:
     searches_max: int = 4
     client_searches_max: int = 3
     tails_max: int = 200
+    hung_after: float = 120.0
 
 
 class Security:
@@ -105,7 +107,7 @@ class Security:
                 text = "the console does not answer other sites"
                 return _refuse(path, HTTPStatus.FORBIDDEN, text)
             scope[FROM_LINK] = True
-        if path != "/healthz" and not self._has_token(headers):
+        if path not in _PROBES and not self._has_token(headers):
             response = _refuse(path, HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
             response.headers["WWW-Authenticate"] = 'Basic realm="reput", charset="UTF-8"'
             return response

@@ -14,18 +14,24 @@ from streaming.cli import run
 from tests.support.ops import OPS
 
 UNITS = sorted((OPS / "systemd").glob("*.service"))
-MANIFEST = OPS / "kubernetes" / "reput.yaml"
+MANIFESTS = sorted((OPS / "kubernetes").glob("*.yaml"))
+DOCUMENT = OPS.parent / "docs" / "operations.md"
 KUBERNETES = ("1.31", kubernetes_validate.latest_version().rpartition(".")[0])
 SYSTEMD = shutil.which("systemd-analyze")
 
 
 def documents() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(MANIFEST.read_text("utf-8")))
+    return [d for path in MANIFESTS for d in yaml.safe_load_all(path.read_text("utf-8"))]
 
 
 def containers() -> list[dict[str, Any]]:
-    (workload,) = (d for d in documents() if d["kind"] == "StatefulSet")
-    return list(workload["spec"]["template"]["spec"]["containers"])
+    return list(one("StatefulSet")["spec"]["template"]["spec"]["containers"])
+
+
+def one(kind: str) -> dict[str, Any]:
+    """Return the only object of a kind."""
+    (found,) = (d for d in documents() if d["kind"] == kind)
+    return found
 
 
 def own_services() -> dict[str, dict[str, Any]]:
@@ -83,8 +89,7 @@ def test_kubernetes_accepts_the_manifest(version: str) -> None:
 
 
 def test_containers_have_no_rights_and_write_only_to_their_volumes() -> None:
-    (workload,) = (d for d in documents() if d["kind"] == "StatefulSet")
-    pod = workload["spec"]["template"]["spec"]
+    pod = one("StatefulSet")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["automountServiceAccountToken"] is False
     for container in pod["containers"]:
@@ -119,12 +124,63 @@ def test_the_services_of_compose_have_no_rights_and_are_published_for_this_machi
 
 def test_probes_and_services_name_ports_that_exist() -> None:
     ports = {p["name"]: p["containerPort"] for c in containers() for p in c["ports"]}
-    (service,) = (d for d in documents() if d["kind"] == "Service")
-    assert ports == {p["targetPort"]: p["port"] for p in service["spec"]["ports"]}
-    dispatch = containers()[0]
+    service = one("Service")["spec"]["ports"]
+    assert ports == {p["targetPort"]: p["port"] for p in service}
+    dispatch, serve = containers()
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert dispatch[probe]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    for probe in ("livenessProbe", "readinessProbe"):  # not /healthz: a dispatch may be stuck
+        assert serve[probe]["httpGet"] == {"path": "/livez", "port": "http"}
     assert f"--metrics-port={ports['metrics']}" in dispatch["args"]
+    for rule in one("NetworkPolicy")["spec"]["ingress"]:
+        assert {p["port"] for p in rule["ports"]} <= ports.keys()
+
+
+def test_limits_are_those_of_the_documentation_and_above_what_was_measured() -> None:
+    rows = re.findall(
+        r"^\| `(dispatch|serve)` \| (.+) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE
+    )
+    assert [name for name, _ in rows] == ["dispatch", "serve"]
+    for (name, row), container in zip(rows, containers(), strict=True):
+        cells = [int(cell.replace(",", "")) for cell in row.split("|")]
+        memory, memory_max, tasks, tasks_max, files, files_max = cells
+        assert memory * 1.5 < memory_max
+        assert tasks * 1.5 < tasks_max
+        assert files * 1.5 < files_max
+        text = (OPS / "systemd" / f"reput-{name}.service").read_text("utf-8")
+        settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        assert settings["MemoryMax"] == f"{memory_max // 1024}G"
+        assert settings["TasksMax"] == str(tasks_max)
+        assert settings["LimitNOFILE"] == str(files_max)
+        resources = container["resources"]
+        assert resources["limits"] == {"memory": f"{memory_max // 1024}Gi"}
+        assert memory < _mebibytes(resources["requests"]["memory"]) < memory_max
+
+
+def _mebibytes(quantity: str) -> int:
+    return int(quantity[:-2]) * {"Mi": 1, "Gi": 1024}[quantity[-2:]]
+
+
+def test_only_chosen_pods_may_connect() -> None:
+    senders = [peer for rule in one("NetworkPolicy")["spec"]["ingress"] for peer in rule["from"]]
+    assert senders
+    for sender in senders:
+        assert sender["namespaceSelector"]["matchLabels"]
+        assert sender["podSelector"]["matchLabels"]
+
+
+def test_the_console_is_reached_from_outside_with_tls_and_by_a_name_that_it_knows() -> None:
+    ingress = one("Ingress")["spec"]
+    hosts = [rule["host"] for rule in ingress["rules"]]
+    assert hosts == [host for tls in ingress["tls"] for host in tls["hosts"]]
+    assert all(f"--allowed-host={host}" in containers()[1]["args"] for host in hosts)
+
+
+def test_images_are_pinned_or_can_be() -> None:
+    assert all("@sha256:" in container["image"] for container in containers())
+    text = (OPS.parent / "docker-compose.yml").read_text("utf-8")
+    others = {s["image"] for s in yaml.safe_load(text)["services"].values() if "build" not in s}
+    assert {image.partition(":-")[0] for image in others} == {"${ROCKETMQ_IMAGE", "${KAFKA_IMAGE"}
 
 
 @pytest.mark.parametrize("number", range(len(commands())))

@@ -1,14 +1,20 @@
 """Pages, searches and tails of a console beside a dispatch at full speed: no wrong answer, no leak.
 
-``python -m tests.stress.console [SECONDS]`` (default: 600). One process appends, dispatches,
-expires, and swaps in a rebuild from time to time; ``reput serve`` shows its store. Threads ask for
-pages, search in every format, leave in the middle, and tail. Message n follows from n alone, so
-each answer can be checked. Memory and file descriptors of the server are printed after a fifth of
-the time and at the end.
+``python -m tests.stress.console [SECONDS] [--peak-mb MB]`` (default: 600, 1024). One process
+appends, dispatches, expires, and swaps in a rebuild from time to time; ``reput serve`` shows its
+store. Threads ask for pages, search in every format, leave in the middle, and tail. Message n
+follows from n alone, so each answer can be checked. Memory and file descriptors of the server are
+printed after a fifth of the time and at the end.
+
+Hostile clients (``hostile.py``) do their worst meanwhile, and until the server has ended. One
+process asks for pages as an ordinary client and takes the times. Exits with 1 after a wrong answer,
+if of 100 pages more than one took longer than a second, if the end took longer than ten, or if the
+server's peak of resident memory is above MB. Needs two cores without other load.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -18,6 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -46,6 +53,8 @@ from tests.support.rebuilding import rebuild_all
 FILES_KEPT = 24
 SWAP_SECONDS = 5.0
 PAGERS, SEARCHERS, TAILS, IDLE_TAILS = 2, 2, 4, 20
+PAGE_SECONDS_MAX, END_SECONDS_MAX = 1.0, 10.0
+_PAGE_PAUSE = 0.05
 _TIMEOUT = 60.0
 _PROJECT = Path(__file__).parents[2]
 
@@ -132,7 +141,7 @@ class Hammer:
         path = f"/brokers/b{random.choice(names)}"
         found = client.get(path)
         assert found.status_code == 200 or (path.endswith("=1") and found.status_code == 429), path
-        assert client.get("/healthz").text == "ok\n"
+        assert client.get("/healthz").text == client.get("/livez").text == "ok\n"
 
     def ask_topic(self, client: httpx.Client, random: Random) -> None:
         topic, least = random.choice(TOPICS), self.dispatched()
@@ -203,8 +212,8 @@ class Hammer:
         last, left = -1, random.randrange(1000, 100_000)
         with client.stream("GET", "/api/brokers/b/tail") as response:
             assert response.status_code == 200
-            for name, data in _events(response.iter_lines()):
-                if self._stop.is_set() or not left:
+            for name, data in _events(response.iter_lines(), self._stop):
+                if not left:
                     return
                 if name != "message":
                     self.asked[f"tail {name}"] += 1
@@ -223,9 +232,11 @@ class Hammer:
                     self._stop.wait(20)
 
 
-def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+def _events(lines: Iterator[str], stop: threading.Event) -> Iterator[tuple[str, Any]]:
     name = ""
-    for line in lines:
+    for line in lines:  # heartbeats too
+        if stop.is_set():
+            return
         if line.startswith("event: "):
             name = line.removeprefix("event: ")
         elif line.startswith("data: "):
@@ -249,39 +260,63 @@ def _check_full(m: dict[str, Any]) -> dict[str, Any]:
     return m
 
 
+# --- the client that takes the times -----------------------------------------------------------
+
+PAGES = ("", "/groups", "/health", "/messages", "/tail", "/topics/TopicA")
+
+
+def time_pages(url: str, seconds: float) -> None:
+    """Ask for pages, one after the other; print how long they took."""
+    took: list[tuple[float, str]] = []
+    deadline, random = time.monotonic() + seconds, Random(0)
+    with httpx.Client(base_url=url, timeout=_TIMEOUT) as client:
+        while time.monotonic() < deadline:
+            path, began = f"/brokers/b{random.choice(PAGES)}", time.monotonic()
+            client.get(path).raise_for_status()
+            took.append((time.monotonic() - began, path))
+            time.sleep(_PAGE_PAUSE)
+    took.sort()
+    at = {"p50": len(took) // 2, "p99": len(took) * 99 // 100, "max": -1}
+    figures = {name: round(took[n][0], 3) for name, n in at.items()}
+    sys.stdout.write(json.dumps({"pages timed": len(took), **figures, "slowest": took[-1][1]}))
+
+
 # --- all of them -------------------------------------------------------------------------------
 
 
 def stress(directory: Path, seconds: float) -> dict[str, Any]:
-    """Run everything for some seconds; return counts, wrong answers, and the server's size."""
+    """Run everything for some seconds; return counts, wrong answers, times, and sizes."""
     (directory / "store").mkdir(parents=True)
     (directory / "store" / "broker.conf").write_text(CONF)
-    role = ["-m", "tests.stress.console", "--write", str(directory), str(seconds + 5)]
     pair = f"b={directory / 'store'}:{directory / 'out'}"
     run = "from streaming.cli import main; main()"
-    with _start(*role) as writer:
+    with ExitStack() as stack:
+        writer = _start(
+            stack, "-m", "tests.stress.console", "--write", str(directory), str(seconds + 5)
+        )
         counts = directory / "counts"
         while not counts.exists() or counts.stat().st_size < COUNTS.size:
             assert writer.poll() is None
             time.sleep(0.05)
-        with _start("-c", run, "serve", pair, "--port", "0", "--json") as server:
-            assert server.stdout is not None
-            try:
-                url = json.loads(server.stdout.readline())["url"]
-                result = _hammer(url, directory, server.pid, seconds)
-            except BaseException:
-                writer.kill()
-                raise
-            finally:
-                server.terminate()
-                began = time.monotonic()
-                result_code = server.wait()
-        result |= {"exit code": result_code, "seconds to end": round(time.monotonic() - began, 2)}
-        result |= json.loads(writer.communicate()[0])
-    return result
+        server = _start(stack, "-c", run, "serve", pair, "--port", "0", "--json")
+        assert server.stdout is not None
+        url = json.loads(server.stdout.readline())["url"]
+        wrong = directory / "wrong"
+        wrong.touch()
+        attack = _start(stack, "-m", "tests.stress.hostile", url, str(wrong))
+        result = _hammer(stack, url, directory, server.pid, seconds)
+        result["wrong"] += wrong.read_text().splitlines()  # answers of the end do not count
+        began = time.monotonic()
+        server.terminate()
+        result |= {"exit code": server.wait(_TIMEOUT), "seconds to end": time.monotonic() - began}
+        assert attack.poll() is None
+        attack.kill()
+        return result | json.loads(writer.communicate()[0])
 
 
-def _hammer(url: str, directory: Path, server: int, seconds: float) -> dict[str, Any]:
+def _hammer(
+    stack: ExitStack, url: str, directory: Path, server: int, seconds: float
+) -> dict[str, Any]:
     stop = threading.Event()
     hammer = Hammer(url, directory, stop)
     pages = [hammer.ask_page, hammer.ask_topic, hammer.ask_message]
@@ -290,6 +325,7 @@ def _hammer(url: str, directory: Path, server: int, seconds: float) -> dict[str,
     threads += [threading.Thread(target=hammer.run, args=(n, searches)) for n in range(SEARCHERS)]
     threads += [threading.Thread(target=hammer.tail, args=(n,)) for n in range(TAILS)]
     threads += [threading.Thread(target=hammer.idle) for _ in range(IDLE_TAILS)]
+    timer = _start(stack, "-m", "tests.stress.console", "--time-pages", url, str(seconds))
     for thread in threads:
         thread.start()
     time.sleep(seconds / 5)
@@ -299,34 +335,58 @@ def _hammer(url: str, directory: Path, server: int, seconds: float) -> dict[str,
     stop.set()
     for thread in threads:
         thread.join()
-    return {"asked": hammer.asked, "wrong": hammer.wrong, "begin": begin, "end": end}
+    sizes = {"begin": begin, "end": end, "peak MB": end["peak MB"]}
+    times = json.loads(timer.communicate()[0])
+    return {"asked": hammer.asked, "wrong": hammer.wrong, **sizes, **times}
 
 
 def _size(pid: int) -> dict[str, int]:
-    """Return private memory in MB (maps of files are shared), descriptors and threads."""
+    """Return private memory and the peak of all memory in MB, descriptors and threads.
+
+    Maps of files are shared: they count for the peak only.
+    """
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     values = dict(line.split(":", 1) for line in status)
     return {
         "private MB": int(values["RssAnon"].split()[0]) // 1024,
+        "peak MB": int(values["VmHWM"].split()[0]) // 1024,
         "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
         "threads": int(values["Threads"]),
     }
 
 
-def _start(*arguments: str) -> subprocess.Popen[str]:
+def _start(stack: ExitStack, *arguments: str) -> subprocess.Popen[str]:
+    """Start Python; the process is killed with the stack."""
     command = [sys.executable, *arguments]
-    return subprocess.Popen(command, cwd=_PROJECT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=_PROJECT, stdout=subprocess.PIPE, text=True)
+    stack.enter_context(process)
+    stack.callback(process.kill)
+    return process
+
+
+def faults(result: dict[str, Any], peak_mb: float) -> list[str]:
+    """Return what of a run is not as it must be."""
+    limits = {"p99": PAGE_SECONDS_MAX, "seconds to end": END_SECONDS_MAX, "peak MB": peak_mb}
+    found = [f"{name}: {result[name]}" for name, most in limits.items() if result[name] > most]
+    return [*result["wrong"], *found, *(["exit code"] if result["exit code"] else [])]
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--write"]:
         write(Path(sys.argv[2]), float(sys.argv[3]))
         return
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 600.0
+    if sys.argv[1:2] == ["--time-pages"]:
+        time_pages(sys.argv[2], float(sys.argv[3]))
+        return
+    parser = argparse.ArgumentParser(prog="python -m tests.stress.console")
+    parser.add_argument("seconds", type=float, nargs="?", default=600.0)
+    parser.add_argument("--peak-mb", type=float, default=1024.0)
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="reput-stress-") as directory:
-        result = stress(Path(directory), seconds)
-    sys.stdout.write(json.dumps(result, indent=1) + "\n")
-    sys.exit(1 if result["wrong"] else 0)
+        result = stress(Path(directory), given.seconds)
+    found = faults(result, given.peak_mb)
+    sys.stdout.write(json.dumps(result | {"faults": found}, indent=1) + "\n")
+    sys.exit(1 if found else 0)
 
 
 if __name__ == "__main__":

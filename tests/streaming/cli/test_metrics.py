@@ -1,33 +1,42 @@
 """--metrics-port of a real dispatch: its metrics, its health, and a port that is taken."""
 
 import json
+import resource
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import prometheus_client.parser as text_parser
 import pytest
 
+from checkpoints.progress import read_progress
 from store.commitlog.writer import CommitLogWriter
 from streaming.cli import run
 from tests.support.commands import REPUT
 from tests.support.stores.written import TEMPLATES, make_store, small_config
 
 SECONDS = 120.0
+FILES_MAX, IDLE = 1024, 1500  # open files of a process, and connections to it
 
 
 @contextmanager
-def dispatching(store: Path, output: Path, *options: str) -> Iterator[str]:
-    """Run a dispatch that serves metrics; yield their URL. It must stop cleanly."""
+def dispatching(
+    store: Path, output: Path, *options: str, files_max: int | None = None
+) -> Iterator[str]:
+    """Run a dispatch that serves metrics; yield their URL. It must stop cleanly.
+
+    ``files_max`` is how many files each of its processes may have open.
+    """
     command = [*REPUT, "dispatch", str(store), "--output", str(output), "--json", *options]
-    with subprocess.Popen(
-        [*command, "--metrics-port", "0"], stdout=subprocess.PIPE, text=True
-    ) as process:
+    command += ["--metrics-port", "0"]
+    if files_max is not None:
+        command = ["prlimit", f"--nofile={files_max}:{files_max}", *command]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             event = json.loads(process.stdout.readline())
@@ -92,6 +101,44 @@ def test_a_dispatch_serves_what_it_has_done_and_its_health(tmp_path: Path) -> No
         with CommitLogWriter(store, small_config()) as writer:
             writer.append_many(TEMPLATES, 50)
         wait_for(lambda: scrape(url)["reput_dispatch_messages_total"] == 350, "50 more messages")
+
+
+@pytest.mark.spark
+def test_idle_connections_do_not_end_a_dispatch(tmp_path: Path) -> None:
+    """More clients than the process may open files; every batch is committed all the same."""
+    store, output = tmp_path / "store", tmp_path / "out"
+    make_store(store, 300)
+    with ExitStack() as stack:
+        _raise_files_max(stack)
+        url = stack.enter_context(dispatching(store, output, files_max=FILES_MAX))
+        wait_for(lambda: _committed(output) == 300, "300 messages")
+        port = httpx.URL(url).port
+        writer = stack.enter_context(CommitLogWriter(store, small_config()))
+        for batch in range(1, 6):
+            for _ in range(IDLE // 5):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), SECONDS))
+            writer.append_many(TEMPLATES, 50)
+            wait_for(lambda n=300 + 50 * batch: _committed(output) == n, f"batch {batch}")
+        wait_for(lambda: _answers(url), "an answer, once idle clients are disconnected")
+
+
+def _committed(output: Path) -> int:
+    progress = read_progress(output)
+    return 0 if progress is None else progress.messages
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _raise_files_max(stack: ExitStack) -> None:
+    """Let this process open as many files as it may, until the stack ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def test_a_port_in_use_is_refused_before_anything_is_written(

@@ -115,6 +115,19 @@ def test_a_tail_with_an_expensive_condition_starts_all_the_same(shown: Console) 
     assert time.monotonic() - began < 10.0
 
 
+def test_a_search_with_an_expensive_condition_does_not_hang(root: Path) -> None:
+    settings = {"searches_max": 1, "hung_after": 3.0}
+    with (
+        console(source(root), **settings) as c,
+        c.events("b/messages", body=EXPENSIVE, format="sse"),
+    ):
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline:
+            assert c.get("/livez").text == "ok\n"
+            time.sleep(0.1)
+        assert c.app.state.searches.running == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_console_amid_matches(root: Path, number: int) -> None:
     with ExitStack() as stack:

@@ -30,6 +30,7 @@ PAGES = (
     "/nowhere",
     "/api/brokers/b/tail",
     "/healthz",
+    "/livez",
 )
 
 
@@ -180,13 +181,13 @@ def test_a_link_of_another_site_continues_by_one_of_the_console(made: Made, page
     assert "data-live" not in answer.text
 
 
-def test_without_the_token_only_healthz_answers(guarded: Console) -> None:
+def test_without_the_token_only_probes_answer(guarded: Console) -> None:
     for path in ("/", "/brokers/b", "/api/brokers", "/static/x", "/metrics", "/nowhere"):
         response = guarded.get(path)
         assert response.status_code == 401
         assert response.headers["www-authenticate"] == 'Basic realm="reput", charset="UTF-8"'
         assert str(guarded.brokers["b"].store_root) not in response.text
-    assert guarded.get("/healthz").text == "ok\n"
+    assert guarded.get("/healthz").text == guarded.get("/livez").text == "ok\n"
 
 
 @pytest.mark.parametrize(
