@@ -35,7 +35,7 @@ def dispatching(
     command = [*REPUT, "dispatch", str(store), "--output", str(output), "--json", *options]
     command += ["--metrics-port", "0"]
     if files_max is not None:
-        command = ["prlimit", f"--nofile={files_max}:{files_max}", *command]
+        command = ["sh", "-c", f'ulimit -n {files_max}; exec "$@"', "sh", *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -41,6 +41,11 @@ def guarded(tmp_path: Path) -> Iterator[Console]:
         yield c
 
 
+def connect(console: Console) -> socket.socket:
+    host, port = console.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), SECONDS)
+
+
 def basic(password: str, user: str = "x") -> dict[str, str]:
     pair = base64.b64encode(f"{user}:{password}".encode()).decode()
     return {"Authorization": f"Basic {pair}"}
@@ -238,8 +243,7 @@ def test_the_token_is_accepted_with_any_user_name(guarded: Console, user: str) -
     ],
 )
 def test_a_hostile_path_is_an_error_without_a_trace(made: Made, path: str) -> None:
-    host, port = made.console.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), SECONDS) as s:
+    with connect(made.console) as s:
         target = "".join(
             c if c.isascii() else "".join(f"%{b:02x}" for b in c.encode()) for c in path
         )
@@ -286,9 +290,8 @@ def test_a_client_that_does_not_send_its_request_is_disconnected(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_REQUEST_SECONDS", 0.3)
-    host, port = made.console.url.removeprefix("http://").split(":")
     for sent in (b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n"):
-        with socket.create_connection((host, int(port)), SECONDS) as s:
+        with connect(made.console) as s:
             s.sendall(sent)
             assert _ends(s)
 
@@ -297,8 +300,7 @@ def test_the_next_request_of_a_connection_must_arrive_too(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_REQUEST_SECONDS", 0.3)
-    host, port = made.console.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), SECONDS) as s:
+    with connect(made.console) as s:
         s.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b""
         while not answer.endswith(b"ok\n"):
@@ -319,8 +321,7 @@ def test_a_client_that_does_not_read_is_disconnected(
 ) -> None:
     """Its search ends, and its slot is free again."""
     monkeypatch.setattr(server, "_SLOW_SECONDS", 0.3)
-    host, port = made.console.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), SECONDS) as s:
+    with connect(made.console) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         s.sendall(b"GET /api/brokers/b/messages?format=jsonl HTTP/1.1\r\nHost: localhost\r\n\r\n")
         deadline = time.monotonic() + SECONDS
@@ -339,17 +340,16 @@ def test_connections_are_limited_from_the_moment_they_are_accepted(
     make_store(tmp_path, 1)
     with console(source(tmp_path)) as c, ExitStack() as stack:
         assert c.get("/healthz").status_code == 200
-        host, port = c.url.removeprefix("http://").split(":")
 
-        def connect() -> socket.socket:
-            return stack.enter_context(socket.create_connection((host, int(port)), SECONDS))
+        def another() -> socket.socket:
+            return stack.enter_context(connect(c))
 
-        idle = [connect() for _ in range(8)]  # the client above has one too
-        further = [connect() for _ in range(50)]
+        idle = [another() for _ in range(8)]  # the client above has one too
+        further = [another() for _ in range(50)]
         assert [s.recv(12) for s in further] == [b"HTTP/1.1 503"] * 50
         assert c.get("/healthz").status_code == 200
         idle[0].close()
-        wait_until(lambda: _answers(connect()))
+        wait_until(lambda: _answers(another()))
 
 
 def _answers(s: socket.socket) -> bool:
@@ -370,26 +370,23 @@ def test_a_client_that_reads_slowly_without_a_pause_gets_everything(
     with CommitLogWriter(tmp_path, config) as writer:
         writer.append(NewMessage("T", 0, bytes(24 << 20), make_properties()))
     (tmp_path / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in conf.items()))
-    with console(source(tmp_path)) as c:
-        host, port = c.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), SECONDS) as s:
-            s.sendall(b"GET /brokers/b/messages/0/body HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            received = 0
-            while received < 24 << 20:
-                data = s.recv(1 << 18)
-                assert data, received
-                received += len(data)
-                time.sleep(0.03)  # the client reads slowly
+    with console(source(tmp_path)) as c, connect(c) as s:
+        s.sendall(b"GET /brokers/b/messages/0/body HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        received = 0
+        while received < 24 << 20:
+            data = s.recv(1 << 18)
+            assert data, received
+            received += len(data)
+            time.sleep(0.03)  # the client reads slowly
 
 
 def test_invalid_requests_are_answered_with_400(made: Made) -> None:
-    host, port = made.console.url.removeprefix("http://").split(":")
     for sent in (
         b"nonsense\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
     ):
-        with socket.create_connection((host, int(port)), SECONDS) as s:
+        with connect(made.console) as s:
             s.sendall(sent)
             assert s.recv(65536).startswith(b"HTTP/1.1 4")
 
