@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -37,6 +38,7 @@ from store.layout import (
 
 BODY_BYTES_MAX = 64 * 1024 * 1024  # the default limit of one decompressed body
 BODY_BYTES_CEILING = 2**31 - 1  # the largest limit: what a Java array and an Arrow value can hold
+_STORED_PIECE = 256 * 1024  # bytes of a body that is not compressed
 _FIRST_STEP = 16  # input bytes of the first step, for callers that need only the head
 _WINDOW_MAX = 1 << 27  # Java parity: zstd-jni refuses frames that need a larger window
 _WINDOW_TOO_LARGE = "too much memory"  # in libzstd's message about a frame with such a window
@@ -112,6 +114,50 @@ def readable_body(
         return body
 
 
+@dataclass(frozen=True, slots=True)
+class BodyPieces:
+    """A body of ``size`` bytes, in pieces of at most about 4 MB, of which one exists at a time.
+
+    Each iteration decompresses it again. ``state_bytes`` is what the decompressor keeps at most.
+    """
+
+    size: int
+    state_bytes: int
+    _begin: Callable[[], Iterator[bytes]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._begin()
+
+
+def readable_pieces(
+    body: bytes, sys_flag: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
+) -> BodyPieces:
+    """Return ``readable_body`` in pieces; it is decompressed once to find its size.
+
+    Raises BodyTooLargeError.
+    """
+
+    def decompressed() -> Iterator[bytes]:
+        return _pieces(body, sys_flag, ("", offset), limit)
+
+    def stored() -> Iterator[bytes]:
+        return (body[at : at + _STORED_PIECE] for at in range(0, len(body), _STORED_PIECE))
+
+    if not is_compressed(body, sys_flag):
+        return BodyPieces(len(body), 0, stored)
+    size = 0
+    try:
+        for piece in decompressed():
+            size += len(piece)
+            if size > limit:
+                raise BodyTooLargeError.of_body(offset, limit)
+    except DamageError:
+        return BodyPieces(len(body), 0, stored)
+    has_window = sys_flag & SYS_COMPRESSION_TYPE == COMPRESSION_ZSTD
+    window = min(size, max(limit, _WINDOW_MAX)) if has_window else 0
+    return BodyPieces(size, window, decompressed)
+
+
 def readable_head(
     body: bytes, sys_flag: int, size: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
 ) -> bytes:
@@ -121,7 +167,7 @@ def readable_head(
     """
     if not is_compressed(body, sys_flag):
         return body[:size]
-    head = b""
+    head = bytearray()
     try:
         for piece in _pieces(body, sys_flag, ("", offset), limit):
             head += piece[: size + 1]
@@ -131,7 +177,7 @@ def readable_head(
                 break
     except DamageError:
         return body[:size]
-    return head[:size]
+    return bytes(head[:size])
 
 
 def _pieces(

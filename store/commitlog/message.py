@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from store import java, layout
-from store.commitlog.compression import BODY_BYTES_MAX, is_compressed, readable_body, readable_head
+from store.commitlog.compression import (
+    BODY_BYTES_MAX,
+    BodyPieces,
+    is_compressed,
+    readable_body,
+    readable_head,
+    readable_pieces,
+)
 from store.errors import BodyTooLargeError
 from store.layout import struct_of
 
@@ -125,6 +132,14 @@ class Message:
         """
         offset, limit = self.commit_log_offset, self._body_bytes_max
         return readable_body(self.raw_body, self.sys_flag, offset=offset, limit=limit)
+
+    def body_pieces(self) -> BodyPieces:
+        """Return the body in pieces: private memory does not grow with it.
+
+        Raises BodyTooLargeError.
+        """
+        offset, limit = self.commit_log_offset, self._body_bytes_max
+        return readable_pieces(self.raw_body, self.sys_flag, offset=offset, limit=limit)
 
     def body_head(self, size: int) -> bytes:
         """Return the first ``size`` bytes of the body, decompressing little more.

@@ -176,17 +176,25 @@ def _rows(
 
 def select_rows(rows: pa.Table, wanted: PendingFilter) -> pa.Table:
     """Return the rows that are wanted, by due time and position in the log."""
-    conditions = []
+    chosen = rows.take(wanted_rows(rows, wanted))
+    return chosen.sort_by([("due_timestamp", "ascending"), ("commit_log_offset", "ascending")])
+
+
+def wanted_rows(rows: pa.Table, wanted: PendingFilter) -> Longs:
+    """Return the positions of the rows that are wanted, in order; no column is copied."""
+    is_wanted = np.ones(rows.num_rows, np.bool_)
+
+    def keep(mask: pa.ChunkedArray) -> None:
+        np.logical_and(is_wanted, pc.fill_null(mask, False).to_numpy(), out=is_wanted)
+
     if wanted.only_overdue:
-        conditions.append(pc.field("state") == State.OVERDUE.value)
+        keep(pc.equal(rows["state"], State.OVERDUE.value))
     elif not wanted.with_finished:
-        conditions.append(pc.field("state").isin([state.value for state in UNFINISHED]))
+        keep(pc.is_in(rows["state"], pa.array([state.value for state in UNFINISHED])))
     if wanted.topics:
-        conditions.append(pc.field("topic").isin(sorted(wanted.topics)))
+        keep(pc.is_in(rows["topic"], pa.array(sorted(wanted.topics))))
     if wanted.kinds:
-        conditions.append(pc.field("kind").isin([kind.value for kind in wanted.kinds]))
+        keep(pc.is_in(rows["kind"], pa.array([kind.value for kind in wanted.kinds])))
     if wanted.due_before is not None:
-        conditions.append(pc.field("due_timestamp") < wanted.due_before)
-    for condition in conditions:
-        rows = rows.filter(condition)
-    return rows.sort_by([("due_timestamp", "ascending"), ("commit_log_offset", "ascending")])
+        keep(pc.less(rows["due_timestamp"], wanted.due_before))
+    return np.flatnonzero(is_wanted)

@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from store.commitlog.message_json import message_summary
-from store.commitlog.record import Message
 from store.config import StoreConfig, setting_name
 from store.consumequeue.names import is_system_topic
 from store.errors import ConfigError, StoreError
@@ -33,6 +32,7 @@ _TOP_GROUPS = 20
 _SORTS = ("topic", "messages", "bytes", "latest", "rate")
 _SORT_FIELDS = {"latest": "latest_timestamp", "rate": "messages_per_second"}
 _NEWEST, _SAMPLED, _SAMPLED_QUEUES = 20, 64, 16  # messages shown, looked at per queue, queues
+_TAGS_MAX, _DAMAGES_MAX = 100, 1000  # shown
 _PAGES_MAX = 1_000_000
 
 
@@ -205,8 +205,7 @@ def topic(request: Request) -> dict[str, Any]:
             raise HTTPException(404, "the store has no queue and no configuration of this topic")
         paged = _paged(request, [{"queue_id": i} for i in ids], "queues")
         states = describe_queues(store, name, [row["queue_id"] for row in paged["queues"]])
-        sample = _newest(store, states)
-    tags = Counter(message.tags for message in sample)
+        newest, tags = _newest(store, states)
     return {
         "broker": broker.name,
         "topic": name,
@@ -217,30 +216,38 @@ def topic(request: Request) -> dict[str, Any]:
             queue_json(q) | {"bytes": broker.overview.queue_bytes(name, q.queue_id)} for q in states
         ],
         "groups": [g for g in (listing.groups if listing else ()) if g["topic"] == name],
-        "tags": [{"tag": tag, "count": count} for tag, count in tags.most_common()],
-        "tags_sampled": len(sample),
-        "newest": [{**message_summary(m), "broker": broker.name} for m in sample[:_NEWEST]],
+        "tags": [{"tag": tag, "count": count} for tag, count in tags.most_common(_TAGS_MAX)],
+        "tags_sampled": tags.total(),
+        "newest": [{**summary, "broker": broker.name} for summary in newest],
         "status": broker.status(),
     }
 
 
-def _newest(store: MessageStore, queues: Iterable[QueueState]) -> list[Message]:
-    """Return the newest messages of some queues, the newest first; damaged queues have none."""
-    messages: list[Message] = []
+def _newest(
+    store: MessageStore, queues: Iterable[QueueState]
+) -> tuple[list[dict[str, Any]], Counter[str | None]]:
+    """Return summaries of the newest messages of some queues, and the tags of some more.
+
+    The newest message is first. Damaged queues have none. Few messages exist at a time.
+    """
+    summaries: list[dict[str, Any]] = []
+    tags: Counter[str | None] = Counter()
     readable = [q for q in queues if q.damage is None and q.max_offset > q.min_offset]
-    newest = sorted(readable, key=lambda q: -q.latest_timestamp)[:_SAMPLED_QUEUES]
-    for queue in newest:
+    for queue in sorted(readable, key=lambda q: -q.latest_timestamp)[:_SAMPLED_QUEUES]:
         at = max(queue.min_offset, queue.max_offset - _SAMPLED)
         try:
             while at < queue.max_offset:
                 result = store.get_message(queue.topic, queue.queue_id, at)
                 if not result.messages:
                     break
-                messages += result.messages
+                tags.update(message.tags for message in result.messages)
                 at = result.next_begin_offset
+                newest = result.messages[-_NEWEST:] if at + _NEWEST > queue.max_offset else ()
+                summaries += map(message_summary, newest)
         except StoreError:
             continue  # the queue's own state reports it, if it is not the message alone
-    return sorted(messages, key=lambda m: -m.commit_log_offset)
+    summaries.sort(key=lambda m: -m["commit_log_offset"])
+    return summaries[:_NEWEST], tags
 
 
 # --- health --------------------------------------------------------------------------------------
@@ -255,8 +262,7 @@ def health(request: Request) -> dict[str, Any]:
     return {
         "broker": broker.name,
         "status": broker.status(),
-        "damage": [_damage_json(e) for e in (*broker.damages(), *damages)]
-        + [{"text": text, "hint": ""} for text in filter(None, [broker.monitor.error()])],
+        "damage": _damages_json([*broker.damages(), *damages], broker.monitor.error()),
         "verify": broker.verification(),
         "settings": settings_json(broker.config),
         "versions": {
@@ -288,8 +294,12 @@ def settings_json(config: StoreConfig) -> dict[str, Any]:
     return {**values, "version": str(config.version)}
 
 
-def _damage_json(error: StoreError) -> dict[str, str]:
-    return {"text": str(error), "hint": getattr(error, "hint", "")}
+def _damages_json(errors: list[StoreError], further: str | None) -> list[dict[str, str]]:
+    """Return errors as JSON values, up to a limit, and the texts that follow them."""
+    shown = [{"text": str(e), "hint": getattr(e, "hint", "")} for e in errors[:_DAMAGES_MAX]]
+    left = len(errors) - len(shown)
+    texts = (f"and {left:,} more" if left else None, further)
+    return shown + [{"text": text, "hint": ""} for text in texts if text]
 
 
 async def healthz(request: Request) -> Response:

@@ -19,12 +19,13 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from streaming.web import api, message, pages, search, tail
+from streaming.web.answers.budget import Budget, Leases
 from streaming.web.brokers import Broker
 from streaming.web.metrics.console import ConsoleSource, metrics
-from streaming.web.pages import View
+from streaming.web.pages import BODIES, LISTS, SCANS, View
 from streaming.web.scans import pending, usage
 from streaming.web.search_job import SearchSlots
-from streaming.web.security import ConsoleSettings, Security
+from streaming.web.security import ConsoleSettings, Security, refuse
 
 STATIC = Path(__file__).parent / "static"
 _BROKER = "/brokers/{broker}"
@@ -32,13 +33,13 @@ _BROKER = "/brokers/{broker}"
 _HOME = View("/", "brokers.html", api.brokers)
 # The HTML pages; the JSON twin of each is below /api.
 VIEWS = (
-    View(_BROKER, "overview.html", api.overview, ("page", "filter", "sort", "system")),
+    View(_BROKER, "overview.html", api.overview, ("page", "filter", "sort", "system"), LISTS),
     View(f"{_BROKER}/groups", "groups.html", api.groups, ("page", "filter")),
     View(f"{_BROKER}/groups/{{group:path}}", "group.html", api.group, ("page",)),
-    View(f"{_BROKER}/pending", "pending.html", pending.pending, pending.PARAMETERS, scans=True),
-    View(f"{_BROKER}/usage", "usage.html", usage.usage, usage.PARAMETERS, scans=True),
+    View(f"{_BROKER}/pending", "pending.html", pending.pending, pending.PARAMETERS, SCANS),
+    View(f"{_BROKER}/usage", "usage.html", usage.usage, usage.PARAMETERS, SCANS),
     View(f"{_BROKER}/topics/{{topic:path}}", "topic.html", api.topic, ("page",)),
-    View(f"{_BROKER}/messages/{{offset}}", "message.html", message.message),
+    View(f"{_BROKER}/messages/{{offset}}", "message.html", message.message, kind=BODIES),
     View(f"{_BROKER}/health", "health.html", api.health),
 )
 
@@ -57,9 +58,13 @@ def create_app(brokers: Sequence[Broker], settings: ConsoleSettings) -> Starlett
             for broker in brokers:
                 broker.close()
 
+    budget = Budget()
     app = Starlette(
         routes=_routes(),
-        middleware=[Middleware(Security, settings=settings)],
+        middleware=[
+            Middleware(Security, settings=settings),
+            Middleware(Leases, budget=budget, refuse=refuse),
+        ],
         exception_handlers=pages.ERROR_HANDLERS,
         lifespan=lifespan,
     )
@@ -67,6 +72,7 @@ def create_app(brokers: Sequence[Broker], settings: ConsoleSettings) -> Starlett
     app.state.brokers = {broker.name: broker for broker in brokers}
     app.state.metrics = ConsoleSource(brokers)
     app.state.settings = settings
+    app.state.budget = budget
     app.state.readers = pages.Readers()
     app.state.searches = SearchSlots(settings)
     app.state.tails = tail.TailSlots(settings.tails_max)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import shlex
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _SWAP_WAIT_SECONDS = 1.0  # that a page waits while files of OUTPUT are replaced
 _QUEUE_READS = threading.BoundedSemaphore(8)  # of all brokers: other pages have threads left
 _MET_MAX = 100  # damaged places that are remembered
+_SHOWN_MAX = 1000  # damaged places that an answer names
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +271,13 @@ class Broker:
 def range_json(damage: Damage | LostRange) -> dict[str, Any]:
     """Return a range of the log that could not be read as JSON values."""
     return {name: getattr(damage, name) for name in ("begin", "end", "path", "reason")}
+
+
+def damage_texts(damages: Sequence[Damage]) -> list[str]:
+    """Return what a scan could not read as texts, and the number of those beyond the limit."""
+    texts = [str(damage.passed()) for damage in damages[:_SHOWN_MAX]]
+    further = len(damages) - len(texts)
+    return [*texts, f"and {further:,} more"] if further else texts
 
 
 def _changed_ns(path: Path) -> int:

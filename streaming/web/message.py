@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import chain, pairwise
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -17,16 +19,20 @@ from store.commitlog.message_json import body_json, message_fields
 from store.commitlog.record import Message, decode_msg_id
 from store.errors import BodyTooLargeError, ConfigError, StoreError
 from store.reads.message_place import QueuePlace
+from streaming.web.answers.budget import lease_of
+from streaming.web.answers.stream import Stream
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
-from streaming.web.pages import attachment, load
+from streaming.web.pages import BODIES, BrokenOffError, attachment, load, rare_logger
 from streaming.web.parameters import parse_number
 
 _SHOWN_BYTES = 1024 * 1024
+_PIECES_BYTES = 8 * 1024 * 1024  # of a decompressed body that exist at a time, at most
 _HEX_BYTES, _HEX_LINE = 4096, 16
 _PRETTY_MAX = 4 * 1024 * 1024  # characters
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_log = rare_logger(__name__)
 _COMPRESSIONS = {0: "zlib", 1: "LZ4", 2: "Zstandard", 3: "zlib"}
 
 
@@ -58,11 +64,42 @@ def message(request: Request) -> dict[str, Any]:
 
 
 async def body(request: Request) -> Response:
-    """Return the decompressed body as a download."""
-    data = await load(request, lambda r: {"body": _find(r).read_body()})
+    """Return the decompressed body as a download.
+
+    Its size is found first, and its record read again once there is room for it.
+    """
+    lease = lease_of(request)
+    lease.settle(0)
+    size, lease_bytes = await load(request, _body_size, BODIES)
+    await lease.grow(lease_bytes)
     offset = parse_number("offset", request.path_params["offset"])
     headers = attachment(request.path_params["broker"], f"{offset}.bin")
-    return Response(data["body"], media_type="application/octet-stream", headers=headers)
+    headers["Content-Length"] = str(size)
+    pieces = _pieces(request)
+    media_type = "application/octet-stream"
+    return Stream(pieces, media_type, headers=headers, lease_bytes=lease_bytes)
+
+
+def _body_size(request: Request) -> tuple[int, int]:
+    """Return the size of a body, and the most that its download needs of memory."""
+    found = _find(request)
+    pieces = found.body_pieces()
+    return pieces.size, 2 * found.size + pieces.state_bytes + min(2 * pieces.size, _PIECES_BYTES)
+
+
+async def _pieces(request: Request) -> AsyncGenerator[bytes]:
+    """Yield the body in pieces; the lease counts the record twice, as its body is copied."""
+
+    def begin(r: Request) -> Iterator[bytes]:
+        return iter(_find(r).body_pieces())
+
+    try:
+        pieces = await load(request, begin, BODIES)
+        while (piece := await load(request, lambda _: next(pieces, None), BODIES)) is not None:
+            yield piece
+    except (StoreError, HTTPException) as e:  # the message has expired since its size was found
+        _log.warning("a download was broken off: %s", e)
+        raise BrokenOffError(str(e)) from e
 
 
 def _find(request: Request) -> Message:
@@ -79,20 +116,19 @@ def _find(request: Request) -> Message:
 def _body(found: Message) -> dict[str, Any]:
     """Return the body as text or hex, up to a limit, and as pretty-printed JSON if it is JSON."""
     try:
-        data = found.read_body()
+        head = found.body_head(_SHOWN_BYTES + 1)
+        is_whole = len(head) <= _SHOWN_BYTES
+        size = len(head) if is_whole else found.body_pieces().size
     except BodyTooLargeError as e:
         names = ("body_encoding", "body", "body_bytes", "body_json")
         return {**dict.fromkeys(names), "body_error": str(e), "body_truncated": True,
                 "body_hex": []}  # fmt: skip
-    fields: dict[str, Any] = {**body_json(data)}
-    if len(data) > _SHOWN_BYTES:
-        fields = {**body_json(_whole_text(data[:_SHOWN_BYTES]))}
     return {
-        **fields,
-        "body_truncated": len(data) > _SHOWN_BYTES,
-        "body_bytes": len(data),
-        "body_json": pretty_json(data) if len(data) <= _SHOWN_BYTES else None,
-        "body_hex": hex_lines(data[:_HEX_BYTES]),
+        **body_json(head if is_whole else _whole_text(head[:_SHOWN_BYTES])),
+        "body_truncated": not is_whole,
+        "body_bytes": size,
+        "body_json": pretty_json(head) if is_whole else None,
+        "body_hex": hex_lines(head[:_HEX_BYTES]),
     }
 
 
@@ -113,19 +149,18 @@ def pretty_json(data: bytes) -> str | None:
         json.loads(data)
     except (ValueError, RecursionError):
         return None
-    parts: list[str] = []
-    depth = size = 0
-    tokens = [match[0] for match in _TOKEN.finditer(data.decode("utf-8", "replace"))]
-    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+    pretty = io.StringIO()
+    depth = 0
+    tokens = _TOKEN.finditer(data.decode("utf-8", "replace"))
+    for token, following in pairwise(chain((match[0] for match in tokens), ("",))):
         is_open, is_close = token in ("{", "["), following in ("}", "]")
         depth += is_open - (token in ("}", "]"))
-        parts.append(token + " " * (token == ":"))
+        pretty.write(token + " " * (token == ":"))
         if (is_open or token == "," or is_close) and not (is_open and is_close):
-            parts.append("\n" + "  " * (depth - is_close))
-        size += sum(map(len, parts[-2:]))
-        if size > _PRETTY_MAX:
+            pretty.write("\n" + "  " * (depth - is_close))
+        if pretty.tell() > _PRETTY_MAX:
             return None
-    return "".join(parts)
+    return pretty.getvalue()
 
 
 def hex_lines(data: bytes) -> list[dict[str, Any]]:

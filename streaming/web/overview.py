@@ -204,7 +204,7 @@ def _topic_json(topic: TopicState) -> dict[str, Any]:
         "latest_timestamp": max((q.latest_timestamp for q in queues), default=-1),
         "repeated": _total([q.repeated for q in queues]),
         "gaps": _total([q.gaps for q in queues]),
-        "damage": [str(q.damage) for q in topic.queues if q.damage is not None],
+        "damage": [str(q.damage) for q in topic.queues if q.damage is not None][:_DAMAGES_MAX],
     }
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from anyio import CapacityLimiter, to_thread
@@ -25,15 +25,19 @@ from starlette.responses import Response
 from store.errors import DamageError, SlowExpressionError, StoreError, StoreIOError
 from store.java import now_ms
 from store.printable import printable, size_text
+from streaming.web.answers.stream import json_answer
 from streaming.web.parameters import ParameterError, check_names
 
 FROM_LINK = "reput.from_link"  # in the scope of a request that follows a link of another site
 TEMPLATES = Path(__file__).parent / "templates"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_READS_MAX = 16  # threads that answer pages; a read may wait for a swap
+PAGES, LISTS, BODIES, SCANS, METRICS = "pages", "lists", "bodies", "scans", "metrics"
+_READS_MAX = 16  # threads that load pages; a read may wait for a swap
+_READERS = {PAGES: _READS_MAX, LISTS: 4, BODIES: 2, SCANS: 4, METRICS: 1}
 _KILO = 1000
 _LOGGED_MAX, _LOGGED_SECONDS = 20, 60.0  # so many errors of requests are logged in so long
 
+T = TypeVar("T")
 Load = Callable[[Request], Mapping[str, Any]]  # runs in a thread
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -45,16 +49,19 @@ class View(NamedTuple):
     template: str
     load: Load
     parameters: tuple[str, ...] = ()
-    scans: bool = False  # the log, so that no link of another site may open it
+    kind: str = PAGES  # of threads. SCANS: of the log, so that no link of another site may open it
 
 
 def page(view: View) -> Endpoint:
     """Return the endpoint of a view as HTML."""
 
     async def endpoint(request: Request) -> Response:
-        return render(request, view.template, await load(request, view.load))
+        def rendered(r: Request) -> Response:
+            return render(r, view.template, view.load(r))
 
-    return own_links(endpoint) if view.scans else endpoint
+        return await load(request, rendered, view.kind)
+
+    return own_links(endpoint) if view.kind == SCANS else endpoint
 
 
 def own_links(endpoint: Endpoint) -> Endpoint:
@@ -80,39 +87,47 @@ def twin(view: View) -> Endpoint:
 
     async def endpoint(request: Request) -> Response:
         check_names(request.query_params, view.parameters)
-        return json_response(await load(request, view.load))
+        return await load(request, lambda r: json_answer(view.load(r)), view.kind)
 
     return endpoint
 
 
-async def load(request: Request, function: Load) -> Mapping[str, Any]:
-    """Return a page's object, loaded in a thread. Raises what the loading raises."""
+async def load(request: Request, function: Callable[[Request], T], kind: str = PAGES) -> T:
+    """Return what a function returns in a thread. Raises what it raises.
+
+    ``kind`` names the threads that may run it: what takes much memory has few.
+    """
     readers: Readers = request.app.state.readers
-    return await readers.run(function, request)
+    return await readers.run(function, request, kind)
 
 
 class Readers:
-    """The threads that load pages, and since when each of them has been busy."""
+    """The threads that make answers, by kind, and since when each of them has been busy."""
 
     def __init__(self) -> None:
-        self._limiter = CapacityLimiter(_READS_MAX)
-        self._begun: dict[int, float] = {}  # by thread
+        self._limiters = {kind: CapacityLimiter(threads) for kind, threads in _READERS.items()}
+        self._begun: dict[str, dict[int, float]] = {kind: {} for kind in _READERS}  # by thread
 
-    async def run(self, function: Load, request: Request) -> Mapping[str, Any]:
-        """Load an object in a thread, once one is free."""
-        return await to_thread.run_sync(self._load, function, request, limiter=self._limiter)
+    async def run(self, function: Callable[[Request], T], request: Request, kind: str) -> T:
+        """Call a function in a thread, once one is free."""
+
+        def call() -> T:
+            begun, thread = self._begun[kind], threading.get_ident()
+            begun[thread] = time.monotonic()
+            try:
+                return function(request)
+            finally:
+                del begun[thread]
+
+        return await to_thread.run_sync(call, limiter=self._limiters[kind])
 
     def silent_seconds(self) -> float:
-        """Return for how long every thread has been busy with one object; 0 if one is free."""
-        begun = list(self._begun.values())
-        return time.monotonic() - max(begun) if len(begun) == _READS_MAX else 0.0
-
-    def _load(self, function: Load, request: Request) -> Mapping[str, Any]:
-        self._begun[threading.get_ident()] = time.monotonic()
-        try:
-            return function(request)
-        finally:
-            del self._begun[threading.get_ident()]
+        """Return for how long every thread of a kind has been busy; 0 if one of each is free."""
+        begun = ([*self._begun[kind].values()] for kind in _READERS)
+        full = [
+            max(b) for b, threads in zip(begun, _READERS.values(), strict=True) if len(b) == threads
+        ]
+        return time.monotonic() - min(full) if full else 0.0
 
 
 def render(

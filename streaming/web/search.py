@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
-from store.commitlog.message_json import BODY_FIELDS, JSON_FIELDS, message_json, message_summary
-from store.commitlog.record import Message
 from store.errors import StoreError
+from streaming.web.answers.budget import WORK_BYTES, lease_of
+from streaming.web.answers.messages import (
+    CSV_FIELDS,
+    Encode,
+    csv_of,
+    csv_row,
+    json_of,
+    json_without_body,
+    summary_of,
+)
+from streaming.web.answers.stream import Stream, text_answer
 from streaming.web.api import broker_of
-from streaming.web.brokers import Broker, range_json
+from streaming.web.brokers import range_json
 from streaming.web.pages import (
     BrokenOffError,
     attachment,
     error_fields,
-    json_response,
     load,
     rare_logger,
     render,
@@ -31,12 +36,11 @@ from streaming.web.pages import (
 from streaming.web.parameters import (
     SEARCH_PARAMETERS,
     ParameterError,
-    SearchQuery,
     check_names,
     choice,
     parse_search,
 )
-from streaming.web.search_job import COMPLETE, Encode, Limits, SearchJob, SearchSlots
+from streaming.web.search_job import COMPLETE, Limits, SearchJob, SearchSlots
 
 if TYPE_CHECKING:
     from store.commitlog.scanner import Damage
@@ -46,8 +50,9 @@ _JSON_BYTES_MAX = 32 * 1024 * 1024
 _EVENT_BYTES_MAX = 64 * 1024 * 1024
 _PAGE_SECONDS = 10.0  # a page without JavaScript searches no longer
 _PROGRESS_SECONDS = 0.5
-_CSV_FIELDS = ("broker", *JSON_FIELDS, *BODY_FIELDS, "body_error")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a formula of a spreadsheet begins
+_ENVELOPE_BYTES = 1024 * 1024  # of a JSON answer, for what is not messages
+_RANGES_MAX = 100  # of damage in a JSON answer
+_COMMA = ", "
 _log = rare_logger(__name__)
 
 
@@ -56,9 +61,11 @@ async def page(request: Request) -> Response:
     data: dict[str, Any] = {"broker": broker_of(request).name, "messages": None}
     try:
         if request.query_params.get("run") == "1":
-            data = await _found(request, Limits(_JSON_BYTES_MAX, _PAGE_SECONDS), PAGE_MAX)
+            limits = Limits(WORK_BYTES, _PAGE_SECONDS)
+            texts, ended = await _found(request, summary_of(data["broker"]), limits)
+            data |= {"messages": [json.loads(text) for text in texts], **ended}
         else:
-            await load(request, lambda r: {"query": parse_search(r.query_params)})
+            await load(request, lambda r: parse_search(r.query_params))
     except ParameterError as e:
         fields = error_fields(e)
         return render(request, "messages.html", {**data, **fields}, fields["status"])
@@ -70,48 +77,18 @@ async def messages(request: Request) -> Response:
     check_names(request.query_params, SEARCH_PARAMETERS)
     form = choice(request.query_params, "format", ("json", "sse", "jsonl", "csv"))
     if form == "json":
-        return json_response(await _found(request, Limits(_JSON_BYTES_MAX), None))
+        return await _json(request)
     broker = broker_of(request)
     if form == "sse":
-        job = await start_job(request, _summary_of(broker), Limits(_EVENT_BYTES_MAX))
+        job = await start_job(request, summary_of(broker.name), Limits(_EVENT_BYTES_MAX))
         return Stream(_events(request, job), "text/event-stream", on_close=job.finish)
     as_csv = form == "csv"
-    job = await start_job(request, _csv_of(broker) if as_csv else _line_of(broker), Limits())
+    encode = csv_of(broker.name) if as_csv else json_of(broker.name, "\n")
+    job = await start_job(request, encode, Limits())
     headers = attachment(broker.name, f"messages.{form}")
-    head = _csv_row(_CSV_FIELDS) if as_csv else ""
+    head = csv_row(CSV_FIELDS) if as_csv else ""
     media_type = "text/csv; charset=utf-8" if as_csv else "application/x-ndjson"
     return Stream(_lines(request, job, head), media_type, headers=headers, on_close=job.finish)
-
-
-class Stream(StreamingResponse):
-    """A streamed answer; ``on_close`` is called in any case, once its client is gone."""
-
-    def __init__(
-        self,
-        parts: AsyncGenerator[str],
-        media_type: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        on_close: Callable[[], None],
-    ) -> None:
-        super().__init__(parts, media_type=media_type, headers=headers)
-        self._parts = parts
-        self._on_close = on_close
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the parts; for HEAD only the headers."""
-        try:
-            if scope["method"] == "HEAD":
-                await Response(headers=dict(self.headers))(scope, receive, send)
-            else:
-                await super().__call__(scope, receive, send)
-        finally:
-            self._on_close()
-
-    async def stream_response(self, send: Send) -> None:
-        """Send the parts, then close their generator in any case."""
-        async with aclosing(self._parts):
-            await super().stream_response(send)
 
 
 def event(name: str, data: Mapping[str, Any] | str) -> str:
@@ -119,18 +96,10 @@ def event(name: str, data: Mapping[str, Any] | str) -> str:
     return f"event: {name}\ndata: {data if isinstance(data, str) else json.dumps(data)}\n\n"
 
 
-async def start_job(
-    request: Request, encode: Encode, limits: Limits, max_count: int | None = None
-) -> SearchJob:
+async def start_job(request: Request, encode: Encode, limits: Limits) -> SearchJob:
     """Return the search of a request. Raises ParameterError, HTTPException (429)."""
-
-    def parse(r: Request) -> dict[str, SearchQuery]:
-        return {"query": parse_search(r.query_params)}
-
     broker, slots = broker_of(request), _slots(request)
-    query: SearchQuery = (await load(request, parse))["query"]
-    if max_count is not None:
-        query = query.with_max(max_count)
+    query = await load(request, lambda r: parse_search(r.query_params))
     client = request.client.host if request.client is not None else ""
     slots.take(client)
     job = SearchJob(broker, query, encode, limits)
@@ -138,30 +107,64 @@ async def start_job(
     return job
 
 
-async def _found(request: Request, limits: Limits, max_count: int | None) -> dict[str, Any]:
-    """Return the object of a search. It ends when the client disconnects."""
-    broker = broker_of(request)
-    job = await start_job(request, lambda m: json.dumps(message_json(m)), limits, max_count)
+async def _found(
+    request: Request, encode: Encode, limits: Limits
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the texts of the first page, and how the search ended.
+
+    It ends when the client disconnects. Raises ParameterError, HTTPException (429, 503).
+    """
+    job = await start_job(request, encode, limits)
     if job.query.max_count is None:
         job.query = job.query.with_max(PAGE_MAX)
-    found: list[Any] = []
+    found: list[str] = []
+    size, lease = 0, lease_of(request)
     try:
         async for texts in job.texts(_slots(request)):
-            found += [{**json.loads(text), "broker": broker.name} for text in texts]
+            found += texts
+            size += sum(map(len, texts))
+            if size > WORK_BYTES:
+                await lease.grow(_JSON_BYTES_MAX)
             if await request.is_disconnected():
                 break
     finally:
         job.finish()
-    return {
-        "broker": broker.name,
-        "messages": found,
+    return found, {
         "searched_bytes": job.searched_bytes,
         "total_bytes": job.total_bytes,
         "is_complete": job.reason == COMPLETE,
         "elapsed_ms": job.elapsed_ms,
-        "damage": [range_json(damage) for damage in job.damages],
+        "damage": _ranges(job.damages),
         "next": job.next,
     }
+
+
+async def _json(request: Request) -> Response:
+    """Return an object of ``_JSON_BYTES_MAX`` at most, of which the messages are encoded once."""
+    name = broker_of(request).name
+    reason = "the message exceeds the limit of a JSON answer; download it as jsonl or csv"
+    limits = Limits(
+        _JSON_BYTES_MAX - _ENVELOPE_BYTES,
+        shortened=lambda m: (json_without_body(m, name, reason) + _COMMA,),
+    )
+    texts, ended = await _found(request, json_of(name, _COMMA), limits)
+    if texts:
+        texts[-1] = texts[-1].removesuffix(_COMMA)
+    head = f'{{"broker": {json.dumps(name)}, "messages": ['
+    tail = f"], {json.dumps(ended)[1:]}"
+    return text_answer(chain((head,), texts, (tail,)), sum(map(len, texts)))
+
+
+def _ranges(damages: Sequence[Damage]) -> list[dict[str, Any]]:
+    """Return the ranges that could not be read; the last one covers those beyond the limit."""
+    ranges = [range_json(damage) for damage in damages[:_RANGES_MAX]]
+    further = damages[_RANGES_MAX:]
+    if further:
+        last = ranges[-1]
+        last["begin"] = min(last["begin"], *(damage.begin for damage in further))
+        last["end"] = max(last["end"], *(damage.end for damage in further))
+        last["reason"] = f"{len(further) + 1} ranges; the first one: {last['reason']}"
+    return ranges
 
 
 async def _events(request: Request, job: SearchJob) -> AsyncGenerator[str]:
@@ -216,33 +219,3 @@ def _failure(request: Request, error: Exception) -> dict[str, Any]:
 def _slots(request: Request) -> SearchSlots:
     slots: SearchSlots = request.app.state.searches
     return slots
-
-
-# --- texts of messages ---------------------------------------------------------------------------
-
-
-def _summary_of(broker: Broker) -> Encode:
-    return lambda m: json.dumps({**message_summary(m), "broker": broker.name})
-
-
-def _line_of(broker: Broker) -> Encode:
-    return lambda m: json.dumps({**message_json(m), "broker": broker.name}) + "\n"
-
-
-def _csv_of(broker: Broker) -> Encode:
-    def encode(message: Message) -> str:
-        fields = {**message_json(message), "broker": broker.name}
-        fields["properties"] = json.dumps(fields["properties"], ensure_ascii=False)
-        return _csv_row([fields.get(name) for name in _CSV_FIELDS])
-
-    return encode
-
-
-def _csv_row(values: Any) -> str:
-    """Return a row. Texts that a spreadsheet would take for a formula get an apostrophe."""
-    row = io.StringIO()
-    csv.writer(row).writerow(
-        f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-        for value in values
-    )
-    return row.getvalue()

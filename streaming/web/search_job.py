@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.exceptions import HTTPException
 
 from store.commitlog.record import Message
+from streaming.web.answers.messages import Encode
 from streaming.web.brokers import Broker
 from streaming.web.parameters import ParameterError, SearchQuery
 from streaming.web.security import ConsoleSettings
@@ -34,8 +35,6 @@ _PENDING_BYTES = 256 * 1024
 _TICK_SECONDS = 0.05
 _TAIL_THREADS = 2  # for the newest messages of tails that begin
 COMPLETE, MAX, LIMIT = "complete", "max", "limit"  # why a search ended
-
-Encode = Callable[[Message], str]
 
 
 class SearchSlots:
@@ -101,10 +100,14 @@ class SearchSlots:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a search ends although there may be more: after so many bytes of text, or seconds."""
+    """When a search ends although there may be more: before so many bytes of text, or by seconds.
+
+    ``shortened`` encodes a message that exceeds the bytes alone.
+    """
 
     text_bytes: int | None = None
     seconds: float | None = None
+    shortened: Encode | None = None
 
 
 class _Stop(threading.Event):
@@ -259,7 +262,14 @@ class SearchJob:
                 if not self.query.matches(message):
                     continue
                 self._span = search.span
-                self._reach(message)
+                texts = self._texts_of(message)
+                if texts is None:
+                    yield LIMIT
+                    return
+                for text in texts:
+                    if self._pending >= _PENDING_BYTES:
+                        yield ""
+                    self._put(text)
                 reason = self._add(message)
                 if reason or self._pending >= _PENDING_BYTES:
                     yield reason
@@ -283,26 +293,38 @@ class SearchJob:
             skip_damage=True,
         )
 
-    def _add(self, message: Message) -> str:
-        """Add a message; return why the search ends with it, or ""."""
-        text = self._encode(message)
+    def _texts_of(self, message: Message) -> Iterable[str] | None:
+        """Return the texts of a message, None if they exceed what is left of the limit."""
+        limit = self._limits.text_bytes
+        if limit is None:
+            return self._encode(message)
+        texts, left = [], limit - self._text_bytes
+        for text in self._encode(message):
+            texts.append(text)
+            left -= len(text)
+            if left < 0:
+                shortened = self._limits.shortened
+                return None if self.found or shortened is None else shortened(message)
+        return texts
+
+    def _put(self, text: str) -> None:
         with self._guard:
             self._texts.append(text)
             self._pending += len(text)
+        self._text_bytes += len(text)
+
+    def _add(self, message: Message) -> str:
+        """Count a message and the log up to it; return why the search ends with it, or "".
+
+        The scan reports whole stretches only.
+        """
         self._last = message
         self.found += 1
-        self._text_bytes += len(text)
-        if self.found == self.query.max_count:
-            return MAX
-        limit = self._limits.text_bytes
-        return LIMIT if limit is not None and self._text_bytes >= limit else ""
-
-    def _reach(self, message: Message) -> None:
-        """Count the log up to a message as searched: the scan reports whole stretches only."""
         begin, end = self._span
         at = message.commit_log_offset
         done = end - at if self.query.is_newest_first else at + message.size - begin
         self.searched_bytes = max(self.searched_bytes, min(done, self.total_bytes))
+        return MAX if self.found == self.query.max_count else ""
 
     def _report(self, done: int, total: int) -> None:
         self.searched_bytes, self.total_bytes = done, total

@@ -92,23 +92,23 @@ class Security:
         headers, path = Headers(scope=scope), scope["path"]
         if host_name(headers.get("host", "")) not in self._settings.allowed_hosts:
             text = "this name is not one of the console's; reput serve --allowed-host adds it"
-            return _refuse(path, HTTPStatus.MISDIRECTED_REQUEST, text)
+            return refuse(path, HTTPStatus.MISDIRECTED_REQUEST, text)
         if scope["method"] not in _METHODS:
-            response = _refuse(path, HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
+            response = refuse(path, HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
             response.headers["Allow"] = ", ".join(_METHODS)
             return response
         query: bytes = scope["query_string"]
         if len(query) > _QUERY_BYTES_MAX or query.count(b"&") >= _QUERY_VALUES_MAX:
             text = f"the query has more than {_QUERY_BYTES_MAX} bytes or {_QUERY_VALUES_MAX} values"
-            return _refuse(path, HTTPStatus.REQUEST_URI_TOO_LONG, text)
+            return refuse(path, HTTPStatus.REQUEST_URI_TOO_LONG, text)
         is_foreign = headers.get("sec-fetch-site", "none") not in _SITES
         if is_foreign:
             if not _is_link(path, headers):
                 text = "the console does not answer other sites"
-                return _refuse(path, HTTPStatus.FORBIDDEN, text)
+                return refuse(path, HTTPStatus.FORBIDDEN, text)
             scope[FROM_LINK] = True
         if path not in _PROBES and not self._has_token(headers):
-            response = _refuse(path, HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
+            response = refuse(path, HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
             response.headers["WWW-Authenticate"] = 'Basic realm="reput", charset="UTF-8"'
             return response
         return None
@@ -154,7 +154,8 @@ def host_name(host: str) -> str:
     return (parts.hostname or "") if is_plain else ""
 
 
-def _refuse(path: str, status: HTTPStatus, text: str) -> Response:
+def refuse(path: str, status: HTTPStatus, text: str) -> Response:
+    """Return the answer to a request that no route gets."""
     if path.startswith("/api/"):
         return json_response({"error": text, "status": status, "parameter": None}, status)
     return PlainTextResponse(f"{text}\n", status)

@@ -30,6 +30,9 @@ _KEEP_ALIVE_SECONDS = 10
 _REQUEST_SECONDS = 10.0  # for the first or the next request to arrive whole
 _SLOW_SECONDS = 30.0  # in which a client reads _SLOW_BYTES at least
 _SLOW_BYTES = 64 * 1024
+# The kernel doubles them, and otherwise lets each grow to megabytes, which count as memory of the
+# container too.
+_BUFFERS = {socket.SO_SNDBUF: 128 * 1024, socket.SO_RCVBUF: 64 * 1024}
 _TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 21\r\nconnection: close\r\n\r\ntoo many connections\n"
@@ -70,6 +73,8 @@ def listen(
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         opened = socket.create_server((host, port), family=family, backlog=CONNECTIONS_MAX)
+        for option, size in _BUFFERS.items():  # connections inherit them
+            opened.setsockopt(socket.SOL_SOCKET, option, size)
         return LimitedSocket(opened, limit)
     except (OSError, UnicodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else str(e)

@@ -16,6 +16,8 @@ from starlette.responses import Response
 from store.commitlog.message_json import message_summary
 from store.commitlog.record import Message
 from store.errors import StoreError
+from streaming.web.answers.budget import SLICE_BYTES
+from streaming.web.answers.stream import Stream
 from streaming.web.api import broker_of
 from streaming.web.brokers import Broker
 from streaming.web.pages import error_fields, load, render
@@ -27,7 +29,7 @@ from streaming.web.parameters import (
     number,
     parse_tail,
 )
-from streaming.web.search import Stream, damage_event, event
+from streaming.web.search import damage_event, event
 from streaming.web.search_job import Limits, SearchJob
 from streaming.web.tails.feed import TailFeed
 
@@ -39,6 +41,8 @@ HEARTBEAT = ": heartbeat\n\n"
 _HEARTBEAT_SECONDS = 10.0
 _NEWEST, _NEWEST_MAX = 10, 1000
 _NEWEST_SECONDS = 3.0  # a tail whose conditions few messages meet begins after this search
+_WAITING_BYTES = 64 * 1024 * 1024  # of messages, for the clients of all tails
+_WAITING_BYTES_EACH = 4 * 1024 * 1024
 _PAUSE_SECONDS = 0.05  # between two answers, so that many messages are sent at once
 
 
@@ -59,6 +63,10 @@ class TailSlots:
         """Return the slot of a tail."""
         self._free += 1
 
+    def waiting_max(self) -> int:
+        """Return how many bytes may wait for the client of one tail."""
+        return min(_WAITING_BYTES // max(self._max - self._free, 1), _WAITING_BYTES_EACH)
+
 
 async def page(request: Request) -> Response:
     """Render the page; messages stream in."""
@@ -77,7 +85,7 @@ async def follow(request: Request) -> Response:
     broker, slots = broker_of(request), request.app.state.tails
     parsed = await load(request, _parse)
     slots.take()
-    tail = _Tail(request, broker, parsed["wanted"], parsed["count"])
+    tail = _Tail(request, broker, *parsed)
 
     def close() -> None:
         tail.close()
@@ -91,10 +99,10 @@ async def follow(request: Request) -> Response:
     return Stream(tail.events(), "text/event-stream", on_close=close)
 
 
-def _parse(request: Request) -> dict[str, MessageFilter | int]:
+def _parse(request: Request) -> tuple[MessageFilter, int]:
     count = number(request.query_params, "n", high=_NEWEST_MAX)
     wanted = parse_tail(request.query_params)
-    return {"wanted": wanted, "count": _NEWEST if count is None else count}
+    return wanted, _NEWEST if count is None else count
 
 
 class _Tail:
@@ -107,7 +115,9 @@ class _Tail:
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         conditions = sorted(p for p in request.query_params.multi_items() if p[0] != "n")
-        self._feed = TailFeed(json.dumps(conditions), wanted, self._wake)
+        self._slots: TailSlots = request.app.state.tails
+        key, waiting_max = json.dumps(conditions), self._slots.waiting_max
+        self._feed = TailFeed(key, wanted, self._wake, waiting_max)
 
     async def open(self) -> None:
         """Take new messages from now on. Raises StoreError if the log is not followed."""
@@ -135,17 +145,20 @@ class _Tail:
                 continue
             self._changed.clear()
             ended = self._feed.ended
-            taken, error = self._feed.take()
+            taken, error, has_more = self._feed.take(SLICE_BYTES)
             parts = [self._event(item) for item in taken]
             if error is not None:
                 parts.append(event("failed", {"error": error}))
-            if ended:
+            if ended and not has_more:
                 parts.append(event("ended", {"error": ended}))
             if parts:
                 yield "".join(parts)
-            if ended:
+            if has_more:
+                self._changed.set()
+            elif ended:
                 return
-            await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     def close(self) -> None:
         """Stop to take messages."""
@@ -160,7 +173,8 @@ class _Tail:
             return [], []
         wanted = replace(self._feed.wanted, to_offset=self._feed.begin)
         query = SearchQuery(wanted, is_newest_first=True, max_count=self._count)
-        job = SearchJob(self._broker, query, _encode, Limits(seconds=_NEWEST_SECONDS))
+        limits = Limits(self._slots.waiting_max(), _NEWEST_SECONDS)
+        job = SearchJob(self._broker, query, _encode, limits)
         slots = self._request.app.state.searches
         async with slots.tail_starts:
             try:
@@ -184,5 +198,5 @@ class _Tail:
             self._loop.call_soon_threadsafe(self._changed.set)
 
 
-def _encode(message: Message) -> str:
-    return json.dumps(message_summary(message))
+def _encode(message: Message) -> tuple[str]:
+    return (json.dumps(message_summary(message)),)

@@ -30,6 +30,7 @@ from streaming.web.metrics.storage import (
     measure_timer,
     used_bytes,
 )
+from streaming.web.pages import METRICS, load
 
 
 class ConsoleSource:
@@ -52,9 +53,9 @@ class ConsoleSource:
             samples.add(families.STORE_READ_FAILED, node, int(has_failed))
 
 
-def metrics(request: Request) -> Response:
+async def metrics(request: Request) -> Response:
     """Answer a scrape of Prometheus."""
-    return metrics_response([request.app.state.metrics])
+    return await load(request, lambda r: metrics_response([r.app.state.metrics]), METRICS)
 
 
 def _node(broker: Broker) -> Node:

@@ -12,15 +12,18 @@ from collections.abc import Callable
 from types import TracebackType
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from streaming.web.answers.budget import Budget, Leases
 from streaming.web.metrics.samples import Measure, metrics_response
-from streaming.web.security import LOOPBACK_NAMES, host_name, is_loopback
+from streaming.web.security import LOOPBACK_NAMES, host_name, is_loopback, refuse
 from streaming.web.server import listen, serve
 
 _CLOSE_SECONDS = 5.0
+_ANSWERS_BYTES = 128 * 1024 * 1024  # of scrapes that are answered at a time
 _CONNECTIONS_MAX = 64  # of scrapers; the query needs the other descriptors
 Fault = Callable[[], str]
 
@@ -78,7 +81,8 @@ class MetricsEndpoint:
             routes=[
                 Route("/metrics", self._checked(self._metrics)),
                 Route("/healthz", self._checked(self._healthz)),
-            ]
+            ],
+            middleware=[Middleware(Leases, budget=Budget(_ANSWERS_BYTES), refuse=refuse)],
         )
 
     def _metrics(self, _request: Request) -> Response:

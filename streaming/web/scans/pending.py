@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from streaming.web.api import broker_of
+from streaming.web.brokers import damage_texts
 from streaming.web.parameters import ParameterError, choice, number, text
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ PARAMETERS = ("page", "topic", "kind", "state")
 _STATES = ("unfinished", "overdue", "all")
 _PAGE_ROWS, _PAGES_MAX = 100, 1_000_000
 _SUMMARY_MAX = 200  # rows
+_SELECTING = threading.Lock()  # the selection takes memory, so there is one at a time
 
 
 def pending(request: Request) -> dict[str, Any]:
@@ -45,25 +48,29 @@ def pending(request: Request) -> dict[str, Any]:
     }
     if found is None or found.answer is None:
         return answer
-    chosen = _select(found.answer, wanted)
-    summary = chosen.summary()
-    return answer | {
-        "messages": chosen.rows.slice((page - 1) * _PAGE_ROWS, _PAGE_ROWS).to_pylist(),
-        "pages": max(-(-chosen.rows.num_rows // _PAGE_ROWS), 1),
-        "total": chosen.rows.num_rows,
+    with _SELECTING:
+        return answer | _selected(found.answer, wanted, page)
+
+
+def _selected(found: Pending, wanted: PendingFilter, page: int) -> dict[str, Any]:
+    """Return what a page shows of the rows, which are in order; few of them are copied."""
+    from store.pending.pending import wanted_rows  # noqa: PLC0415 - loads pyarrow
+
+    chosen = wanted_rows(found.rows, wanted)
+    shown = chosen[(page - 1) * _PAGE_ROWS : page * _PAGE_ROWS]
+    counted = found.rows.select(["topic", "due_timestamp", "state"]).take(chosen)
+    summary = replace(found, rows=counted).summary()
+    return {
+        "messages": found.rows.take(shown).to_pylist(),
+        "pages": max(-(-len(chosen) // _PAGE_ROWS), 1),
+        "total": len(chosen),
         "summary": [
             {"topic": name, "hour": hour, **counts} for name, hour, counts in summary[:_SUMMARY_MAX]
         ],
         "summary_total": len(summary),
-        "damage": [str(damage.passed()) for damage in found.answer.damages],
-        "left_out": found.answer.notes(),
+        "damage": damage_texts(found.damages),
+        "left_out": found.notes(),
     }
-
-
-def _select(found: Pending, wanted: PendingFilter) -> Pending:
-    from store.pending.pending import select_rows  # noqa: PLC0415 - loads pyarrow
-
-    return replace(found, rows=select_rows(found.rows, wanted))
 
 
 def _filter(params: QueryParams) -> PendingFilter:

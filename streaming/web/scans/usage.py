@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 
 from streaming.web.api import broker_of
+from streaming.web.brokers import damage_texts
 from streaming.web.parameters import choice, number
 from streaming.web.scans.readers import USAGE_BY
 
@@ -49,5 +50,5 @@ def usage(request: Request) -> dict[str, Any]:
         "bytes": sum(row["bytes"] for row in counted.kinds),
         "kinds": counted.kinds,
         "expiries": [asdict(expiry) for expiry in expiring],
-        "damage": [str(damage.passed()) for damage in counted.damages],
+        "damage": damage_texts(counted.damages),
     }

@@ -11,23 +11,29 @@ if TYPE_CHECKING:
     from store.reads.message_filter import MessageFilter
 
 _PENDING_MAX = 1000  # messages
-_PENDING_BYTES_MAX = 4 * 1024 * 1024
 
 
 class TailFeed:
     """What waits for the client of one tail: texts of messages, and how many were dropped.
 
-    ``wake`` is called, in the monitor's thread, when something has been added. ``begin`` is the
-    offset from which on messages are offered.
+    ``wake`` is called, in the monitor's thread, when something has been added; ``bytes_max``
+    returns how much may wait. ``begin`` is the offset from which on messages are offered.
     """
 
-    def __init__(self, key: str, wanted: MessageFilter, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        key: str,
+        wanted: MessageFilter,
+        wake: Callable[[], None],
+        bytes_max: Callable[[], int],
+    ) -> None:
         self.key = key  # equal for tails with the same conditions
         self.is_closed = False
         self.wanted = wanted
         self.begin = 0
         self.first = 0  # number of the first stretch that is offered
         self._wake = wake
+        self._bytes_max = bytes_max
         self._guard = threading.Lock()
         self._texts: deque[str] = deque()
         self._bytes = 0
@@ -45,7 +51,7 @@ class TailFeed:
                 self._texts.append(text)
                 self._bytes += len(text)
             dropped = 0
-            while len(self._texts) > _PENDING_MAX or self._bytes > _PENDING_BYTES_MAX:
+            while len(self._texts) > _PENDING_MAX or self._bytes > self._bytes_max():
                 self._bytes -= len(self._texts.popleft())
                 dropped += 1
             if dropped:
@@ -72,18 +78,23 @@ class TailFeed:
         """Why nothing more is offered, "" if more is."""
         return self._end
 
-    def take(self) -> tuple[list[str | int], str | None]:
-        """Return and remove the messages, numbers of skipped ones among them, and the error."""
+    def take(self, size: int) -> tuple[list[str | int], str | None, bool]:
+        """Return and remove the oldest messages, of about so many bytes, and the error.
+
+        Numbers of skipped messages are among them. The last value is whether more wait.
+        """
         with self._guard:
             taken: list[str | int] = []
-            for number, text in enumerate(self._texts, self._first):
-                while self._skipped and self._skipped[0][0] <= number:
+            while self._texts and size > 0:
+                while self._skipped and self._skipped[0][0] <= self._first:
                     taken.append(self._skipped.popleft()[1])
+                text = self._texts.popleft()
                 taken.append(text)
-            taken += [count for _, count in self._skipped]
+                self._first += 1
+                self._bytes -= len(text)
+                size -= len(text)
+            if not self._texts:
+                taken += [count for _, count in self._skipped]
+                self._skipped.clear()
             error, self._error = self._error, None
-            self._first += len(self._texts)
-            self._texts.clear()
-            self._skipped.clear()
-            self._bytes = 0
-        return taken, error
+            return taken, error, bool(self._texts)

@@ -9,7 +9,12 @@ import lz4.frame
 import pytest
 import zstandard
 
-from store.commitlog.compression import decompress, readable_body, readable_head
+from store.commitlog.compression import (
+    decompress,
+    readable_body,
+    readable_head,
+    readable_pieces,
+)
 from store.errors import BodyTooLargeError, DamageError
 from store.layout import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, SYS_COMPRESSED
 from tests.support.bombs import BOMBS
@@ -105,6 +110,24 @@ def test_head_is_the_beginning_of_the_body(sys_flag: int, text: bytes, size: int
     assert readable_head(PACK[sys_flag](text), sys_flag, size) == text[:size]
     assert readable_head(text, 0, size) == text[:size]
     assert readable_head(b"plain text", sys_flag, size) == b"plain text"[:size]
+
+
+@pytest.mark.parametrize("sys_flag", PACK)
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_pieces_are_the_body_each_time(sys_flag: int, text: bytes) -> None:
+    for stored, flag in ((PACK[sys_flag](text), sys_flag), (text, 0), (b"not packed", sys_flag)):
+        expected, pieces = readable_body(stored, flag), readable_pieces(stored, flag)
+        assert (expected, len(expected)) == (b"".join(pieces), pieces.size)
+        assert expected == b"".join(pieces)
+        assert all(len(piece) <= 5 << 20 for piece in pieces)
+
+
+@pytest.mark.parametrize("sys_flag", PACK)
+def test_pieces_beyond_the_limit_are_refused(sys_flag: int) -> None:
+    packed = PACK[sys_flag](bytes(1000))
+    with pytest.raises(BodyTooLargeError, match=r"offset 7 .* more than 999 bytes"):
+        readable_pieces(packed, sys_flag, offset=7, limit=999)
+    assert readable_pieces(packed, sys_flag, limit=1000).size == 1000
 
 
 @pytest.mark.parametrize("sys_flag", PACK)

@@ -76,7 +76,7 @@ def test_a_search_that_waits_for_its_client_does_not_hang(
     monkeypatch.setattr("streaming.web.search_job._PENDING_BYTES", 1)
     with console(source(tmp_path)) as c:
         query = parse_search(QueryParams())
-        job = SearchJob(c.brokers["b"], query, lambda _: "text", Limits())
+        job = SearchJob(c.brokers["b"], query, lambda _: ("text",), Limits())
         job.run()
         assert (job.found, job.reason) == (1, "")
         job.stop.asked_at = 0.0

@@ -13,10 +13,12 @@ import pytest
 
 from store.commitlog.message_json import message_json, message_summary
 from store.commitlog.record import NewMessage, make_properties
+from store.commitlog.scanner import Damage
 from store.commitlog.writer import CommitLogWriter
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
 from streaming.web import search
+from streaming.web.brokers import range_json
 from streaming.web.pages import LoggedRarely
 from tests.streaming.web.conftest import Made
 from tests.support.consoles import console, source, wait_until
@@ -285,9 +287,42 @@ def test_an_unknown_parameter_is_refused(made: Made) -> None:
         assert response.json()["parameter"] == "tpoic"
 
 
-def test_a_json_answer_is_limited_in_bytes(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_JSON_BYTES_MAX", 10_000)
-    answer = made.console.api("b/messages", max=1000)
-    assert 5 < len(answer["messages"]) < 100
-    assert not answer["is_complete"]
-    assert answer["next"] == answer["messages"][-1]["commit_log_offset"]
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+@pytest.mark.parametrize("limit", [5000, 10_000, 31_337])
+def test_a_json_answer_has_at_most_the_documented_bytes(
+    made: Made, monkeypatch: pytest.MonkeyPatch, limit: int, order: str
+) -> None:
+    """What the limit leaves out follows in the next answer, without a gap."""
+    monkeypatch.setattr(search, "_JSON_BYTES_MAX", limit)
+    monkeypatch.setattr(search, "_ENVELOPE_BYTES", 300)
+    found: list[Any] = []
+    how: dict[str, Any] = {"max": 1000, "order": order}
+    for _ in range(4):
+        response = made.console.get("/api/brokers/b/messages", **how)
+        assert limit - 1500 < len(response.content) <= limit
+        answer = response.json()
+        assert not answer["is_complete"]
+        found += answer["messages"]
+        how["next"] = answer["next"]
+    messages = expected(made, MessageFilter(), order)[: len(found)]
+    assert [{**message_json(m), "broker": "b"} for m in messages] == found
+
+
+def test_a_message_beyond_the_limit_has_no_body(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_JSON_BYTES_MAX", 800)
+    monkeypatch.setattr(search, "_ENVELOPE_BYTES", 400)
+    answer = made.console.api("b/messages", max=2)
+    (message,) = answer["messages"]
+    assert message["body"] is None
+    assert "download it" in message["body_error"]
+    assert answer["next"] == message["commit_log_offset"]
+
+
+def test_damage_beyond_the_limit_of_a_json_answer_is_one_range() -> None:
+    damages = [Damage(10 * n, 10 * n + 5, "log", "broken") for n in range(250)]
+    assert search._ranges(damages[:100]) == [range_json(damage) for damage in damages[:100]]
+    ranges = search._ranges(damages)
+    assert (len(ranges), ranges[-1]["begin"], ranges[-1]["end"]) == (100, 990, 2495)
+    assert ranges[-1]["reason"] == "151 ranges; the first one: broken"

@@ -1,6 +1,8 @@
 """The page of what fills the log and its twin show what ``reput usage`` prints."""
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pytest
 from store.commitlog.record import NewMessage
 from store.commitlog.writer import CommitLogWriter
 from streaming.cli import run
-from tests.support.consoles import SECONDS, Console, console, source
+from streaming.web.scans import cache
+from tests.support.consoles import SECONDS, Console, console, source, wait_until
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
 HOSTILE = "<script>alert(1)</script>"
@@ -81,3 +84,32 @@ def test_an_empty_log_and_damage(tmp_path: Path) -> None:
         assert "The log has no message" in c.get("/brokers/e/usage").text
         (damage,) = c.api("d/usage")["damage"]
         assert "at offset 0" in damage
+
+
+def test_a_result_that_no_page_wants_any_more_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_KEPT_SECONDS", 0.1)
+    monkeypatch.setattr(cache, "_AGE_MIN", 0.05)
+    kept: cache.ScanCache[str] = cache.ScanCache(lambda _now, _stop: "answer")
+    found = kept.get(SECONDS)
+    assert found is not None
+    assert found.answer == "answer"
+    wait_until(lambda: kept._found is None)
+    assert kept.get(SECONDS) is not None
+
+
+def test_one_scan_runs_at_a_time() -> None:
+    running, most = 0, 0
+
+    def scan(_now: int, _stop: threading.Event) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.05)
+        running -= 1
+        return most
+
+    caches: list[cache.ScanCache[int]] = [cache.ScanCache(scan) for _ in range(4)]
+    for each in caches:
+        each.get(0)
+    wait_until(lambda: not any(each.is_running for each in caches))
+    assert most == 1
