@@ -9,7 +9,8 @@
     │   ├── ProgressDeletedError  the progress of a root was deleted while a reader had it open
     │   └── SlowExpressionError   a regular expression that takes too long
     ├── DamageError               bytes that break the format: path, offset, reason
-    │   └── LostDataError         a range of the log that is lost: begin, end
+    │   ├── LostDataError         a range of the log that is lost: begin, end
+    │   └── VanishedError         bytes that a mapped file lost while they were read
     ├── RootInUseError            another owner holds the root's lock
     │   └── MirrorInUseError      another mirror of the same name is running
     ├── UnknownTopicError         a topic that the store does not hold
@@ -28,6 +29,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+# A copy in place would truncate the file first, while other processes read it.
+RESTORE = "restore the file from a replica or a backup (cp to another name, then mv)"
 SHOWN_MAX = 120  # characters of a value in an error message
 _RAISE_LIMIT = (
     "raise the limit: --max-body-bytes, the option maxBodyBytes, or MessageStore.max_body_bytes"
@@ -99,6 +102,10 @@ class DamageError(StoreError):
         self.hint = hint
         text = f"damaged: {path} at offset {offset}: {reason}"
         super().__init__(f"{text}; {hint}" if hint else text)
+
+
+class VanishedError(DamageError):
+    """Bytes of a mapped file vanished while they were read: it was truncated, for example."""
 
 
 class LostDataError(DamageError):

@@ -12,7 +12,7 @@ from pathlib import Path
 from store.broker_files import TopicConfig, files_state, read_topic_configs, topic_configs_paths
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, StoreIOError, UnsupportedFormatError, shown
-from store.io.mapped_file import MappedFileQueue, is_mapped_file_name
+from store.io.mapped_file import MappedFileQueue, intact, is_mapped_file_name
 from store.layout import (
     BATCH_CONSUME_QUEUE_DIR,
     BLANK_RECORD,
@@ -172,6 +172,7 @@ def _topics_with(
     )
 
 
+@intact()
 def _refuse_dledger_entries(store_root: Path, config: StoreConfig) -> None:
     """Refuse a commit log whose first file holds DLedger entries."""
     paths = config.commit_log_paths(store_root)

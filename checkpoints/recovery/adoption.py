@@ -30,7 +30,7 @@ from store.consumequeue.reader import QueueReader
 from store.errors import ConfigError, DamageError
 from store.index.ends import IndexEnd
 from store.index.file import list_index_files
-from store.io.mapped_file import is_mapped_file_name
+from store.io.mapped_file import intact, is_mapped_file_name
 from store.kernels.index import INDEX_COUNT
 from store.layout import CONSUME_QUEUE_DIR, PRE_BLANK_SIZE, index_file_size
 
@@ -51,6 +51,7 @@ class Adoption:
         self._planner = planner
         self._report = report
 
+    @intact()
     def adopt(self, progress: Progress, end: int) -> tuple[Progress, ConsistentPrefix]:
         """Compare the root with its log up to ``end``; return the progress to truncate it to.
 

@@ -12,6 +12,7 @@ from store import layout
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.scanner import scan_rules
 from store.errors import DamageError
+from store.io.mapped_file import intact
 from store.kernels.log_walk import NO_CUTS, walk
 from store.kernels.record import BLANK, OK, check_record, find_parts, read_i32, read_i64
 from store.root.progress import Fingerprint
@@ -19,6 +20,7 @@ from store.root.progress import Fingerprint
 OTHER_LOG_HINT = "it was truncated or is another log; dispatch it into a new OUTPUT"
 
 
+@intact()
 def read_fingerprint(log: CommitLog, offset: int) -> Fingerprint | None:
     """Return the fingerprint of the record at ``offset``, None if no record begins there."""
     file = log.find(offset)
@@ -41,6 +43,7 @@ def fingerprint_at(view: NDArray[np.uint8], at: int, offset: int) -> Fingerprint
     )
 
 
+@intact()
 def find_log_change(
     log: CommitLog, last: Fingerprint | None, end: int | None = None, *, verb: str = "dispatched"
 ) -> str:
@@ -69,6 +72,7 @@ def _is_followed_by_blank(log: CommitLog, at: int, end: int) -> bool:
     return bool(is_blank) and log.roll_next_file(at) == end
 
 
+@intact()
 def find_other_record(
     log: CommitLog,
     dispatched: Sequence[Fingerprint],

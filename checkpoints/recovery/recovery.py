@@ -46,7 +46,7 @@ from store.index.ends import IndexEnd
 from store.index.file import list_index_files
 from store.index.writer import read_header
 from store.io.disk import Disk
-from store.io.mapped_file import map_file
+from store.io.mapped_file import intact, map_file
 from store.kernels.index import END_TIMESTAMP, INDEX_COUNT
 from store.layout import INDEX_DIR
 from store.root.end_search import (
@@ -187,6 +187,7 @@ class Recovery:
             "it is another log, or was truncated too far; dispatch it into a new OUTPUT",
         )
 
+    @intact()
     def _find_queue_ends(self, progress: Progress, point: RollbackPoint) -> tuple[QueueEnd, ...]:
         recorded = [trim_to_remaining_files(self._root, self._config, end) for end in point.marks]
         known = {end.key: end for end in recorded}
@@ -194,6 +195,7 @@ class Recovery:
         found = find_queue_ends(self._root, self._config, point.reput_from_offset, dropped)
         return tuple(({end.key: end for end in found} | known).values())
 
+    @intact()
     def _find_index_end(self, offset: int) -> IndexEnd | None:
         if not self._config.message_index_enable:
             return None
@@ -267,6 +269,7 @@ def _progress_at(
     )
 
 
+@intact()
 def _last_full_timestamp(files: list[Path], count: int) -> int:
     """Return the end time of the last full one of ``count`` index files, 0 if there is none."""
     return int(read_header(map_file(files[count - 2]))[END_TIMESTAMP]) if count > 1 else 0

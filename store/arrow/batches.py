@@ -32,7 +32,7 @@ from store.commitlog.compression import BODY_BYTES_MAX, readable_body
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.errors import BodyTooLargeError, DamageError
-from store.io.mapped_file import file_name
+from store.io.mapped_file import each_intact, file_name
 from store.kernels import message as mk
 from store.kernels.message import Entries, Spans
 
@@ -83,13 +83,14 @@ def message_batches(  # noqa: PLR0913 - the file, its records, and the columns t
     begins at ``base`` and holds all the records; ``path`` names it in errors (default: the file
     name for ``base``). There is one batch, or as many as keep decompressed bodies within
     ``limits``. A body that does not decompress is returned as stored. Raises DamageError for a
-    record that changed since the scan, BodyTooLargeError, ConfigError for an unknown column,
-    StoreError for more bytes than a batch can hold.
+    record that changed or vanished since the scan, BodyTooLargeError, ConfigError for an unknown
+    column, StoreError for more bytes than a batch can hold.
     """
     schema = _schema(wanted)
     records = _Records(requests, rows, (view, base, path or file_name(base)), config)
-    for part in _split(records, limits) if "body" in wanted else (records,):
-        yield pa.RecordBatch.from_arrays([_COLUMNS[name](part) for name in wanted], schema=schema)
+    parts = _split(records, limits) if "body" in wanted else (records,)
+    for columns in each_intact([_COLUMNS[name](part) for name in wanted] for part in parts):
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _schema(wanted: Sequence[str]) -> pa.Schema:
@@ -138,7 +139,10 @@ class _Records:
         positions = self.commit_log_offset - self.base
         if len(positions):
             assert positions.min() >= 0, "a record before its file"
-            assert positions.max() <= len(self.view) - layout.RECORD_MIN_SIZE, "one after it"
+            last = int(positions.max())
+            if last > len(self.view) - layout.RECORD_MIN_SIZE:
+                why = f"the file has been truncated to {len(self.view)} bytes since the scan"
+                raise DamageError(self.path, self.base + last, why)
         return positions
 
     @cached_property

@@ -24,8 +24,8 @@ from store.commitlog.record import (
     inner_batch_error,
 )
 from store.config import StoreConfig
-from store.errors import DamageError, LostDataError, StoreIOError
-from store.io.mapped_file import MappedFile, MappedFileQueue
+from store.errors import RESTORE, DamageError, LostDataError, StoreIOError
+from store.io.mapped_file import MappedFile, MappedFileQueue, intact
 from store.layout import (
     ABORT_FILE,
     BLANK_SIZE,
@@ -37,7 +37,6 @@ from store.layout import (
 if TYPE_CHECKING:
     from store.kernels.log_walk import WalkEnd
 
-_LOG_HINT = "restore the file from a replica or a backup"
 _CONF_HINT = "pass the broker.conf this log was written with (--broker-conf)"
 _CRC_NAME = PROPERTY_CRC.encode()
 _PAGE = 65536
@@ -98,6 +97,7 @@ class CommitLog:
         """Return the base of the file after the one that holds ``offset``."""
         return offset + self.file_size - offset % self.file_size
 
+    @intact()
     def last_file(self) -> MappedFile | None:
         """Return the last file that holds data, else the first file; None without files.
 
@@ -121,6 +121,7 @@ class CommitLog:
 
     # --- the bounds -------------------------------------------------------------------------------
 
+    @intact()
     def is_empty(self) -> bool:
         """Return whether the log holds no records."""
         return not any(_holds_data(file) for file in self.files[:1])
@@ -129,6 +130,7 @@ class CommitLog:
         """Return the base of the first file, -1 without files."""
         return self.files[0].base if self.files else -1
 
+    @intact()
     def max_offset(self, boundary: int = 0) -> int:
         """Return the end of the last complete record, or the next file's base if a blank follows.
 
@@ -148,6 +150,7 @@ class CommitLog:
             self._end = (last, end.last)  # rechecked by the next walk: it may be truncated by then
         return self.roll_next_file(last.base) if end.reason == rk.BLANK else last.base + end.at
 
+    @intact()
     def likely_end(self) -> int:
         """Return about where the log ends, without a walk: beyond it, its last file holds zeros.
 
@@ -257,12 +260,12 @@ class CommitLog:
             raise self._lost(begin, begin + self.file_size)
         if file.length != self.file_size:
             reason, _ = wrong_size(file, self.file_size)
-            raise DamageError(file.path, file.base, reason, f"{_LOG_HINT}, or {_CONF_HINT}")
+            raise DamageError(file.path, file.base, reason, f"{RESTORE}, or {_CONF_HINT}")
         return file
 
     def _lost(self, begin: int, end: int) -> LostDataError:
         reason = "no file holds this part of the log"
-        return LostDataError(self.directories[0], begin, end, reason=reason, hint=_LOG_HINT)
+        return LostDataError(self.directories[0], begin, end, reason=reason, hint=RESTORE)
 
     def _begins_record(self, file: MappedFile, offset: int) -> bool:
         """Return whether an undecodable record, not a blank, begins at ``offset``.
@@ -278,7 +281,7 @@ class CommitLog:
         if end.reason in (rk.OK, rk.BLANK):
             return bool(end.last == at)
         if end.at < at:
-            raise DamageError(file.path, file.base + end.at, rk.REASONS[end.reason], _LOG_HINT)
+            raise DamageError(file.path, file.base + end.at, rk.REASONS[end.reason], RESTORE)
         return True
 
     def _walk(self, file: MappedFile, begin: int, end: int, *, is_live: bool) -> WalkEnd:
@@ -302,12 +305,15 @@ def wrong_size(file: MappedFile, file_size: int) -> tuple[str, str]:
     """Return the reason and the hint for a file that does not have the configured size."""
     return (
         f"the file has {file.length} bytes, the log's files have {file_size}",
-        f"restore the file, or {_CONF_HINT}",
+        f"{RESTORE}, or {_CONF_HINT}",
     )
 
 
 def decode_in_file(file: MappedFile, offset: int, config: StoreConfig) -> Message:
-    """Decode the record at a physical offset of a file. Raises DamageError if it is invalid."""
+    """Decode the record at a physical offset of a file. Raises DamageError if it is invalid.
+
+    The caller reads within ``intact``.
+    """
     message, _ = decode_message(
         file.view().data,
         offset - file.base,

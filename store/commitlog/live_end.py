@@ -14,7 +14,7 @@ from collections.abc import Callable
 from store import layout
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.scanner import scan_rules
-from store.io.mapped_file import MappedFile
+from store.io.mapped_file import MappedFile, intact
 from store.kernels import record as rk
 from store.kernels.log_walk import NO_CUTS, WalkEnd, find_record, walk
 
@@ -33,6 +33,7 @@ class LiveEnd:
         self._stop = ((0, -1), 0.0)  # (file, offset) of the last failed record, time first seen
         self._searched = (0, -1, False)  # (file, offset) after which no record was found; clean
 
+    @intact()
     def find(self, boundary: int = 0) -> int:
         """Return the offset where the log ends, as of the last refresh of its files.
 

@@ -21,8 +21,8 @@ import numpy as np
 from store.commitlog.commit_log import CommitLog, wrong_size
 from store.commitlog.live_end import LiveEnd
 from store.commitlog.scanner import LogRange, scan_rules
-from store.errors import StoreIOError
-from store.io.mapped_file import MappedFile
+from store.errors import StoreIOError, VanishedError
+from store.io.mapped_file import MappedFile, intact
 from store.kernels import record as rk
 from store.kernels.log_walk import WalkEnd, walk
 
@@ -81,11 +81,14 @@ class LogPlanner:
         """
         try:
             return self._plan(begin, min(begin + max_bytes, until), until)
+        except VanishedError:
+            pass
         except StoreIOError as e:
             if e.errno != errno.ENOENT:
                 raise
-        return self._plan(begin, min(begin + max_bytes, until), until)  # a listed file was deleted
+        return self._plan(begin, min(begin + max_bytes, until), until)  # a file has been replaced
 
+    @intact()
     def _plan(self, begin: int, stop: int, until: int) -> Plan:
         self._log.refresh()
         ranges: list[LogRange] = []

@@ -22,7 +22,7 @@ from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Damage, LogRange, Scanner, SplitScan, Stretch
 from store.config import StoreConfig
-from store.errors import DamageError
+from store.errors import RESTORE, DamageError
 
 BATCH_BYTES = 32 * 1024 * 1024
 _THREADS_MAX = 4  # enough to outpace any caller that applies or compares
@@ -63,8 +63,7 @@ def cannot_derive(damage: Damage) -> DamageError:
         damage.path,
         damage.begin,
         damage.reason,
-        "queues and index cannot be derived beyond this offset; restore the file from a replica "
-        "or a backup",
+        f"queues and index cannot be derived beyond this offset; {RESTORE}",
     )
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.record import inner_batch_error
 from store.config import StoreConfig
-from store.errors import DamageError, LostDataError, StoreIOError
-from store.io.mapped_file import map_file
+from store.errors import RESTORE, DamageError, LostDataError, StoreIOError, VanishedError
+from store.io.mapped_file import intact, map_file
 from store.java import decode
 from store.kernels import record as rk
 from store.kernels import scan as sk
@@ -64,25 +64,24 @@ class Damage:
         """Return the error of a read that resumed after the damage."""
         if self.is_lost:
             return LostDataError(self.path, self.begin, self.end, reason=self.reason)
-        hint = f"the offsets up to {self.end} could not be read; restore the file"
-        return DamageError(self.path, self.begin, self.reason, f"{hint} from a replica or a backup")
+        hint = f"the offsets up to {self.end} could not be read; {RESTORE}"
+        return DamageError(self.path, self.begin, self.reason, hint)
 
     def error(self) -> DamageError:
         """Return the error that names file, offset, reason and remedy."""
         if self.is_lost:
             hint = (
-                "everything before it has been kept; restore the files from a replica or a backup, "
-                "or skip the range with --fail-on-data-loss false (reput dispatch, mirror, export) "
-                "or failOnDataLoss=false"
+                f"everything before it has been kept; {RESTORE}, or skip the range "
+                "with --fail-on-data-loss false (reput dispatch, mirror, export) or "
+                "failOnDataLoss=false"
             )
             return LostDataError(self.path, self.begin, self.end, reason=self.reason, hint=hint)
         return DamageError(
             self.path,
             self.begin,
             self.reason,
-            "everything before it has been kept; restore the file from a replica or a backup, or "
-            "continue past it with --fail-on-data-loss false (reput dispatch, mirror, export) or "
-            "failOnDataLoss=false; "
+            f"everything before it has been kept; {RESTORE}, or continue past it with "
+            "--fail-on-data-loss false (reput dispatch, mirror, export) or failOnDataLoss=false; "
             f"that loses some or all of the offsets {self.begin} to {self.end}",
         )
 
@@ -161,21 +160,18 @@ class Scanner:
 
         A record that fails twice ends the range with a Damage that spans the rest; with
         ``skip_damage`` it spans up to the next valid record, where reading resumes. A Damage also
-        spans what the file no longer holds. Raises UnsupportedFormatError for an inner batch.
+        spans what the file no longer holds, and what vanished twice while it was read. Raises
+        UnsupportedFormatError for an inner batch.
         """
         if log_range.gap:
             yield Damage(
                 log_range.begin, log_range.end, log_range.path, log_range.gap, log_range.is_lost
             )
             return
+        at, retried = log_range.begin - log_range.base, -1
         view = _map(log_range)
-        if view is None:
-            why = "the file has been deleted (expired?)"
-            yield Damage(log_range.begin, log_range.end, log_range.path, why, is_lost=True)
-            return
-        at, end = log_range.begin - log_range.base, min(log_range.end - log_range.base, len(view))
-        retried = -1
-        while at < end:
+        while view is not None and at < min(log_range.end - log_range.base, len(view)):
+            end = min(log_range.end - log_range.base, len(view))
             requests, reason = None, rk.OK
             for requests, reason in self.chunks(view, log_range.base, at, end):
                 if reason == rk.BLANK:
@@ -188,6 +184,7 @@ class Scanner:
             if retried != at:
                 retried = at
                 time.sleep(_RETRY_SECONDS)
+                view = _map(log_range)  # another file may have the name now, or the same its bytes
                 continue
             if reason == rk.INNER_BATCH:
                 raise inner_batch_error(log_range.path, log_range.base + at)
@@ -200,7 +197,10 @@ class Scanner:
                 return
             at = valid
         cut = log_range.base + at
-        if cut < log_range.end:
+        if view is None:
+            why = "the file has been deleted (expired?)"
+            yield Damage(cut, log_range.end, log_range.path, why, is_lost=True)
+        elif cut < log_range.end:
             why = f"the file has been truncated to {len(view)} bytes since the read was planned"
             yield Damage(cut, log_range.end, log_range.path, why)
 
@@ -238,7 +238,8 @@ class Scanner:
         """Scan positions ``begin`` to ``end`` of the file at ``base``; yield (requests, reason).
 
         The reason is OK except for the last chunk, where it is why the scan stopped: OK at ``end``
-        (where a record ends), else BLANK or the failed check of the record at the chunk's end.
+        (where a record ends), else BLANK or the failed check of the record at the chunk's end. It
+        is VANISHED, with no requests, if bytes of a map vanished meanwhile.
         """
         at = begin
         while True:
@@ -257,8 +258,15 @@ class Scanner:
         self._table.slots[:] = 0
         self._table.used[0] = 0
         state = (self._table, self._columns, self._found)
-        end: ScanEnd = sk.scan(view, span, self.rules, self._delays, state)
-        return self._requests(view, span[0] + span[1], span[0] + end.at, end), end.reason, end.at
+        begin = span[0] + span[1]
+        try:
+            with intact():
+                end: ScanEnd = sk.scan(view, span, self.rules, self._delays, state)
+                return self._requests(view, begin, span[0] + end.at, end), end.reason, end.at
+        except VanishedError:
+            self._table.used[0] = 0
+            end = ScanEnd(rk.VANISHED, span[1], 0, 0, 0)
+            return self._requests(view, begin, begin, end), end.reason, end.at
 
     def _make_room(self, size: int) -> None:
         rows = size // RECORD_MIN_SIZE + 1

@@ -9,7 +9,7 @@ from store.commitlog.commit_log import CommitLog
 from store.commitlog.scanner import LogRange, scan_rules
 from store.config import StoreConfig
 from store.errors import ConfigError
-from store.io.mapped_file import MappedFile, map_file
+from store.io.mapped_file import MappedFile, intact, map_file
 from store.kernels import record as rk
 from store.kernels.log_walk import NO_CUTS, first_stored, stored_between, walk
 from store.kernels.record import Rules, check_record, read_i64
@@ -33,6 +33,7 @@ def check_boundary(log: CommitLog, offset: int) -> None:
         )
 
 
+@intact()
 def boundaries_around(log: CommitLog, offset: int) -> tuple[int, int]:
     """Return the nearest boundaries, twice ``offset`` if it is one or in no file.
 
@@ -59,6 +60,7 @@ def is_boundary(log: CommitLog, offset: int) -> bool:
     return True
 
 
+@intact()
 def first_stored_at(log: CommitLog, timestamp_ms: int) -> int:
     """Return the offset of the first record stored at or after a time, else the log's end.
 
@@ -91,6 +93,7 @@ def first_stored_after(log: CommitLog, timestamp_ms: int) -> int:
     return first_stored_at(log, timestamp_ms + 1)
 
 
+@intact()
 def narrow_to_times(part: LogRange, config: StoreConfig, times_ms: tuple[int, int]) -> LogRange:
     """Return the part of a range that holds its records stored between two times (inclusive).
 
@@ -128,6 +131,7 @@ def requested_offset(log: CommitLog, offset: int | None, timestamp_ms: int | Non
     return offset
 
 
+@intact()
 def first_timestamp(file: MappedFile, log: CommitLog) -> int:
     """Return the store time of a file's first record, -1 if it has none."""
     view = file.view()

@@ -21,6 +21,7 @@ from store.io.mapped_file import (
     MappedFile,
     MappedFileQueue,
     file_name,
+    intact,
     is_mapped_file_name,
     written_prefix,
 )
@@ -75,6 +76,7 @@ class ConsumeQueueExtWriter:
         """File size in bytes, and units per file."""
         return self._file_size, self._per_file
 
+    @intact()
     def load(self, key: tuple[str, int]) -> int:
         """Count the ext units of a queue."""
         directory = self._queue_directory(key)
@@ -131,6 +133,7 @@ class ConsumeQueueExtWriter:
         self._disk.write(path, self._per_file * EXT_UNIT_SIZE, mark.tobytes())
 
 
+@intact()
 def refuse_filter_bitmaps(root: Path) -> None:
     """Raise UnsupportedFormatError if an ext file of a broker's root holds a filter bitmap.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.errors import DamageError
-from store.io.mapped_file import MappedFile, MappedFileQueue, file_name, written_prefix
+from store.io.mapped_file import MappedFile, MappedFileQueue, file_name, intact, written_prefix
 from store.layout import CQ_UNIT, CQ_UNIT_SIZE, PRE_BLANK_SIZE, struct_of
 
 _UNIT = struct_of(CQ_UNIT)
@@ -259,6 +259,7 @@ class ConsumeQueue:
         return data, at - base
 
 
+@intact()
 def queue_tail(directory: Path, file_size: int) -> QueueTail | None:
     """Return the tail of the queue in ``directory``, None if it has no unit."""
     if not directory.is_dir():

@@ -25,7 +25,7 @@ from store.dump.queue import (
 )
 from store.dump.rows import COMMON_MEANINGS, Meanings, Sections, Source
 from store.errors import ConfigError, DamageError, UnsupportedFormatError
-from store.io.mapped_file import map_file
+from store.io.mapped_file import each_intact, intact, map_file
 from store.layout import (
     BATCH_CONSUME_QUEUE_DIR,
     CHECKPOINT_FILE,
@@ -81,6 +81,7 @@ class Dump:
     sections: Sections
 
 
+@intact()
 def dump_file(
     path: Path,
     *,
@@ -92,8 +93,8 @@ def dump_file(
     """Open a file of a store for a dump from position ``start``, where a structure must begin.
 
     ``kind`` None: detect it. The rows continue after damage, and iterating over them does not raise
-    for it. Raises ConfigError if the file is not a store's or its size does not match the settings,
-    UnsupportedFormatError, StoreIOError.
+    for it, only VanishedError. Raises ConfigError if the file is not a store's or its size does not
+    match the settings, UnsupportedFormatError, StoreIOError.
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a directory: name one of its files")
@@ -111,6 +112,7 @@ def dump_file(
     source = Source(path, view, _base(source, kind), config, start)
     dump, meanings = _DUMPS[kind]
     sections = dump(source) if len(view) else (iter([source.end(0, "the file is empty")]),)
+    sections = tuple(each_intact(rows) for rows in sections)
     return Dump(path, kind, source.base, len(view), {**meanings, **COMMON_MEANINGS}, sections)
 
 

@@ -25,7 +25,7 @@ from store.index.ends import INDEX_HEADER_FIELDS, IndexEnd
 from store.index.file import list_index_files
 from store.io.disk import Disk
 from store.io.file_system import open_regular
-from store.io.mapped_file import data_pieces, map_file
+from store.io.mapped_file import data_pieces, intact, map_file
 from store.kernels.index import (
     BEGIN_PHY,
     BEGIN_TIMESTAMP,
@@ -185,6 +185,7 @@ class IndexService:
             self._disk.write(file.path, layout.index_slot_at(begin), data.data)
         file.dirty_pages[dirty] = 0
 
+    @intact()
     def _load(self, path: Path) -> _ActiveFile:
         view = map_index_file(path, self._config)
         header = read_header(view)

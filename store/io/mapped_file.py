@@ -3,9 +3,10 @@
 They are opened read-only. A file is mapped at first use; the map is dropped with the object, or
 after many other files have been mapped, because a map holds a descriptor.
 
-Do not read holes through a map: on a full file system in memory (tmpfs) no page can be allocated
-for a hole, and the system kills the process (SIGBUS). ``data_end`` returns where the last one
-begins.
+Bytes of a map may vanish: if its file is truncated in place, or in holes, for which no page can be
+allocated on a full file system in memory (tmpfs). Zeros may be read in their place, until the block
+of ``intact`` raises. Holes are valid, so do not read them through a map: ``data_end`` returns where
+the last one begins.
 """
 
 from __future__ import annotations
@@ -17,24 +18,29 @@ import os
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import wraps
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import DamageError, StoreIOError
+from store.errors import RESTORE, DamageError, StoreIOError, VanishedError
 from store.io.file_system import data_extents, open_regular
+from store.io.guarded_map import GuardedMap, fault_count, last_fault
 from store.io.listing import DirectoryWatch, list_files
 from store.layout import MAPPED_FILE_NAME_DIGITS
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _EMPTY: NDArray[np.uint8] = np.empty(0, np.uint8)
 _MAPS_MAX = 400
 _PIECE_MAX = 1 << 20
+_VANISHED_HINT = f"the file was truncated, or its file system is full; {RESTORE}"
 
 
 def file_name(base: int) -> str:
@@ -51,8 +57,9 @@ class MappedFile:
     length: int
     inode: int = 0
     is_sparse: bool = False  # without read-ahead, see ``MappedFileQueue``
+    is_emptied: bool = False  # it had bytes when it was listed before
     checked_at: int = field(default=-1, repr=False)  # the refresh that last checked the length
-    _map: mmap.mmap | None = field(default=None, repr=False)
+    _map: GuardedMap | None = field(default=None, repr=False)
     _view: NDArray[np.uint8] | None = field(default=None, repr=False)
 
     def view(self) -> NDArray[np.uint8]:
@@ -60,18 +67,20 @@ class MappedFile:
         view = self._view  # read once: another thread may drop it, see ``_keep_mapped``
         if view is None:
             view = _EMPTY if self.length == 0 else np.frombuffer(self.map(), np.uint8)
-            self._view = view
+            if len(view) == self.length:
+                self._view = view
         return view
 
-    def map(self) -> mmap.mmap:
+    def map(self) -> GuardedMap:
         """Return the map of a non-empty file. Slices of it are copies."""
         opened = self._map  # read once, like the view
         if opened is None:
             opened = _open_map(self.path, self.inode)
             if self.is_sparse:
                 opened.madvise(mmap.MADV_RANDOM)
-            self._map = opened
-            _keep_mapped(self)
+            if len(opened) == self.length:  # else it was truncated, and may become whole again
+                self._map = opened
+                _keep_mapped(self)
         return opened
 
     def data_end(self) -> int:
@@ -116,9 +125,19 @@ class MappedFile:
         """Drop the map; it is unmapped once its last user has released it."""
         self._map = self._view = None
 
+    def drop_unless_intact(self) -> None:
+        """Drop the map if zeros stand in for bytes of it that vanished."""
+        opened = self._map
+        if opened is not None and not opened.is_intact():
+            self.drop()
+            self.checked_at = -1
+
     def check_length(self) -> None:
         """Raise DamageError if the file was truncated or grew since it was listed."""
-        length = self.map().size() if self.length else 0
+        if not self.length:
+            return
+        opened = self.map()
+        length = opened.size() if len(opened) == self.length else len(opened)
         if length != self.length:
             reason = f"the file has {length} bytes, but had {self.length} when it was listed"
             raise DamageError(self.path, self.base, reason)
@@ -141,6 +160,57 @@ def _keep_mapped(file: MappedFile) -> None:
                 oldest.drop()
 
 
+class intact:  # noqa: N801 - reads like a function
+    """Read maps within this block, or this decorated function; accept what was read after it.
+
+    Raises VanishedError if bytes of a map vanished meanwhile, whatever else was raised, and drops
+    the maps concerned. The count of such reads is the process's, so the map may be one of another
+    thread.
+    """
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = fault_count()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if fault_count() != self._before and (error is None or isinstance(error, Exception)):
+            raise _vanished() from error
+
+    def __call__(self, read: Callable[_P, _T]) -> Callable[_P, _T]:
+        """Decorate a function."""
+
+        @wraps(read)
+        def intact_read(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            with intact():
+                return read(*args, **kwargs)
+
+        return intact_read
+
+
+def each_intact(items: Iterator[_T]) -> Iterator[_T]:
+    """Yield items, each of which is made within ``intact``. Raises VanishedError."""
+    while True:
+        with intact():
+            item = next(items, None)
+        if item is None:
+            return
+        yield item
+
+
+def _vanished() -> VanishedError:
+    """Drop the maps in which zeros stand in for vanished bytes; return the error of such a read."""
+    path, at = last_fault()
+    with _MAPPED_GUARD:
+        for file in filter(None, (known() for known in _MAPPED)):
+            file.drop_unless_intact()
+    base = int(Path(path).name) if is_mapped_file_name(Path(path).name) else 0
+    reason = "the bytes vanished while they were read"
+    return VanishedError(path, base + at, reason, _VANISHED_HINT)
+
+
 def map_file(path: Path) -> NDArray[np.uint8]:
     """Map a file read-only. Raises StoreIOError."""
     try:
@@ -151,10 +221,10 @@ def map_file(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(_open_map(path), np.uint8)
 
 
-def _open_map(path: Path, inode: int = 0) -> mmap.mmap:
+def _open_map(path: Path, inode: int = 0) -> GuardedMap:
     try:
         with _open_same(path, inode) as f:
-            return mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+            return GuardedMap(f.fileno(), str(path))
     except (OSError, ValueError) as e:  # ValueError: the file is now empty
         error = e if isinstance(e, OSError) else OSError(str(e))
         raise StoreIOError("map", path, error) from e
@@ -265,11 +335,14 @@ class MappedFileQueue:
                     found.append(old)
                 else:  # new, grown, or another file renamed to this name
                     base = self._base_of(path)
-                    found.append(MappedFile(path, base, length, inode, self._are_sparse))
+                    is_emptied = length == 0 and old is not None and old.inode == inode
+                    found.append(
+                        MappedFile(path, base, length, inode, self._are_sparse, is_emptied)
+                    )
         self._is_whole = all(f.length == self.file_size for f in found)
         found.sort(key=lambda f: f.base)
-        while found and found[-1].length == 0:  # still being created; a broker skips it too
-            found.pop()
+        while found and found[-1].length == 0 and not found[-1].is_emptied:
+            found.pop()  # still being created; a broker skips it too
         self.files = found
         self._bases = [f.base for f in found]
         self._by_base = {f.base: f for f in found}
@@ -290,7 +363,7 @@ class MappedFileQueue:
             file.checked_at = self._refreshes
         return file
 
-    def map_at(self, base: int) -> mmap.mmap | None:
+    def map_at(self, base: int) -> GuardedMap | None:
         """Return the map of the file that begins at ``base``, checked as by ``checked``."""
         file = self._by_base.get(base)
         if file is None:

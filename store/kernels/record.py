@@ -34,6 +34,7 @@ EMPTY = 13
 FULL = 14  # the output of a scan is full: says nothing about the record
 BAD_TOPIC = 15
 BAD_QUEUE_OFFSET = 16
+VANISHED = 17  # of a scan, in Python: see ``store.io.mapped_file.intact``
 
 REASONS = {
     NO_ROOM: "the file ends without a blank record",
@@ -50,6 +51,7 @@ REASONS = {
     EMPTY: "zeroed space where a record should be",
     BAD_TOPIC: "the topic or a multi-dispatch queue cannot name a directory",
     BAD_QUEUE_OFFSET: "the queue offset is negative or beyond what a queue can hold",
+    VANISHED: "the bytes vanished while they were read (was the file truncated?)",
 }
 
 _MAGIC_V1 = layout.MAGIC_V1

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from store.errors import StoreError
+from store.io.mapped_file import intact
 from store.root.progress import SWAP_SECONDS, ProgressReader, ProgressView, Wait
 
 _P = ParamSpec("_P")
@@ -62,8 +63,9 @@ class ConsistentReads:
             with self._guard:
                 self._check_open()
                 try:
-                    self._refresh_progress()
-                    answer = read()
+                    with intact():
+                        self._refresh_progress()
+                        answer = read()
                 except Exception as e:  # noqa: BLE001 - a mix of two generations raises anything
                     error = e
                 else:
@@ -92,7 +94,8 @@ def of_generation(
         with self._guard:
             self._check_open()
             try:
-                answer = read(self, *args, **kwargs)
+                with intact():
+                    answer = read(self, *args, **kwargs)
                 if self._progress_reader.is_unchanged(self._progress):
                     return answer
             except Exception as e:  # noqa: BLE001 - a mix of two generations raises anything
@@ -115,11 +118,13 @@ def of_log(
         with self._guard:
             self._check_open()
             try:
-                self._refresh_progress()
-                return read(self, *args, **kwargs)
+                with intact():
+                    self._refresh_progress()
+                    return read(self, *args, **kwargs)
             except StoreError:
-                self._refresh_progress()
-                return read(self, *args, **kwargs)
+                with intact():
+                    self._refresh_progress()
+                    return read(self, *args, **kwargs)
 
     return consistent_read
 

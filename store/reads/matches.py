@@ -34,7 +34,7 @@ from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.commitlog.search import is_boundary
 from store.config import StoreConfig
 from store.errors import StoreIOError
-from store.io.mapped_file import MappedFile
+from store.io.mapped_file import MappedFile, intact
 from store.kernels import record as rk
 from store.kernels.log_walk import NO_CUTS, walk
 from store.reads.message_filter import MessageFilter
@@ -98,6 +98,7 @@ class LogMatches:
             else:
                 passed.append(stretch)
 
+    @intact()
     def torn_end(self, end: int) -> Damage | None:
         """Return the damage at the end of a log that was closed cleanly, None if it has none.
 
@@ -147,7 +148,8 @@ class LogMatches:
         if file is None:
             return
         for offset in requests.commit_log_offset[rows].tolist():
-            message = decode_in_file(file, offset, self.config)
+            with intact():
+                message = decode_in_file(file, offset, self.config)
             if wanted.confirms(message):
                 limit_bodies((message,), self._max_body_bytes)
                 yield message
@@ -163,7 +165,8 @@ class LogMatches:
         if not wanted.columns_suffice:
             offsets = requests.commit_log_offset[rows].tolist()
             is_wanted = (wanted.confirms(decode_in_file(file, o, self.config)) for o in offsets)
-            rows = rows[np.fromiter(is_wanted, np.bool_, len(rows))]
+            with intact():
+                rows = rows[np.fromiter(is_wanted, np.bool_, len(rows))]
         yield from self._decoded(requests, rows, file, columns)
 
     def check_expired(self, damage: Damage) -> None:
@@ -287,6 +290,7 @@ class LogFollower:
             is_known = self._known and is_boundary(self._log, self._known[-1].end)
             self.end = self._known[-1].end if is_known else self.matches.planner.end()
 
+    @intact()
     def _head(self, offset: int) -> bytes:
         """Return the first bytes of a record, none if its file has expired."""
         file = self._log.find(offset)

@@ -21,7 +21,7 @@ from store.consumequeue.names import list_queues, queue_directory
 from store.errors import DamageError
 from store.index.file import list_index_files
 from store.index.writer import entries_of, map_index_file, read_header
-from store.io.mapped_file import MappedFile, MappedFileQueue
+from store.io.mapped_file import MappedFile, MappedFileQueue, intact
 from store.kernels.index import END_PHY
 from store.layout import (
     CONSUME_QUEUE_DIR,
@@ -51,6 +51,7 @@ def expired_queue_files(root: Path, config: StoreConfig, min_offset: int) -> Ite
         yield from filter(None, (expired, ext))
 
 
+@intact()
 def _expired(queue: ConsumeQueue, min_offset: int) -> list[Path]:
     if any(file.length != queue.file_size for file in queue.files):
         return []
@@ -67,6 +68,7 @@ def _expired(queue: ConsumeQueue, min_offset: int) -> list[Path]:
     return expired
 
 
+@intact()
 def _expired_ext(
     files: list[MappedFile], directory: Path, config: StoreConfig, min_offset: int
 ) -> list[Path]:
@@ -92,12 +94,13 @@ def expired_index_files(root: Path, config: StoreConfig, first: str, min_offset:
     expired = []
     for path in files[:-1]:
         try:
-            view = map_index_file(path, config)
+            with intact():
+                view = map_index_file(path, config)
+                entries = entries_of(view, config)
+                ends = (int(read_header(view)[END_PHY]), *map(int, entries["phy_offset"][-1:]))
         except DamageError as e:
             _log.warning("keeping expired files: %s", e)
             break
-        entries = entries_of(view, config)
-        ends = (int(read_header(view)[END_PHY]), *map(int, entries["phy_offset"][-1:]))
         # A header has no checksum, so both the header and the last entry must be below.
         if max(ends) >= min_offset:
             break

@@ -26,7 +26,7 @@ from store.index.file import list_index_files
 from store.index.writer import encode_header, read_slots
 from store.io.disk import Disk
 from store.io.listing import list_names
-from store.io.mapped_file import data_pieces, file_name, is_mapped_file_name, map_file
+from store.io.mapped_file import data_pieces, file_name, intact, is_mapped_file_name, map_file
 from store.kernels.index import INDEX_COUNT, SLOTS_PER_PAGE, fill_slots
 
 _REBUILD_HINT = "rebuild the queues from the log (reput rebuild)"
@@ -147,7 +147,8 @@ class Truncation:
             self._disk.write(path, unused, bytes(layout.INDEX_ENTRY_SIZE))
         begin, end = (layout.index_entry_at(n, slot_num) for n in (1, max(count, 1)))
         slots = np.zeros(slot_num, np.int32)
-        fill_slots(view[begin:end], slots)
+        with intact():
+            fill_slots(view[begin:end], slots)
         stored = read_slots(path, self._config, slots.dtype)
         for first in range(0, slot_num, SLOTS_PER_PAGE):
             page = slots[first : first + SLOTS_PER_PAGE]

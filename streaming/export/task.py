@@ -32,7 +32,7 @@ from store.config import StoreConfig
 from store.consumequeue.names import is_system_topic
 from store.errors import StoreError
 from store.io.disk import Disk
-from store.io.mapped_file import map_file
+from store.io.mapped_file import intact, map_file
 from store.root.progress import Fingerprint
 from streaming.export.not_consumed import NotConsumed
 
@@ -187,9 +187,10 @@ class _PartWriter:
             t: similar_names(t, self._seen) for t in self._spec.topics if t not in done.seen
         }
         if self._last >= 0:
-            done.last = fingerprint_at(
-                map_file(Path(part.path)), self._last - part.base, self._last
-            )
+            with intact():
+                done.last = fingerprint_at(
+                    map_file(Path(part.path)), self._last - part.base, self._last
+                )
         return done
 
     def _rows(self, stretch: DispatchRequests) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from store.config import StoreConfig, check_shape
 from store.consumequeue.extension import refuse_filter_bitmaps
 from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import ConfigError, DamageError
+from store.io.mapped_file import intact
 from store.layout import ABORT_FILE
 from store.rocksdb import require_queue_files
 from store.root.config import other_store_error
@@ -68,6 +69,7 @@ class _Span:
         return [(begin, end) for begin, end in [*parts, (at, self.end)] if begin < end]
 
 
+@intact()
 def verify(
     store_root: Path,
     output: Path,

@@ -377,3 +377,11 @@ def test_schema_is_what_spark_makes_of_the_columns() -> None:
     }
     fields = [spark.StructField(name, kinds[kind]) for name, kind in MESSAGE_FIELDS.items()]
     assert to_arrow_schema(spark.StructType(fields), timezone="UTC").equals(message_schema())
+
+
+@pytest.mark.parametrize("left", [0, 50, 200])
+def test_a_file_that_became_shorter_since_the_scan_is_damage(left: int) -> None:
+    requests, view, base = stretch_of(Message(), Message())
+    with pytest.raises(DamageError) as caught:
+        message_batch(requests, view[:left], base, ["body"], config=config_of("5.3.3"))
+    assert "truncated" in caught.value.reason or "changed" in caught.value.reason

@@ -90,3 +90,15 @@ def test_a_file_deleted_while_it_is_planned_is_lost(store: Store) -> None:
     (first, *_) = LogPlanner(Expiring([store.path(0).parent], CONFIG), lambda: True).plan(0).ranges
     assert "expired" in first.gap
     assert (first.begin, first.end) == (0, FILE_SIZE)
+
+
+def test_a_last_file_that_is_emptied_after_its_listing_is_damage(store: Store) -> None:
+    store.write(FILES)
+    planner = LogPlanner(CommitLog([store.root / "commitlog"], CONFIG), lambda: True)
+    end = planner.end()
+    os.truncate(store.path(LAST_BASE), 0)
+    for _ in range(2):
+        gap = planner.plan(LAST_BASE).ranges[-1]
+        assert (gap.begin, gap.gap.partition(" bytes")[0]) == (LAST_BASE, "the file has 0")
+    store.write(FILES)
+    assert planner.end() == end

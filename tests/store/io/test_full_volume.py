@@ -1,7 +1,7 @@
 """A root on a full file system in memory (tmpfs).
 
-No page can be allocated for a hole there: reading one through a map kills the process (SIGBUS), so
-the root is read in a separate process.
+No page can be allocated for a hole there: reading one through a map raises SIGBUS, so the root is
+read in a separate process.
 """
 
 import contextlib
@@ -82,3 +82,22 @@ def test_reads_need_no_space(tmp_path: Path, volume: Path) -> None:
     assert read.returncode == 0, (read.returncode, read.stdout, read.stderr)
     assert "No space left on device" in read.stdout
     assert "equal" in read.stdout
+
+
+@pytest.mark.parametrize("command", ["verify", "dump"])
+def test_a_hole_in_place_of_units_is_an_error(tmp_path: Path, volume: Path, command: str) -> None:
+    root, output = make_store(tmp_path / "store", numbered(200), CONFIG), volume / "out"
+    (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
+    dispatch_all(root, output, CONFIG)
+    queue = output / "consumequeue/T/0/00000000000000000000"
+    size = queue.stat().st_size
+    queue.unlink()
+    queue.touch()
+    os.truncate(queue, size)
+    fill(volume / "ballast")
+    of = {"verify": [str(root), "--output", str(output)], "dump": [str(queue)]}
+    run = "import sys; from streaming.cli import main; main()"
+    arguments = [sys.executable, "-c", run, command, *of[command]]
+    read = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert read.returncode == 3, (read.returncode, read.stdout, read.stderr)
+    assert f"damaged: {queue} at offset 0: the bytes vanished" in read.stderr
