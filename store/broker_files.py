@@ -173,10 +173,17 @@ def read_timer_checkpoint(store_root: Path) -> TimerCheckpoint | None:
     return TimerCheckpoint(read_timestamp, queue_offset)
 
 
-def encode_topics(queue_counts: Mapping[str, int]) -> bytes:
-    """Encode a ``topics.json``: these topics, readable and writable, with these queue counts."""
-    table = {
-        topic: {
+def encode_topics(queue_counts: Iterable[tuple[str, int]]) -> Iterator[bytes]:
+    """Yield the parts of a ``topics.json``: these topics, readable and writable, with their queues.
+
+    There is at least one topic, and each is given once.
+    """
+    # Java parity: TopicConfigManager.decode fails without a dataVersion.
+    version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+    head = json.dumps({"dataVersion": version}, indent=1).removesuffix("\n}")
+    separator = f'{head},\n "topicConfigTable": {{'
+    for topic, count in queue_counts:
+        config = {
             "attributes": {},
             "order": False,
             "perm": PERM_READ | PERM_WRITE,
@@ -186,12 +193,11 @@ def encode_topics(queue_counts: Mapping[str, int]) -> bytes:
             "topicSysFlag": 0,
             "writeQueueNums": count,
         }
-        for topic, count in queue_counts.items()
-    }
-    # Java parity: TopicConfigManager.decode fails without a dataVersion.
-    version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-    values = {"dataVersion": version, "topicConfigTable": table}
-    return json.dumps(values, ensure_ascii=False, indent=1).encode() + b"\n"
+        entry = json.dumps({topic: config}, ensure_ascii=False, indent=1)
+        lines = entry.removeprefix("{").removesuffix("\n}").replace("\n", "\n ")
+        yield f"{separator}{lines}".encode()
+        separator = ","
+    yield b"\n }\n}\n"
 
 
 def parse_fastjson(text: str) -> Any:

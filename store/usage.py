@@ -23,6 +23,7 @@ from store.commitlog.scanner import Damage
 from store.config import StoreConfig, broker_properties
 from store.consumequeue.names import is_system_topic
 from store.errors import StoreError, StoreIOError
+from store.io.group_totals import GroupTotals
 from store.layout import DLQ_PREFIX, RETRY_PREFIX
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch, Report
@@ -31,7 +32,7 @@ _TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _DAY_MS = 24 * 3600 * 1000
 _HOUR_MS = 3600 * 1000
 _RESERVED_HOURS = 72  # fileReservedTime of MessageStoreConfig
-_TOTALS = [("size", "sum"), ("messages", "sum")]
+_TOTALS = {"messages": "sum", "bytes": "sum"}
 _PORT = r":\d+$"
 
 
@@ -65,13 +66,13 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The counts. ``rows`` have the columns of ``KEYS``, ``messages``, ``bytes``; most bytes first.
+    """The counts: ``groups`` by the columns of ``KEYS``, most bytes first.
 
     ``kinds`` are the same by kind of topic: retry, dead letter, trace, system, user. ``damages``
     are the parts of the log that could not be read.
     """
 
-    rows: pa.Table
+    groups: GroupTotals
     kinds: list[dict[str, Any]]
     damages: tuple[Damage, ...]
 
@@ -87,23 +88,22 @@ def measure_usage(  # noqa: PLR0913 - the store, its settings, the question, and
 ) -> Usage:
     """Read the log once, past damage, and count the messages that match.
 
-    Raises StoreError, also once ``stop`` is set.
+    Groups beyond a limit of memory are in temporary files. Raises StoreError, also once ``stop`` is
+    set.
     """
     wanted = wanted if wanted is not None else MessageFilter()
     search = LogSearch(store_root, config, wanted, stop=stop, skip_damage=True)
-    names = sorted({"topic", *KEYS[by]})
+    groups, kinds = GroupTotals(KEYS[by], _TOTALS), GroupTotals(["kind"], _TOTALS)
     counts = _columns if by in (By.TAG, By.HOST) else _requests
-    parts = [part for part in counts(search, names, wanted, report) if part.num_rows]
+    for table in counts(search, sorted({"topic", *KEYS[by]}), wanted, report):
+        groups.add(table)
+        of_topics = pa.array([kind_of(topic) for topic in table["topic"].to_pylist()], pa.string())
+        kinds.add(table.append_column("kind", of_topics))
     if search.stop.is_set():
         raise StoreError("the counting was interrupted")
-    if not parts:
-        empty = pa.table({name: [] for name in (*KEYS[by], "messages", "bytes")})
-        return Usage(empty, [], tuple(search.damages))
-    table = _grouped(pa.concat_tables(parts), names)
-    kinds = pa.array([kind_of(topic) for topic in table["topic"].to_pylist()])
-    by_kind = _grouped(table.append_column("kind", kinds), ["kind"])
-    rows = _sorted(_grouped(table, KEYS[by]))
-    return Usage(rows, _sorted(by_kind).to_pylist(), tuple(search.damages))
+    groups.sort(", ".join(["bytes DESC", *(f"{name} IS NULL, {name}" for name in KEYS[by])]))
+    kinds.sort("bytes DESC, kind")
+    return Usage(groups, list(kinds.rows()), tuple(search.damages))
 
 
 def kind_of(topic: str) -> str:
@@ -170,7 +170,7 @@ def _with_queues(table: pa.Table, requests: DispatchRequests, names: Sequence[st
     if "day" in names:
         found["day"] = pa.array([_day_text(day) for day in table["day"].to_pylist()], pa.string())
     columns = {name: found[name] for name in names}
-    return pa.table({**columns, "size": table["size"], "messages": table["messages"]})
+    return pa.table({**columns, **{name: table[name] for name in _TOTALS}})
 
 
 def _columns(
@@ -181,7 +181,7 @@ def _columns(
     columns = [fields[name] for name in names]
     for _, batch in search.batches_of([(wanted, [*columns, "size"])], report):
         table = _counted(pa.Table.from_batches([batch]), columns)
-        table = table.rename_columns([*names, "size", "messages"])
+        table = table.rename_columns([*names, *_TOTALS])
         if "host" in names:
             at = table.schema.get_field_index("host")
             hosts = pc.replace_substring_regex(table["host"], _PORT, "")
@@ -190,25 +190,11 @@ def _columns(
 
 
 def _counted(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the bytes and the number of messages by keys, as columns ``size`` and ``messages``."""
+    """Return the number of messages and their bytes by keys."""
     groups = table.group_by(list(keys), use_threads=False)
-    grouped = groups.aggregate([("size", "sum"), ("size", "count")])
-    named = grouped.select([*keys, "size_sum", "size_count"])
-    return named.rename_columns([*keys, "size", "messages"])
-
-
-def _grouped(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the sums of counts by keys."""
-    grouped = table.group_by(list(keys), use_threads=False).aggregate(_TOTALS)
-    named = grouped.select([*keys, "size_sum", "messages_sum"])
-    return named.rename_columns([*keys, "size", "messages"])
-
-
-def _sorted(table: pa.Table) -> pa.Table:
-    """Return counts with their public columns, most bytes first, then by name."""
-    names = [name for name in table.column_names if name not in ("size", "messages")]
-    rows = table.sort_by([("size", "descending"), *((name, "ascending") for name in names)])
-    return rows.select([*names, "messages", "size"]).rename_columns([*names, "messages", "bytes"])
+    grouped = groups.aggregate([("size", "count"), ("size", "sum")])
+    named = grouped.select([*keys, "size_count", "size_sum"])
+    return named.rename_columns([*keys, *_TOTALS])
 
 
 def _day_text(day: int) -> str:

@@ -86,14 +86,15 @@ def message_batches(  # noqa: PLR0913 - the file, its records, and the columns t
     record that changed or vanished since the scan, BodyTooLargeError, ConfigError for an unknown
     column, StoreError for more bytes than a batch can hold.
     """
-    schema = _schema(wanted)
+    schema = batch_schema(wanted)
     records = _Records(requests, rows, (view, base, path or file_name(base)), config)
     parts = _split(records, limits) if "body" in wanted else (records,)
     for columns in each_intact([_COLUMNS[name](part) for name in wanted] for part in parts):
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _schema(wanted: Sequence[str]) -> pa.Schema:
+def batch_schema(wanted: Sequence[str]) -> pa.Schema:
+    """Return the schema of batches of these columns. Raises ConfigError for an unknown one."""
     return pa.schema(
         [
             pa.field(name, EXACT_FIELDS[name])

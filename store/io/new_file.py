@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,26 +20,26 @@ _MODE = 0o666  # less the umask of the process, as for any file that a command c
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # FAT, some network file systems
 
 
-def write_new_file(path: Path, data: bytes | bytearray | memoryview) -> None:
-    """Write a new file, durably. Its directory must exist.
+def write_new_file(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+    """Write a new file of these parts, durably. Its directory must exist.
 
     Raises FileExistsError if the name exists, a link that leads nowhere included; StoreIOError.
     """
     try:
         _check_unused(path)  # before anything is written
-        _write(path, data)
+        _write(path, parts)
     except FileExistsError:
         raise
     except OSError as e:
         raise StoreIOError("write", path, e) from e
 
 
-def _write(path: Path, data: bytes | bytearray | memoryview) -> None:
+def _write(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
     temporary = path.with_name(f".reput-{secrets.token_hex(16)}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
     try:
         with os.fdopen(fd, "wb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         _publish(temporary, path)

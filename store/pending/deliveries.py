@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 Longs = NDArray[np.int64]
 NONE = -1  # no record, no time
 
 
-def codes(*columns: pa.ChunkedArray) -> list[Longs]:
-    """Return a number for each text, the same for equal texts in all columns."""
-    joined = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.string())
-    numbers = joined.combine_chunks().dictionary_encode()
-    if isinstance(numbers, pa.ChunkedArray):
-        numbers = numbers.combine_chunks()
-    found = numbers.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return np.split(found, np.cumsum([len(column) for column in columns])[:-1])
+def codes(*parts: Sequence[Longs]) -> list[Longs]:
+    """Return a number for each row, the same for equal rows of all parts; a part is its columns."""
+    columns = [np.concatenate(same) for same in zip(*parts, strict=True)]
+    order = np.lexsort(columns)
+    is_new = np.zeros(len(order), np.bool_)
+    for column in columns:
+        ordered = column[order]
+        is_new[1:] |= ordered[1:] != ordered[:-1]
+    found = np.empty(len(order), np.int64)
+    found[order] = np.cumsum(is_new)
+    return np.split(found, np.cumsum([len(part[0]) for part in parts])[:-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,24 @@
 """The messages that a broker holds back, and the records that decide on them, as Arrow tables.
 
 ``read_held`` reads them from the log in two passes: first the records of the broker's own topics,
-then the records of the real topics that were born in the same millisecond as a held message, as the
-message that the broker delivers is: it keeps born time, unique key and body.
+then the other records that were born in the same millisecond as a held message, as the message that
+the broker delivers is: it keeps born time, unique key and body.
 
-A held table has the columns ``HELD_FIELDS``: those of the record, and these from its properties,
-null where a property is missing or no integer: ``real_topic``, ``real_queue_id``, ``timer_out``,
-``timer_delete``, ``check_times``, ``check_immunity`` and ``prepared_queue_offset``. ``message``
-identifies the message: its real topic, unique key and born time; for a message without a unique key
-its body's CRC takes its place.
+A record takes a fixed number of bytes, whatever its properties: texts are kept as their hashes
+(``store.pending.text_hash``), the real topic as a number in a dictionary. The keys of a message are
+read when it is shown.
+
+A held table has the columns ``_RECORD_FIELDS``, those of ``_NUMBERS`` that its topic needs, null
+where a property is missing or no integer, and ``real_topic``. ``message_…`` identifies the message:
+its real topic, unique key and born time; for a message without a unique key its body's CRC takes
+its place. In the table of timer messages, ``name_…`` is what a cancellation names, null if nothing
+can name the message, and ``is_cancel`` tells cancellations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
@@ -23,6 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store.arrow.batches import batch_schema
+from store.arrow.schema import rows_of_topics
+from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import StoreError
@@ -39,25 +46,25 @@ from store.layout import (
     PROPERTY_TIMER_DELETE,
     PROPERTY_TIMER_OUT,
     SCHEDULE_TOPIC,
+    SYS_COMMIT,
+    SYS_TRANSACTION,
     TIMER_TOPIC,
+    TOPIC_BYTES_MAX,
 )
+from store.pending.text_hash import TextHash
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch, Report
+from store.regex.match import IsStopped
 
-_RECORD_FIELDS = {
-    "topic": pa.string(),
-    "queue_id": pa.int32(),
-    "queue_offset": pa.int64(),
-    "commit_log_offset": pa.int64(),
-    "keys": pa.string(),
-    "uniq_key": pa.string(),
-    "store_timestamp_ms": pa.int64(),
-    "born_timestamp_ms": pa.int64(),
-    "sys_flag": pa.int32(),
-    "prepared_transaction_offset": pa.int64(),
-    "body_crc": pa.int32(),
-}
-_TEXTS = {"real_topic": PROPERTY_REAL_TOPIC, "timer_delete": PROPERTY_TIMER_DELETE}
+_RECORD_FIELDS = (
+    "queue_id",
+    "queue_offset",
+    "commit_log_offset",
+    "store_timestamp_ms",
+    "born_timestamp_ms",
+    "sys_flag",
+    "prepared_transaction_offset",
+)
 _NUMBERS = {
     "real_queue_id": PROPERTY_REAL_QUEUE_ID,
     "timer_out": PROPERTY_TIMER_OUT,
@@ -65,23 +72,25 @@ _NUMBERS = {
     "check_immunity": PROPERTY_CHECK_IMMUNITY,
     "prepared_queue_offset": PROPERTY_PREPARED_QUEUE_OFFSET,
 }
-HELD_FIELDS = pa.schema(
-    [
-        *_RECORD_FIELDS.items(),
-        *((name, pa.string()) for name in _TEXTS),
-        *((name, pa.int64()) for name in _NUMBERS),
-        ("message", pa.string()),
-    ]
+_NUMBERS_OF = {
+    SCHEDULE_TOPIC: ("real_queue_id",),
+    TIMER_TOPIC: ("real_queue_id", "timer_out"),
+    HALF_TOPIC: ("real_queue_id", "check_times", "check_immunity", "prepared_queue_offset"),
+    CHECK_MAX_TIME_TOPIC: (),
+}
+HELD_TOPICS = tuple(_NUMBERS_OF)
+_IDENTITY = ("topic", "uniq_key", "body_crc", "born_timestamp_ms")
+_HELD_COLUMNS = tuple(dict.fromkeys((*_RECORD_FIELDS, *_IDENTITY, "properties")))
+_OP_COLUMNS = ("commit_log_offset", "tags", "body")
+_SENT_FIELDS = (
+    "commit_log_offset",
+    "store_timestamp_ms",
+    "sys_flag",
+    "prepared_transaction_offset",
 )
-_HELD_COLUMNS = (*_RECORD_FIELDS, "properties")
-_OP_COLUMNS = ("commit_log_offset", "queue_id", "tags", "body")
-_SENT_COLUMNS = tuple(name for name in _RECORD_FIELDS if name != "keys")
-SENT_FIELDS = pa.schema(
-    [*((n, _RECORD_FIELDS[n]) for n in _SENT_COLUMNS), ("message", pa.string())]
-)
-ENDED_FIELDS = pa.schema(
-    [("commit_log_offset", pa.int64()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())]
-)
+_SENT_COLUMNS = (*_SENT_FIELDS, *_IDENTITY)
+MESSAGE = ("message_1", "message_2")
+NAME = ("name_1", "name_2")
 _INTEGER = r"^-?[0-9]{1,18}$"
 _OFFSETS = r"^[0-9]{1,18}(,[0-9]{1,18})*,?$"
 _SEPARATOR = "\x01"  # in no property, so in no part of an identity but the topic, which has none
@@ -91,19 +100,15 @@ _SEPARATOR = "\x01"  # in no property, so in no part of an identity but the topi
 class Held:
     """What the log holds on pending messages, in log order; the tables of one log.
 
-    ``held`` are the records of the broker's own topics, ``sent`` those that may be their delivery,
-    ``ended`` the queue offsets of half messages that OP messages end, ``damages`` what could not be
-    read. ``from_offset`` is where the log begins.
+    ``held`` are the records of each of the broker's own topics, ``sent`` those that may be their
+    delivery, ``ended`` the queue offsets of half messages that OP messages end, each with the
+    offsets of these OP messages, ``damages`` what could not be read.
     """
 
-    held: pa.Table
+    held: Mapping[str, pa.Table]
     sent: pa.Table
     ended: pa.Table
     damages: tuple[Damage, ...]
-
-    def of_topic(self, topic: str) -> pa.Table:
-        """Return the held records of one of the broker's topics."""
-        return self.held.filter(pc.equal(self.held["topic"], topic))
 
 
 def read_held(
@@ -111,79 +116,131 @@ def read_held(
     config: StoreConfig,
     report: Report | None = None,
     stop: Event | None = None,
+    *,
+    names_topic: bool = False,
 ) -> Held:
     """Read the log of a store. Damage is passed and returned; other errors raise StoreError.
 
     So does setting ``stop``: a part of the log does not tell what became of a message.
+    ``names_topic`` is whether a cancellation names the real topic too.
     """
-    own = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, CHECK_MAX_TIME_TOPIC))
-    parts = (
-        (MessageFilter(topics=own), _HELD_COLUMNS),
-        (MessageFilter(topics=frozenset((OP_TOPIC,))), _OP_COLUMNS),
-    )
-    wanted = MessageFilter(topics=own | {OP_TOPIC})
+    reader = _Reader(names_topic)
+    parts = [(MessageFilter(topics=frozenset((topic,))), _HELD_COLUMNS) for topic in HELD_TOPICS]
+    parts.append((MessageFilter(topics=frozenset((OP_TOPIC,))), _OP_COLUMNS))
+    wanted = MessageFilter(topics=frozenset((*HELD_TOPICS, OP_TOPIC)))
     search = LogSearch(store_root, config, wanted, stop=stop, skip_damage=True)
-    held: list[pa.RecordBatch] = []
-    ended: list[pa.RecordBatch] = []
+    held = {topic: [reader.held(topic, _empty(_HELD_COLUMNS))] for topic in HELD_TOPICS}
+    ended = [_ended(_empty(_OP_COLUMNS))]
     for at, batch in search.batches_of(parts, report=report):
-        if at == 0:
-            held.append(_held_batch(batch))
+        if at < len(HELD_TOPICS):
+            topic = HELD_TOPICS[at]
+            held[topic].append(reader.held(topic, batch))
         else:
-            ended += _ended_batches(batch)
-    table = pa.Table.from_batches(held, HELD_FIELDS)
-    sent = _read_sent(search, config, store_root, table) if table.num_rows else []
+            ended.append(_ended(batch))
+    tables = {topic: pa.concat_tables(held.pop(topic)).combine_chunks() for topic in HELD_TOPICS}
+    sent = _read_sent(search, config, store_root, tables, reader)
     if search.stop.is_set():
         raise StoreError("the reading of pending messages was interrupted")
-    return Held(
-        table,
-        pa.Table.from_batches(sent, SENT_FIELDS),
-        pa.Table.from_batches(ended, ENDED_FIELDS),
-        tuple(search.damages or ()),
-    )
+    return Held(tables, sent, pa.concat_tables(ended), tuple(search.damages))
+
+
+def _empty(columns: Sequence[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=batch_schema(columns))
 
 
 def _read_sent(
-    first: LogSearch, config: StoreConfig, store_root: Path, held: pa.Table
-) -> list[pa.RecordBatch]:
-    """Read the records of the real topics that were born when a held message was."""
-    begin = pc.min(held["commit_log_offset"]).as_py()
-    wanted = MessageFilter(
-        topics=frozenset(pc.unique(held["real_topic"]).to_pylist()),
-        from_offset=begin,
-        to_offset=first.end,
-    )
-    born = np.unique(held["born_timestamp_ms"].to_numpy())
-    search = LogSearch(store_root, config, wanted, stop=first.stop, skip_damage=True)
-    found = [
-        batch.filter(pa.array(_is_in(batch["born_timestamp_ms"].to_numpy(), born)))
-        for _, batch in search.batches_of([(wanted, _SENT_COLUMNS)])
-    ]
-    return [
-        pa.RecordBatch.from_arrays(
-            [*batch.columns, _identity(batch, batch["topic"])], schema=SENT_FIELDS
+    first: LogSearch,
+    config: StoreConfig,
+    store_root: Path,
+    held: Mapping[str, pa.Table],
+    reader: _Reader,
+) -> pa.Table:
+    """Read the records that may be deliveries of held messages, or commits of half messages."""
+    found = [reader.sent(_empty(_SENT_COLUMNS))]
+    tables = [table for table in held.values() if table.num_rows]
+    if tables:
+        begin = min(pc.min(table["commit_log_offset"]).as_py() for table in tables)
+        wanted = _Born(
+            from_offset=begin,
+            to_offset=first.end,
+            times=np.unique(np.concatenate([t["born_timestamp_ms"].to_numpy() for t in tables])),
+            own=frozenset(HELD_TOPICS) - _real_topics(tables),
         )
-        for batch in found
-        if batch.num_rows
-    ]
+        hashes = np.unique(np.concatenate([t[MESSAGE[0]].to_numpy() for t in tables]))
+        search = LogSearch(store_root, config, wanted, stop=first.stop, skip_damage=True)
+        for _, batch in search.batches_of([(wanted, _SENT_COLUMNS)]):
+            sent = reader.sent(batch)
+            is_commit = (sent["sys_flag"].to_numpy() & SYS_TRANSACTION) == SYS_COMMIT
+            is_of_held = _is_in(sent[MESSAGE[0]].to_numpy(), hashes)
+            found.append(sent.filter(pa.array(is_commit | is_of_held)))
+    return pa.concat_tables(found)
+
+
+def _real_topics(tables: Sequence[pa.Table]) -> frozenset[str]:
+    """Return which of the broker's own topics are real topics of held messages."""
+    own = pa.array(HELD_TOPICS)
+    chunks = (chunk for table in tables for chunk in table["real_topic"].chunks)
+    return frozenset(t for c in chunks for t in own.filter(pc.is_in(own, c.dictionary)).to_pylist())
+
+
+@dataclass(frozen=True)
+class _Born(MessageFilter):
+    """Selects the records of other topics than ``own`` that were born at one of these times."""
+
+    times: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    own: frozenset[str] = frozenset()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("born_timestamp_ms",)
+
+    def candidates(self, requests: DispatchRequests) -> NDArray[np.int64]:
+        rows = super().candidates(requests)
+        return rows[~rows_of_topics(requests, self.own.__contains__)[rows]]
+
+    def column_mask(
+        self, batch: pa.RecordBatch, is_stopped: IsStopped = lambda: False
+    ) -> NDArray[np.bool_]:
+        return _is_in(batch["born_timestamp_ms"].to_numpy(), self.times)
+
+
+class _Reader:
+    """Makes compact tables of the columns of records."""
+
+    def __init__(self, names_topic: bool) -> None:
+        self._names_topic = names_topic
+        self._hash = TextHash()
+
+    def held(self, topic: str, batch: pa.RecordBatch) -> pa.Table:
+        """Return the records of one of the broker's own topics."""
+        real = _property(batch, PROPERTY_REAL_TOPIC)
+        # A record whose REAL_TOPIC is missing, or cannot be one, is shown in the topic it is in.
+        is_topic = pc.less_equal(pc.binary_length(real), TOPIC_BYTES_MAX)
+        real = pc.if_else(pc.fill_null(is_topic, False), real, batch["topic"])
+        columns = {name: batch[name] for name in _RECORD_FIELDS}
+        for name in _NUMBERS_OF[topic]:
+            columns[name] = _integers(_property(batch, _NUMBERS[name]))
+        columns |= zip(MESSAGE, self._hash.of(_identity(batch, real)), strict=True)
+        if topic == TIMER_TOPIC:
+            cancelled = _property(batch, PROPERTY_TIMER_DELETE)
+            key = batch["uniq_key"]
+            name = pc.binary_join_element_wise(real, key, "+") if self._names_topic else key
+            columns |= zip(NAME, self._hash.of(pc.coalesce(cancelled, name)), strict=True)
+            columns["is_cancel"] = pc.is_valid(cancelled)
+        columns["real_topic"] = real.dictionary_encode()
+        return pa.table(columns)
+
+    def sent(self, batch: pa.RecordBatch) -> pa.Table:
+        """Return the records that may be deliveries."""
+        columns = {name: batch[name] for name in _SENT_FIELDS}
+        hashes = self._hash.of(_identity(batch, batch["topic"]))
+        return pa.table(columns | dict(zip(MESSAGE, hashes, strict=True)))
 
 
 def _is_in(values: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
     at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
     mask: NDArray[np.bool_] = ordered[at] == values
     return mask
-
-
-def _held_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace the properties of held records by the columns made of them."""
-    texts = {name: _property(batch, prop) for name, prop in _TEXTS.items()}
-    # A record without REAL_TOPIC is shown in the topic it is in.
-    texts["real_topic"] = pc.coalesce(texts["real_topic"], batch["topic"])
-    numbers = [_integers(_property(batch, prop)) for prop in _NUMBERS.values()]
-    message = _identity(batch, texts["real_topic"])
-    columns = [batch[name] for name in _RECORD_FIELDS]
-    return pa.RecordBatch.from_arrays(
-        [*columns, *texts.values(), *numbers, message], schema=HELD_FIELDS
-    )
 
 
 def _property(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -202,21 +259,23 @@ def _identity(batch: pa.RecordBatch, topic: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(topic, pc.coalesce(batch["uniq_key"], crc), born, _SEPARATOR)
 
 
-def _ended_batches(batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
+def _ended(batch: pa.RecordBatch) -> pa.Table:
     """Return the queue offsets that OP messages end: one per message in 4.x, several in 5.x.
 
-    The broker ignores an OP message without the tag for removal, and what is no offset.
+    The broker ignores an OP message without the tag for removal, and what is no offset. Of several
+    that end the same one, the last counts.
     """
     is_end = pc.and_kleene(
         pc.equal(batch["tags"], OP_REMOVE_TAG), pc.match_substring_regex(batch["body"], _OFFSETS)
     )
     ends = batch.filter(is_end)
-    if not ends.num_rows:
-        return ()
     lists = pc.split_pattern(ends["body"].cast(pa.string()), ",")
     row, text = pc.list_parent_indices(lists), pc.list_flatten(lists)
     is_offset = pc.not_equal(text, "")
-    row = row.filter(is_offset)
-    columns = [ends["commit_log_offset"].take(row), ends["queue_id"].take(row)]
-    offsets = text.filter(is_offset).cast(pa.int64())
-    return (pa.RecordBatch.from_arrays([*columns, offsets], schema=ENDED_FIELDS),)
+    columns = {
+        "queue_offset": text.filter(is_offset).cast(pa.int64()),
+        "commit_log_offset": ends["commit_log_offset"].take(row.filter(is_offset)),
+    }
+    grouped = pa.table(columns).group_by("queue_offset", use_threads=False)
+    last = grouped.aggregate([("commit_log_offset", "max")])
+    return last.rename_columns(["queue_offset", "commit_log_offset"])

@@ -11,30 +11,34 @@ keeps a part of their check points and acknowledgements in memory, or in RocksDB
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.broker_files import ConfigFile, read_delay_offsets
+from store.commitlog.commit_log import CommitLog
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import UnsupportedFormatError
-from store.layout import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from store.io.group_totals import GroupTotals
 from store.pending.delay import delay_rows
 from store.pending.deliveries import Deliveries, Longs, codes
 from store.pending.half import half_rows
-from store.pending.held import Held, read_held
+from store.pending.held import HELD_TOPICS, MESSAGE, Held, read_held
+from store.pending.message_keys import with_keys
 from store.pending.settings import HoldSettings
-from store.pending.states import UNFINISHED, Kind, State, longs
-from store.pending.timer import timer_rows
+from store.pending.states import PENDING_FIELDS, STATES, UNFINISHED, Kind, State, longs
+from store.pending.timer import names_topic, timer_rows
 from store.reads.search import Report
 
-_HOUR_MS = 3_600_000
+_ROWS_AT_ONCE = 4096
+ROW_NAMES = (*PENDING_FIELDS.names[:4], "uniq_key", "keys", *PENDING_FIELDS.names[4:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +66,44 @@ class Pending:
     rows: pa.Table
     damages: tuple[Damage, ...]
     delays: ConfigFile[dict[int, int]]
+    store_root: Path
+    config: StoreConfig
     left_out: Mapping[Kind, str] = field(default_factory=dict)
 
     def notes(self) -> list[str]:
         """Return a sentence for each kind that is left out."""
         return [_left_out_text(kind, setting) for kind, setting in self.left_out.items()]
 
-    def summary(self) -> list[tuple[str, int | None, Mapping[State, int]]]:
-        """Return the count per state by topic and hour of the due time (epoch ms), in order.
+    def read_rows(self, begin: int = 0, count: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield rows from a position on, with ``uniq_key`` and ``keys``, which are read meanwhile.
 
-        The hour of messages without a due time is None.
+        A message whose log file has expired since is left out. Raises DamageError for a record that
+        has changed, StoreIOError.
         """
-        hours = pc.floor_temporal(self.rows["due_timestamp"].cast(pa.timestamp("ms")), unit="hour")
-        table = pa.table(
-            {
-                "topic": self.rows["topic"],
-                "hour": hours.cast(pa.int64()),
-                "state": self.rows["state"],
+        log = CommitLog(self.config.commit_log_paths(self.store_root), self.config)
+        for part in _slices(self.rows.slice(begin, count)):
+            yield from with_keys(part, log, self.config).select(ROW_NAMES).to_pylist()
+
+    def summary(self) -> GroupTotals:
+        """Return the counts per state by ``topic`` and ``hour`` of the due time (epoch ms).
+
+        The hour of messages without a due time is None, and comes first.
+        """
+        groups = GroupTotals(["topic", "hour"], {state.value: "sum" for state in STATES})
+        for part in _slices(self.rows):
+            due = part["due_timestamp"].cast(pa.timestamp("ms"))
+            columns = {
+                "topic": part["topic"].cast(pa.string()),
+                "hour": pc.floor_temporal(due, unit="hour").cast(pa.int64()),
             }
-        )
-        counts = table.group_by(["topic", "hour", "state"]).aggregate([([], "count_all")])
-        found: dict[tuple[str, int | None], dict[State, int]] = {}
-        for row in counts.to_pylist():
-            of_hour = found.setdefault((row["topic"], row["hour"]), {})
-            of_hour[State(row["state"])] = row["count_all"]
-        return [(topic, hour, found[topic, hour]) for topic, hour in sorted(found, key=_order)]
+            counts = {s.value: pc.equal(part["state"], s.value).cast(pa.int64()) for s in STATES}
+            groups.add(pa.table(columns | counts))
+        groups.sort("topic, hour")
+        return groups
 
 
-def _order(topic_hour: tuple[str, int | None]) -> tuple[str, int]:
-    topic, hour = topic_hour
-    return topic, -1 if hour is None else hour
+def _slices(rows: pa.Table) -> Iterator[pa.Table]:
+    return (rows.slice(at, _ROWS_AT_ONCE) for at in range(0, rows.num_rows, _ROWS_AT_ONCE))
 
 
 def find_pending(  # noqa: PLR0913 - the store, its settings, the question, and the time
@@ -115,13 +127,15 @@ def find_pending(  # noqa: PLR0913 - the store, its settings, the question, and 
     for kind in sorted(wanted.kinds & left_out.keys()):
         raise UnsupportedFormatError(_left_out_text(kind, left_out[kind]))
     delays = read_delay_offsets(store_root)
-    held = read_held(store_root, config, report, stop)
+    cancels_topic = names_topic(config, settings)
+    held = read_held(store_root, config, report, stop, names_topic=cancels_topic)
     # A delivery in a damaged part is not seen: none is concluded to be missing.
     up_to = {} if held.damages else delays.content or {}
     rows = _rows(held, config, settings, up_to, now)
     for kind in left_out:
         rows = rows.filter(pc.field("kind") != kind.value)
-    return Pending(select_rows(rows, wanted), held.damages, delays, left_out)
+    chosen = select_rows(rows, wanted)
+    return Pending(chosen, held.damages, delays, store_root, config, left_out)
 
 
 def _left_out_text(kind: Kind, setting: str) -> str:
@@ -137,41 +151,29 @@ def _rows(
     delivered_up_to: Mapping[int, int],
     now: int,
 ) -> pa.Table:
-    message, sent = codes(held.held["message"], held.sent["message"])
+    tables = [*(held.held[topic] for topic in HELD_TOPICS), held.sent]
+    *messages, sent = codes(*([longs(table, name) for name in MESSAGE] for table in tables))
+    schedule, timer, half, moved = zip(tables[:-1], messages, strict=True)
     deliveries = Deliveries(
         sent, longs(held.sent, "commit_log_offset"), longs(held.sent, "store_timestamp_ms")
     )
-
-    def part(topic: str) -> tuple[pa.Table, Longs]:
-        return held.of_topic(topic), message[pc.equal(held.held["topic"], topic).to_numpy()]
-
-    schedule, timer = part(SCHEDULE_TOPIC), part(TIMER_TOPIC)
-    return pa.concat_tables(
-        [
-            delay_rows(
-                *schedule,
-                deliveries,
-                levels_ms=config.delay_levels_ms(),
-                delivered_up_to=delivered_up_to,
-                now=now,
-            ),
-            timer_rows(
-                *timer,
-                deliveries,
-                config=config,
-                settings=settings,
-                now=now,
-            ),
-            half_rows(
-                *part(HALF_TOPIC),
-                committed=(held.sent, schedule[0], timer[0]),
-                given_up=np.unique(part(CHECK_MAX_TIME_TOPIC)[1]),
-                ended=held.ended,
-                timeout_ms=settings.transaction_timeout_ms,
-                now=now,
-            ),
-        ]
+    delay = delay_rows(
+        *schedule,
+        deliveries,
+        levels_ms=config.delay_levels_ms(),
+        delivered_up_to=delivered_up_to,
+        now=now,
     )
+    timers = timer_rows(*timer, deliveries, settings=settings, now=now)
+    halves = half_rows(
+        *half,
+        committed=(held.sent, schedule[0], timer[0]),
+        given_up=np.unique(moved[1]),
+        ended=held.ended,
+        timeout_ms=settings.transaction_timeout_ms,
+        now=now,
+    )
+    return pa.concat_tables([delay, timers, halves]).unify_dictionaries()
 
 
 def select_rows(rows: pa.Table, wanted: PendingFilter) -> pa.Table:

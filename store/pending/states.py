@@ -1,12 +1,13 @@
 """The rows of an answer on pending messages: their columns, kinds and states.
 
+Unique key and keys of a message are in the log alone, and are read for the rows that are shown.
+
 ========================  =========================================================================
 column                    meaning
 ========================  =========================================================================
 kind                      ``delay`` (a delay level), ``timer``, ``half`` (of a transaction)
 state                     see below
 topic, queue_id           where the message is, or is to be, delivered
-uniq_key, keys            of the message, null if it has none
 store_timestamp           when the oldest copy in the log was stored, epoch ms
 due_timestamp             when the broker delivers the message, or first checks the half message
 commit_log_offset         of the newest copy that the broker holds
@@ -21,6 +22,7 @@ in its own queue. ``cancelled``: a transaction was rolled back, or a timer messa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -52,14 +54,13 @@ class State(StrEnum):
 STATES = tuple(State)
 UNFINISHED = (State.WAITING, State.OVERDUE)
 
+_NUMBERED = pa.dictionary(pa.int32(), pa.string())
 PENDING_FIELDS = pa.schema(
     [
-        ("kind", pa.string()),
-        ("state", pa.string()),
-        ("topic", pa.string()),
+        ("kind", _NUMBERED),
+        ("state", _NUMBERED),
+        ("topic", _NUMBERED),
         ("queue_id", pa.int64()),
-        ("uniq_key", pa.string()),
-        ("keys", pa.string()),
         ("store_timestamp", pa.int64()),
         ("due_timestamp", pa.int64()),
         ("commit_log_offset", pa.int64()),
@@ -87,14 +88,11 @@ def pending_rows(  # noqa: PLR0913 - one column each
 ) -> pa.Table:
     """Return the rows of messages, given the newest copy of each; ``states`` index STATES."""
     count = newest.num_rows
-    names = pa.array([state.value for state in STATES])
     columns = [
-        pa.array([kind.value]).take(pa.array(np.zeros(count, np.int64))),
-        names.take(pa.array(states)),
+        _numbered(np.zeros(count, np.int32), [kind]),
+        _numbered(states.astype(np.int32), STATES),
         newest["real_topic"],
         pc.coalesce(newest["real_queue_id"], newest["queue_id"].cast(pa.int64())),
-        newest["uniq_key"],
-        newest["keys"],
         pa.array(stored),
         pa.array(due, mask=due == NONE),
         newest["commit_log_offset"],
@@ -102,6 +100,10 @@ def pending_rows(  # noqa: PLR0913 - one column each
         pa.nulls(count, pa.int64()) if checks is None else pa.array(checks),
     ]
     return pa.Table.from_arrays(columns, schema=PENDING_FIELDS)
+
+
+def _numbered(numbers: NDArray[np.int32], values: Sequence[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(numbers, pa.array([*map(str, values)]))
 
 
 def choose_states(

@@ -19,38 +19,35 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store.config import StoreConfig
-from store.pending.deliveries import Deliveries, Longs, newest_of
+from store.pending.deliveries import Deliveries, Longs, codes, newest_of
+from store.pending.held import NAME
 from store.pending.settings import HoldSettings
 from store.pending.states import Kind, choose_states, longs, pending_rows
 
 _HAS_TOPIC, _HAS_TOPIC_IF_SET = (5, 3, 2), (5, 4, 0)
 
 
-def timer_rows(  # noqa: PLR0913 - the records, and what decides on them
+def timer_rows(
     held: pa.Table,
     messages: Longs,
     deliveries: Deliveries,
     *,
-    config: StoreConfig,
     settings: HoldSettings,
     now: int,
 ) -> pa.Table:
     """Return one row per timer message, however often it was rolled; none for a cancellation."""
-    is_message = pc.is_null(held["timer_delete"])
-    cancels = held.filter(pc.invert(is_message))
-    messages, held = messages[is_message.to_numpy()], held.filter(is_message)
+    is_cancel = held["is_cancel"].to_numpy()
+    cancels = held.filter(pa.array(is_cancel))
+    messages, held = messages[~is_cancel], held.filter(pa.array(~is_cancel))
     offset = longs(held, "commit_log_offset")
     first, newest, _ = newest_of(messages, offset)
     copies = held.take(pa.array(newest))
     due = longs(copies, "timer_out")
     delivered = deliveries.first_after(messages[first], offset[first], due)
-    has_topic = config.version >= _HAS_TOPIC
-    if config.version >= _HAS_TOPIC_IF_SET:
-        has_topic = settings.delete_key_has_topic
-    cancelled = _is_cancelled(copies, cancels, settings, has_topic=has_topic)
+    cancelled = _is_cancelled(copies, cancels, settings)
     in_last_slot = _in_last_slot(cancels, settings)
     is_certain = _in_last_slot(copies, settings) & _is_cancelled(
-        copies, cancels.filter(pa.array(in_last_slot)), settings, has_topic=has_topic
+        copies, cancels.filter(pa.array(in_last_slot)), settings
     )
     cancelled &= (due >= now) | is_certain
     states = choose_states(due, now, delivered=delivered, cancelled=cancelled)
@@ -60,20 +57,22 @@ def timer_rows(  # noqa: PLR0913 - the records, and what decides on them
     )
 
 
-def _is_cancelled(
-    copies: pa.Table, cancels: pa.Table, settings: HoldSettings, *, has_topic: bool
-) -> NDArray[np.bool_]:
+def names_topic(config: StoreConfig, settings: HoldSettings) -> bool:
+    """Return whether a cancellation names the real topic too."""
+    if config.version >= _HAS_TOPIC_IF_SET:
+        return settings.delete_key_has_topic
+    return config.version >= _HAS_TOPIC
+
+
+def _is_cancelled(copies: pa.Table, cancels: pa.Table, settings: HoldSettings) -> NDArray[np.bool_]:
     """Return which messages a cancellation of the same slot names."""
-    if not cancels.num_rows:
-        return np.zeros(copies.num_rows, np.bool_)
-    key = copies["uniq_key"]
-    if has_topic:
-        key = pc.binary_join_element_wise(copies["real_topic"], key, "+")
-    precision_ms = settings.timer_precision_ms
-    named = _in_slot(cancels["timer_delete"], longs(cancels, "timer_out") // precision_ms)
-    wanted = _in_slot(key, longs(copies, "timer_out") // precision_ms)
-    mask: NDArray[np.bool_] = pc.is_in(wanted, value_set=named).to_numpy(zero_copy_only=False)
-    return mask
+    parts = [
+        [*(longs(t, n) for n in NAME), longs(t, "timer_out") // settings.timer_precision_ms]
+        for t in (copies, cancels)
+    ]
+    wanted, named = codes(*parts)
+    is_named: NDArray[np.bool_] = pc.is_valid(copies[NAME[0]]).to_numpy()
+    return np.isin(wanted, named) & is_named
 
 
 def _in_last_slot(records: pa.Table, settings: HoldSettings) -> NDArray[np.bool_]:
@@ -81,9 +80,3 @@ def _in_last_slot(records: pa.Table, settings: HoldSettings) -> NDArray[np.bool_
     remaining = longs(records, "timer_out") - longs(records, "store_timestamp_ms")
     mask: NDArray[np.bool_] = (remaining > 0) & (remaining < settings.timer_window_ms)
     return mask
-
-
-def _in_slot(key: pa.ChunkedArray, slot: Longs) -> pa.Array:
-    """Return keys with their slots; empty for a message without a key, which none can name."""
-    joined = pc.binary_join_element_wise(pa.array(slot).cast(pa.string()), key, "\x01")
-    return pc.fill_null(joined, "").combine_chunks()

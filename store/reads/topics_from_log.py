@@ -8,25 +8,38 @@ queues. That is a lower bound: a queue without a message leaves no trace. Permis
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.consumequeue.names import is_system_topic, list_queues
+from store.io.group_totals import GroupTotals
 from store.layout import CONSUME_QUEUE_DIR, LMQ_TOPIC_PREFIX
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch, Report
 
+_QUEUES_AT_ONCE = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class LogTopics:
-    """The number of queues by topic; ``damages`` are the parts of the log that were passed."""
+    """The highest queue id by topic, in order; ``damages`` are the passed parts of the log.
 
-    queue_counts: dict[str, int]
+    Topics beyond a limit of memory are in temporary files.
+    """
+
+    topics: GroupTotals
     damages: tuple[Damage, ...]
+
+    def queue_counts(self) -> Iterator[tuple[str, int]]:
+        """Yield each topic with its number of queues."""
+        return ((row["topic"], row["queue_id"] + 1) for row in self.topics.rows())
 
 
 def topics_from_log(
@@ -34,20 +47,29 @@ def topics_from_log(
 ) -> LogTopics:
     """Read the whole log, and the names of the queues below ``queue_root``. Raises StoreError."""
     search = LogSearch(store_root, config, MessageFilter(), skip_damage=True)
-    highest: dict[str, int] = {}
+    topics = GroupTotals(["topic"], {"queue_id": "max"})
+    for requests in search.stretches(report=report):
+        used = np.unique(requests.queue)  # the others are those of multi-dispatch
+        ids = requests.queue_ids[used].tolist()
+        topics.add(_configured(zip((requests.topics[q] for q in used.tolist()), ids, strict=True)))
     if (queue_root / CONSUME_QUEUE_DIR).is_dir():
-        for topic, queue_id in list_queues(queue_root):
-            highest[topic] = max(queue_id, highest.get(topic, -1))
-    for batch in search.batches(("topic", "queue_id")):
-        by_topic = pa.Table.from_batches([batch]).group_by("topic").aggregate([("queue_id", "max")])
-        for row in by_topic.to_pylist():
-            name, queue_id = row["topic"], row["queue_id_max"]
-            highest[name] = max(queue_id, highest.get(name, -1))
-        if report is not None:
-            report(search.end - search.span[0], search.span[1] - search.span[0])
-    counts = {
-        topic: queue_id + 1
-        for topic, queue_id in sorted(highest.items())
-        if queue_id >= 0 and not is_system_topic(topic) and not topic.startswith(LMQ_TOPIC_PREFIX)
-    }
-    return LogTopics(counts, tuple(search.damages))
+        queues = list_queues(queue_root)
+        while part := list(islice(queues, _QUEUES_AT_ONCE)):
+            topics.add(_configured(part))
+    topics.sort("topic")
+    return LogTopics(topics, tuple(search.damages))
+
+
+def _configured(queues: Iterable[tuple[str, int]]) -> pa.Table:
+    """Return the queues of topics that have an entry in ``topics.json``."""
+    kept = [(topic, queue_id) for topic, queue_id in queues if queue_id >= 0 and _has_entry(topic)]
+    return pa.table(
+        {
+            "topic": pa.array([topic for topic, _ in kept], pa.string()),
+            "queue_id": pa.array([queue_id for _, queue_id in kept], pa.int64()),
+        }
+    )
+
+
+def _has_entry(topic: str) -> bool:
+    return not is_system_topic(topic) and not topic.startswith(LMQ_TOPIC_PREFIX)

@@ -97,7 +97,7 @@ def _write_body(found: Message, path: Path) -> None:
     """Write a body to a new file; an existing file, of a store or not, is never overwritten."""
     body = found.read_body()
     try:
-        write_new_file(path, body)
+        write_new_file(path, [body])
     except FileExistsError as e:
         raise ConfigError(f"--body-to {path} already exists; name a new file") from e
 

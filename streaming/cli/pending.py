@@ -125,16 +125,15 @@ def _filter(wanted: PendingOptions) -> PendingFilter:
 
 
 def _print(found: Pending, *, as_json: bool) -> None:
-    rows = (row for batch in found.rows.to_batches() for row in batch.to_pylist())
     if as_json:
-        for row in rows:
+        for row in found.read_rows():
             print_json(row)
         return
     if not found.rows.num_rows:
         return
     from streaming.cli.tables import print_table
 
-    print_table(_COLUMNS, map(_row, rows), "pending messages")
+    print_table(_COLUMNS, map(_row, found.read_rows()), "pending messages")
     _print_summary(found)
 
 
@@ -149,11 +148,11 @@ def _print_summary(found: Pending) -> None:
     )
     rows: Iterator[list[Cell]] = (
         [
-            topic,
-            "" if hour is None else Moment(hour),
-            *(str(counts.get(state, "")) for state in STATES),
+            row["topic"],
+            "" if row["hour"] is None else Moment(row["hour"]),
+            *(str(row[state] or "") for state in STATES),
         ]
-        for topic, hour, counts in found.summary()
+        for row in found.summary().rows()
     )
     print_table(columns, rows, "by topic and hour")
 

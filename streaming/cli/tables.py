@@ -8,6 +8,7 @@ important first, and named below the table. A topic is never truncated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Literal
 
 from rich import box
@@ -27,13 +28,17 @@ _ZONE_AT = len("2023-11-14T22:13:20")
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
-    """Print rows, each on one line if the terminal is wide enough."""
-    terminal, kept = console(), list(rows)
+    """Print rows, each on one line if the terminal is wide enough.
+
+    A long table is printed while it is read, as wide as its first rows need at least.
+    """
+    terminal, rest = console(), iter(rows)
+    kept = list(islice(rest, _STYLED_ROWS_MAX + 1))
     if not terminal.is_terminal or len(kept) > _STYLED_ROWS_MAX:
         texts = [_cells(columns, row, time_text) for row in kept]
         _print_title(terminal, title)
         if len(kept) > _STYLED_ROWS_MAX:
-            _print_lines(columns, texts)
+            _print_lines(columns, texts, (_cells(columns, row, time_text) for row in rest))
         else:
             terminal.print(_whole_table(columns, texts))
         return
@@ -124,11 +129,19 @@ class RowPrinter:
         print(f"{line.plain}{' ' * gap}{rest}" if rest else line.plain, flush=True)
 
 
-def _print_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of many rows without rich, which takes about a millisecond per row."""
+def _print_lines(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], rest: Iterable[Sequence[str]]
+) -> None:
+    """Print a table of many rows without rich, which takes about a millisecond per row.
+
+    The columns have the widths of ``rows``; a wider cell of the ``rest`` widens its column.
+    """
     names = [column.name for column in columns]
     widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
     for row in (names, ["─" * width for width in widths], *rows):
+        print(_padded(columns, widths, row))
+    for row in rest:
+        widths = list(map(max, widths, map(cell_len, row)))
         print(_padded(columns, widths, row))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,20 +116,20 @@ def _write_topics_json(
         found = topics_from_log(store, output or store, config, report)
     for damage in found.damages:
         say(f"passed: offsets {damage.begin} to {damage.end} of {damage.path}: {damage.reason}")
-    if not found.queue_counts:
+    if not found.topics.count:
         exit_not_found("NO_TOPIC", "no topic to write: the log has none", {}, as_json=as_json)
     with io_errors("create", path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        write_new_file(path, encode_topics(found.queue_counts))
+        write_new_file(path, encode_topics(found.queue_counts()))
     except FileExistsError as e:  # since the beginning
         raise _file_exists(path) from e
     if as_json:
-        print_json({"to": str(path), "topics": found.queue_counts})
+        print_json({"to": str(path), "topics": dict(found.queue_counts())})
         return
-    for topic, count in found.queue_counts.items():
+    for topic, count in found.queue_counts():
         print_line(f"{topic}: {counted(count, 'queue')}")
-    print_line(f"wrote {counted(len(found.queue_counts), 'topic')} to {path}")
+    print_line(f"wrote {counted(found.topics.count, 'topic')} to {path}")
 
 
 def _file_exists(path: Path) -> ConfigError:
@@ -150,7 +151,10 @@ def _print_topics(overviews: Mapping[str, Overview]) -> None:
         if not overview.topics:
             say(_of(name, "no topic has a queue"))
     for title, columns, rows_of in tables:
-        _print_table(title, columns, [(name, rows_of(o)) for name, o in overviews.items()])
+        rows = (
+            [*row, *([name] if name else [])] for name, o in overviews.items() for row in rows_of(o)
+        )
+        _print_table((*columns, BROKER) if any(overviews) else columns, rows, title)
     for name, overview in overviews.items():
         for line in _drops(overview):
             print_line(_of(name, line))
@@ -158,16 +162,13 @@ def _print_topics(overviews: Mapping[str, Overview]) -> None:
             say(line)
 
 
-def _print_table(
-    title: str, columns: tuple[Column, ...], parts: Iterable[tuple[str, Iterable[list[Cell]]]]
-) -> None:
-    """Print the rows of all stores, if there are any; the last column is the broker, if named."""
+def _print_table(columns: tuple[Column, ...], rows: Iterator[list[Cell]], title: str) -> None:
+    """Print the rows of all stores, if there are any."""
     from streaming.cli.tables import print_table
 
-    rows = [[*row, *([name] if name else [])] for name, part in parts for row in part]
-    if rows:
-        has_broker = len(rows[0]) > len(columns)
-        print_table((*columns, BROKER) if has_broker else columns, rows, title)
+    first = next(rows, None)
+    if first is not None:
+        print_table(columns, chain([first], rows), title)
 
 
 def _of(name: str, text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,22 +86,21 @@ def usage(
         with progress_bar("reading", is_shown=sys.stderr.isatty() and not as_json) as show:
             found = measure_usage(s.store_root, s.config, by, wanted, show)
         expiring = expiries(s.store_root, s.config, broker.broker_conf)
-    if found.rows.num_rows:
+    if found.groups.count:
         _print(found, expiring, by, counted.max_rows, as_json=as_json)
     errors = [damage.passed() for damage in found.damages]
     for error in errors[1:]:
         say(f"warning: {error}")
     if errors:
         raise errors[0]
-    if not found.rows.num_rows:
+    if not found.groups.count:
         exit_not_found(NOT_FOUND, "no message matches", {}, as_json=as_json)
 
 
 def _print(
     found: Usage, expiring: Sequence[Expiry], by: By, max_rows: int | None, *, as_json: bool
 ) -> None:
-    count = found.rows.num_rows if max_rows is None else max_rows
-    rows = found.rows.slice(0, count).to_pylist()
+    rows = found.groups.rows(count=max_rows)
     if as_json:
         for row in rows:
             print_json({"row": by.value, **row})
@@ -117,8 +116,8 @@ def _print(
     names = KEYS[by]
     columns = [Column(_title(name), Fit.WHOLE if name == "topic" else Fit.FOLDED) for name in names]
     print_table([*columns, *_FIGURES], _cells(rows, names, total), f"by {by}")
-    if len(rows) < found.rows.num_rows:
-        say(f"{found.rows.num_rows - len(rows):,} more rows: --max")
+    if max_rows is not None and max_rows < found.groups.count:
+        say(f"{found.groups.count - max_rows:,} more rows: --max")
     print_table([Column("topics"), *_FIGURES], _cells(found.kinds, ("kind",), total), "by kind")
     if expiring:
         columns = [Column("expires on"), Column("files", is_right=True), _FIGURES[1]]
@@ -131,7 +130,7 @@ def _title(name: str) -> str:
 
 
 def _cells(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], total: int
+    rows: Iterable[Mapping[str, Any]], names: Sequence[str], total: int
 ) -> Iterator[list[Cell]]:
     for row in rows:
         share = row["bytes"] / total

@@ -66,7 +66,7 @@ def test_the_counts_are_those_of_the_messages(store: Path, by: By, topics: froze
         sizes[key] += message.size
         kinds[kind_of(message.topic)] += message.size
     found = measure_usage(store, config, by, wanted)
-    rows = found.rows.to_pylist()
+    rows = list(found.groups.rows())
     keys = [tuple(row[name] for name in KEYS[by]) for row in rows]
     assert {k: row["messages"] for k, row in zip(keys, rows, strict=True)} == expected
     assert {k: row["bytes"] for k, row in zip(keys, rows, strict=True)} == sizes
@@ -79,7 +79,7 @@ def test_damage_is_passed_and_listed(store: Path) -> None:
     corrupt(store / "commitlog" / f"{FILE_SIZE:020d}", 8)
     found = measure_usage(store, config)
     assert [damage.begin for damage in found.damages] == [FILE_SIZE]
-    assert sum(row["messages"] for row in found.rows.to_pylist()) == 199
+    assert sum(row["messages"] for row in found.groups.rows()) == 199
 
 
 def test_files_expire_after_file_reserved_time_but_the_last(store: Path) -> None:

@@ -57,17 +57,18 @@ def _selected(found: Pending, wanted: PendingFilter, page: int) -> dict[str, Any
     from store.pending.pending import wanted_rows  # noqa: PLC0415 - loads pyarrow
 
     chosen = wanted_rows(found.rows, wanted)
-    shown = chosen[(page - 1) * _PAGE_ROWS : page * _PAGE_ROWS]
+    shown = found.rows.take(chosen[(page - 1) * _PAGE_ROWS : page * _PAGE_ROWS])
     counted = found.rows.select(["topic", "due_timestamp", "state"]).take(chosen)
     summary = replace(found, rows=counted).summary()
     return {
-        "messages": found.rows.take(shown).to_pylist(),
+        "messages": list(replace(found, rows=shown).read_rows()),
         "pages": max(-(-len(chosen) // _PAGE_ROWS), 1),
         "total": len(chosen),
         "summary": [
-            {"topic": name, "hour": hour, **counts} for name, hour, counts in summary[:_SUMMARY_MAX]
+            {name: value for name, value in row.items() if value != 0 or name == "hour"}
+            for row in summary.rows(0, _SUMMARY_MAX)
         ],
-        "summary_total": len(summary),
+        "summary_total": summary.count,
         "damage": damage_texts(found.damages),
         "left_out": found.notes(),
     }

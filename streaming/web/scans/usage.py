@@ -41,9 +41,9 @@ def usage(request: Request) -> dict[str, Any]:
     if found is None or found.answer is None:
         return answer
     counted, expiring = found.answer
-    total = counted.rows.num_rows
+    total = counted.groups.count
     return answer | {
-        "rows": counted.rows.slice((page - 1) * _PAGE_ROWS, _PAGE_ROWS).to_pylist(),
+        "rows": list(counted.groups.rows((page - 1) * _PAGE_ROWS, _PAGE_ROWS)),
         "pages": max(-(-total // _PAGE_ROWS), 1),
         "total": total,
         "messages": sum(row["messages"] for row in counted.kinds),

@@ -20,7 +20,7 @@ from store.io.new_file import write_new_file
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
-    write_new_file(Path(sys.argv[1]), bytes(5000))
+    write_new_file(Path(sys.argv[1]), [bytes(5000)])
 except StoreIOError as e:
     print(e)
 """
@@ -49,7 +49,7 @@ def content(directory: Path) -> dict[str, bytes]:
 def test_a_new_file_changes_nothing_else(directory: Path) -> None:
     before, mask = content(directory), os.umask(0o027)
     try:
-        write_new_file(directory / "f", b"new")
+        write_new_file(directory / "f", [b"new"])
     finally:
         os.umask(mask)
     assert content(directory) == before | {"f": b"new"}
@@ -61,14 +61,14 @@ def test_a_file_created_meanwhile_is_kept(directory: Path, monkeypatch: pytest.M
     before = content(directory)
     monkeypatch.setattr(os, "fsync", lambda _: (directory / "f").write_text("theirs"))
     with pytest.raises(FileExistsError):
-        write_new_file(directory / "f", b"ours")
+        write_new_file(directory / "f", [b"ours"])
     assert content(directory) == before | {"f": b"theirs"}
 
 
 def test_a_link_that_leads_nowhere_is_not_followed(directory: Path) -> None:
     (directory / "f").symlink_to("elsewhere")
     with pytest.raises(FileExistsError):
-        write_new_file(directory / "f", b"new")
+        write_new_file(directory / "f", [b"new"])
     assert os.readlink(directory / "f") == "elsewhere"
     assert not (directory / "elsewhere").exists()
 
@@ -83,4 +83,4 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_directory_must_exist(tmp_path: Path) -> None:
     with pytest.raises(StoreIOError, match=r"cannot write .*none/f: No such file or directory"):
-        write_new_file(tmp_path / "none" / "f", b"new")
+        write_new_file(tmp_path / "none" / "f", [b"new"])

@@ -34,7 +34,7 @@ def pending_of(store: Path, conf: Path, version: str, now: int) -> Rows:
         settings=load_hold_settings(store, conf),
     )
     assert found.damages == ()
-    rows = {row["uniq_key"]: row for row in found.rows.to_pylist()}
+    rows = {row["uniq_key"]: row for row in found.read_rows()}
     assert found.rows.num_rows == len(rows)
     return rows
 

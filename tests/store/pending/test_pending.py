@@ -62,7 +62,7 @@ def find(  # noqa: PLR0913 - the log, and what the call depends on
 
 def states(found: Pending) -> dict[str, str]:
     """Return the state of each message by unique key."""
-    rows = found.rows.to_pylist()
+    rows = list(found.read_rows())
     assert len({row["uniq_key"] for row in rows}) == len(rows)
     return {row["uniq_key"]: row["state"] for row in rows}
 
@@ -76,7 +76,7 @@ def test_a_delayed_message_is_waiting_then_overdue_then_delivered(tmp_path: Path
     delayed = [held(SCHEDULE, f"u{n}", n, queue_id=0, queue_offset=n) for n in range(3)]
     found = find(tmp_path, [*delayed, sent("u0", 1000)], now=1002)
     assert states(found) == {"u0": "delivered", "u1": "overdue", "u2": "waiting"}
-    first = found.rows.to_pylist()[0]
+    first = next(found.read_rows())
     delivered_at = first.pop("delivered_commit_log_offset")
     assert delivered_at > 0
     assert first == {
@@ -120,7 +120,7 @@ def test_a_repeated_delivery_is_not_that_of_the_next_retry(tmp_path: Path) -> No
     # The broker was killed after the first delivery, and repeated it before the second was due.
     first, again = sent("u", 1000, "%RETRY%G"), sent("u", 1500, "%RETRY%G")
     retries = [held(SCHEDULE, "u", at, real="%RETRY%G", queue_id=1) for at in (-5000, 1100)]
-    rows = find(tmp_path, [retries[0], first, retries[1], again], now=2000).rows.to_pylist()
+    rows = list(find(tmp_path, [retries[0], first, retries[1], again], now=2000).read_rows())
     assert [row["state"] for row in rows] == ["delivered", "waiting"]
 
 
@@ -128,7 +128,7 @@ def test_a_message_without_a_unique_key_is_found_by_its_body(tmp_path: Path) -> 
     properties = [("REAL_TOPIC", "T"), ("REAL_QID", "0")]
     plain = [Message(SCHEDULE, body=b"%d" % n, properties=properties) for n in range(2)]
     delivered = Message("T", body=b"1", store_timestamp=START + 5000)
-    rows = find(tmp_path, [*plain, delivered], now=HOUR).rows.to_pylist()
+    rows = list(find(tmp_path, [*plain, delivered], now=HOUR).read_rows())
     assert [row["state"] for row in rows] == ["overdue", "delivered"]
 
 
@@ -138,7 +138,7 @@ def timer(key: str, at: int, due: int, **more: Any) -> Message:
 
 def test_a_rolled_timer_message_is_one_message(tmp_path: Path) -> None:
     rolled = [timer("u", at, HOUR, TIMER_ROLL_TIMES=n) for n, at in enumerate((0, 100, 200))]
-    (row,) = find(tmp_path, rolled).rows.to_pylist()
+    (row,) = find(tmp_path, rolled).read_rows()
     assert (
         row["kind"], row["state"], row["store_timestamp"], row["due_timestamp"],
     ) == ("timer", "waiting", START, START + HOUR)  # fmt: skip
@@ -204,7 +204,7 @@ def test_a_cancelled_message_that_was_rolled_when_it_was_due_is_overdue(tmp_path
 def test_a_message_sent_twice_with_one_unique_key_is_two_messages(tmp_path: Path) -> None:
     born = (START - 10, START - 5)  # a producer sends the same object again
     messages = [timer("u", n, HOUR, born_timestamp=born[n]) for n in range(2)]
-    rows = find(tmp_path, [*messages, sent("u", HOUR, born_timestamp=born[1])]).rows.to_pylist()
+    rows = list(find(tmp_path, [*messages, sent("u", HOUR, born_timestamp=born[1])]).read_rows())
     assert [row["state"] for row in rows] == ["waiting", "delivered"]
 
 
@@ -220,7 +220,7 @@ def test_an_op_message_of_5_x_ends_several_half_messages(tmp_path: Path) -> None
 
 def test_a_commit_delivers_a_half_message_before_its_op_message(tmp_path: Path) -> None:
     committed = sent("u", 5, sys_flag=COMMIT, prepared_transaction_offset=0)
-    (row,) = find(tmp_path, [half("u", 0), committed]).rows.to_pylist()
+    (row,) = find(tmp_path, [half("u", 0), committed]).read_rows()
     assert (row["state"], row["checks"]) == ("delivered", 0)
     assert row["delivered_commit_log_offset"] > 0
 
@@ -229,7 +229,7 @@ def test_a_commit_may_be_delayed_in_turn(tmp_path: Path) -> None:
     for topic, more in ((SCHEDULE, {}), (TIMER, {"TIMER_OUT_MS": START + HOUR})):
         ends = {"sys_flag": COMMIT, "prepared_transaction_offset": 0}
         messages = [half("u", 0), held(topic, "u", 5, **ends, **more)]
-        rows = find(tmp_path / topic, messages).rows.to_pylist()
+        rows = list(find(tmp_path / topic, messages).read_rows())
         assert sorted(row["state"] for row in rows) == ["delivered", "waiting"]
         assert {row["kind"] for row in rows if row["state"] == "delivered"} == {"half"}
 
@@ -241,7 +241,7 @@ def test_an_op_message_ends_no_later_half_message(tmp_path: Path) -> None:
 def test_the_newest_copy_of_a_checked_half_message_decides(tmp_path: Path) -> None:
     copies = [half("u", n, n, TRANSACTION_CHECK_TIMES=n) for n in range(1, 4)]
     found = find(tmp_path / "first", [*copies, op("1,2,")], now=HOUR)
-    (row,) = found.rows.to_pylist()
+    (row,) = found.read_rows()
     assert (row["state"], row["checks"], row["store_timestamp"]) == ("overdue", 3, START + 1)
     assert states(find(tmp_path / "newest", [*copies, op("3")])) == {"u": "cancelled"}
 
@@ -294,13 +294,17 @@ def test_conditions_select_rows(tmp_path: Path) -> None:
         (PendingFilter(due_before=START + 1501), "c"),
         (PendingFilter(due_before=START + 1500), ""),
     ):
-        rows = find(tmp_path, messages, now=2000, wanted=wanted).rows
-        assert expected == "".join(rows["uniq_key"].to_pylist())
+        rows = find(tmp_path, messages, now=2000, wanted=wanted).read_rows()
+        assert expected == "".join(row["uniq_key"] for row in rows)
 
 
 def test_the_summary_counts_by_topic_and_hour(tmp_path: Path) -> None:
     messages = [timer(f"u{n}", 0, n * HOUR // 2, real="TU"[n % 2]) for n in range(1, 5)]
-    summary = find(tmp_path, messages, now=HOUR + 1).summary()
+    rows = find(tmp_path, messages, now=HOUR + 1).summary().rows()
+    summary = [
+        (row.pop("topic"), row.pop("hour"), {state: n for state, n in row.items() if n})
+        for row in rows
+    ]
     hour = (START // HOUR + 1) * HOUR  # the log starts at 22:13:20
     assert [
         ("T", hour, {"overdue": 1}), ("T", hour + HOUR, {"waiting": 1}),
@@ -319,7 +323,7 @@ def test_damage_is_listed_and_the_rest_is_read(tmp_path: Path) -> None:
 
 def test_a_log_without_held_messages_has_no_rows(tmp_path: Path) -> None:
     found = find(tmp_path, [sent("u", 0)])
-    assert (found.rows.num_rows, found.summary()) == (0, [])
+    assert (found.rows.num_rows, found.summary().count) == (0, 0)
 
 
 small = st.integers(0, 5)
@@ -353,3 +357,26 @@ def test_first_after_equals_a_plain_loop(
     ]
     found = Deliveries(*columns(ordered)).first_after(*columns(held_rows))
     assert expected == found.tolist()
+
+
+def test_keys_are_read_from_all_files_in_the_order_of_the_rows(tmp_path: Path) -> None:
+    messages = [held(SCHEDULE, f"u{n}", 100 - n, queue_id=0) for n in range(60)]
+    found = find(tmp_path, messages)
+    assert len(list((tmp_path / "commitlog").iterdir())) > 2
+    keys = [f"u{n}" for n in reversed(range(60))]  # by due time
+    assert keys == [row["uniq_key"] for row in found.read_rows()]
+    assert [f"k-{key}" for key in keys[7:30]] == [row["keys"] for row in found.read_rows(7, 23)]
+
+
+def test_a_message_whose_file_has_expired_since_is_left_out(tmp_path: Path) -> None:
+    found = find(tmp_path, [held(SCHEDULE, f"u{n}", n, queue_id=0) for n in range(60)])
+    sizes = {offset // FILE_SIZE for offset in found.rows["commit_log_offset"].to_pylist()}
+    assert len(sizes) > 2
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    offsets = [row["commit_log_offset"] for row in found.read_rows()]
+    assert offsets == [at for at in found.rows["commit_log_offset"].to_pylist() if at >= FILE_SIZE]
+
+
+def test_a_real_topic_that_cannot_be_one_is_not_kept(tmp_path: Path) -> None:
+    found = find(tmp_path, [held(SCHEDULE, "u", 0, real="T" * 256, queue_id=0)])
+    assert [row["topic"] for row in found.read_rows()] == [SCHEDULE]

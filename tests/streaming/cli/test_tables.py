@@ -6,12 +6,14 @@
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
 from streaming.cli.columns import Column, Fit, fit
+from streaming.cli.tables import print_table
 from tests.conftest import ARCHIVES, archive_name
 from tests.logs.build import Message, build_log, write_log
 from tests.support.terminal import on_terminal
@@ -145,3 +147,21 @@ def test_the_least_important_columns_are_omitted_first_and_a_name_never() -> Non
     assert fit(columns, needs, 81) == {0: 53, 2: 12, 3: 12}
     assert fit(columns, needs, 60) == {0: 46, 3: 12}
     assert fit(columns, needs, 20) == {0: 40, 3: 12}
+
+
+def test_a_long_table_is_printed_while_its_rows_are_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def rows() -> Iterator[list[str]]:
+        for n in range(5000):
+            if n > 3000:
+                printed.append(capsys.readouterr().out)
+            yield [f"T{'x' * (n // 1000)}", str(n)]
+
+    printed: list[str] = []
+    print_table([Column("topic", Fit.WHOLE), Column("n", is_right=True)], rows())
+    assert printed[1].split() == ["Txxx", "3001"]
+    lines = "".join([*printed, capsys.readouterr().out]).splitlines()
+    assert [line.split() for line in lines[2:]] == [
+        [f"T{'x' * (n // 1000)}", str(n)] for n in range(5000)
+    ]
