@@ -67,6 +67,8 @@ class LiveEnd:
         if not is_clean and now - self._stop[1] < _STALLED_SECONDS:
             return -1
         found = self._find_record(file, failed.at + 1)
+        if found >= 0 and self._is_valid_now(file, failed.at):
+            return -1  # it was being written, and those after it
         if found < 0 or not is_clean:
             self._searched = (file.inode, offset, is_clean)
         if found >= 0 and not is_clean:
@@ -77,6 +79,10 @@ class LiveEnd:
             )  # fmt: skip
             return -1
         return found
+
+    def _is_valid_now(self, file: MappedFile, at: int) -> bool:
+        span = (file.base, at, at + 1)
+        return bool(walk(file.view(), span, self._rules, True, NO_CUTS).at > at)
 
     def _find_record(self, file: MappedFile, at: int) -> int:
         """Return the position of the first valid record at or after ``at``, else -1; skip holes."""

@@ -12,7 +12,7 @@ A held table has the columns ``_RECORD_FIELDS``, those of ``_NUMBERS`` that its 
 where a property is missing or no integer, and ``real_topic``. ``message_…`` identifies the message:
 its real topic, unique key and born time; for a message without a unique key its body's CRC takes
 its place. In the table of timer messages, ``name_…`` is what a cancellation names, null if nothing
-can name the message, and ``is_cancel`` tells cancellations.
+can name the message, and ``is_cancel`` marks cancellations.
 """
 
 from __future__ import annotations

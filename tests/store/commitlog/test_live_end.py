@@ -13,9 +13,11 @@ import pytest
 
 from checkpoints.root import DispatchRoot
 from store.commitlog.commit_log import CommitLog
+from store.commitlog.live_end import LiveEnd
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
+from store.io.mapped_file import MappedFile
 from streaming.sinks.dispatch import DispatchSink
 from tests.logs.build import ROLLBACK, Message, build_log, encode, write_log
 from tests.logs.random_logs import Mix, random_messages
@@ -144,6 +146,29 @@ def test_a_torn_record_is_waited_for_and_dispatched_when_it_is_completed(
     end = begin + len(whole)
     log.write(end, encode(FIRST, end))
     assert [begin, end] == log.rows(begin)
+
+
+@pytest.mark.parametrize("is_clean", [False, True], ids=["abort", "clean"])
+def test_records_written_while_the_end_is_looked_for_are_no_damage(
+    tmp_path: Path,
+    is_clean: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, size = Log.create(tmp_path, is_clean=is_clean), len(encode(FIRST, 0))
+    log.write(0, encode(FIRST, 0))
+    find = LiveEnd._find_record
+
+    def write_and_find(live_end: LiveEnd, file: MappedFile, at: int) -> int:
+        log.write(size, encode(FIRST, size) + encode(FIRST, 2 * size))
+        return find(live_end, file, at)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("store.commitlog.live_end._STALLED_SECONDS", 0.0)
+        patched.setattr(LiveEnd, "_find_record", write_and_find)
+        assert log.rows() == [0]
+    assert caplog.records == []
+    assert log.rows() == [0, size, 2 * size]
 
 
 def fill_first_file(log: Log) -> tuple[int, bytes]:
