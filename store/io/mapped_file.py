@@ -19,7 +19,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from io import FileIO
 from pathlib import Path
@@ -82,6 +82,10 @@ class MappedFile:
                 self._map = opened
                 _keep_mapped(self)
         return opened
+
+    def pinned(self) -> MappedFile:
+        """Return a copy that keeps its map, also when many others have been mapped since."""
+        return replace(self, _map=self.map(), _view=self.view())
 
     def data_end(self) -> int:
         """Return where the file's trailing hole begins, else its end. Raises StoreIOError."""

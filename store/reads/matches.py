@@ -208,12 +208,14 @@ class LogMatches:
         )
 
     def _file_of(self, requests: DispatchRequests) -> MappedFile | None:
-        """Return the file of a stretch, None if it has expired since the scan."""
+        """Return the file of a stretch, None if it has expired since the scan.
+
+        It may expire later: its map is kept.
+        """
         file = self.log.find(requests.begin)
         try:
             if file is not None:
-                file.map()
-                return file
+                return file.pinned()
         except StoreIOError as e:
             if e.errno != errno.ENOENT:
                 raise

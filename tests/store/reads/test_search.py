@@ -21,7 +21,7 @@ from store.commitlog.record import Message, decode_message
 from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.errors import BodyTooLargeError, ConfigError, DamageError, LostDataError
-from store.io.mapped_file import map_file
+from store.io.mapped_file import MappedFile, map_file
 from store.reads.message_filter import MessageFilter
 from store.reads.search import CLOCK_STEP_MS, LogSearch
 from tests.conftest import Golden
@@ -235,6 +235,21 @@ def test_a_missing_file_is_an_error_unless_it_has_expired(
     for newest_first in (False, True):
         with pytest.raises(LostDataError):
             list(LogSearch(root, config, MessageFilter()).messages(newest_first=newest_first))
+
+
+def test_a_file_that_expires_after_its_map_was_dropped_is_read_to_its_end(
+    small: tuple[Path, StoreConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maps are dropped when other reads of the process have mapped many other files."""
+    root, config = small
+    everything = offsets(search(root, MessageFilter(), config))
+    monkeypatch.setattr("store.io.mapped_file._MAPS_MAX", 1)
+    found = LogSearch(root, config, MessageFilter()).messages()
+    first = next(found)
+    second = log_files(root)[1]
+    MappedFile(second, int(second.name), second.stat().st_size).view()  # one more map
+    log_files(root)[0].unlink()
+    assert offsets([first, *found]) == everything
 
 
 def test_a_torn_tail_ends_the_search_with_a_warning(
