@@ -75,10 +75,9 @@ class NewRoot:
         progress = read_progress(self._path)
         if progress is None or progress.begin_offset != self._begin_offset():
             return None
-        built = self._open()
-        if all(built.known_loss_end(lost.begin) == lost.end for lost in progress.lost):
-            return built
-        return None
+        if progress.lost:  # the log may be whole again
+            return None
+        return self._open()
 
     def _begin_offset(self) -> int:
         """Return the log's minimum offset, or the begin of the old root if that is higher."""

@@ -285,7 +285,10 @@ class CommitLog:
         return True
 
     def _walk(self, file: MappedFile, begin: int, end: int, *, is_live: bool) -> WalkEnd:
-        """Walk the records of a file without their CRCs; check property CRCs at the live end."""
+        """Walk the records of a file without their CRCs; check property CRCs at the live end.
+
+        Raises DamageError if the file was truncated meanwhile.
+        """
         from store.commitlog.scanner import scan_rules  # noqa: PLC0415 - loads the kernels
         from store.kernels.log_walk import NO_CUTS, walk  # noqa: PLC0415 - loads the kernels
 
@@ -293,6 +296,7 @@ class CommitLog:
         checks_property_crc = is_live and rules.check_property_crc
         rules = rules._replace(check_crc=False, check_property_crc=checks_property_crc)
         walked: WalkEnd = walk(file.view(), (file.base, begin, end), rules, is_live, NO_CUTS)
+        file.check_length()  # zeros after the end of a truncated file are no end of the log
         return walked
 
 

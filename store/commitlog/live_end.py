@@ -46,6 +46,7 @@ class LiveEnd:
         while end < last.base + last.length:
             span = (last.base, end - last.base, last.length)
             stopped = walk(last.view(), span, self._rules, True, NO_CUTS)
+            last.check_length()
             found = self.record_after(last, stopped) if stopped.reason != rk.BLANK else -1
             if found < 0:
                 return int(last.base + stopped.at)

@@ -185,6 +185,8 @@ class LogPlanner:
         span = (file.base, at - file.base, min(stop - file.base, file.length))
         rules = self._rules if live else self._fast_rules
         end: WalkEnd = walk(file.view(), span, rules, live, (self._record_ends, self._range_bytes))
+        if live:
+            file.check_length()  # zeros after the end of a truncated file are no end of the log
         return end
 
     def _ranges(self, file: MappedFile, begin: int, end: int, walked: WalkEnd) -> list[LogRange]:

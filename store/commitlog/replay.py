@@ -118,17 +118,26 @@ def scan_newest_first(
     """Yield the stretches of each range of a span, from the last range to the first.
 
     Files are planned one by one, so the planner's ``range_bytes`` bounds each range. The scan does
-    not stop at damage, which is the last stretch of its range.
+    not stop at damage, which is the last stretch of its range; the next range begins after it.
 
     Raises StoreError as the planner and the scanner do.
     """
     (begin, end), file_size = span, config.mapped_file_size_commit_log
     bases = reversed(range(begin - begin % file_size, end, file_size))
-    plans = (planner.plan(max(at, begin), until=min(at + file_size, end)) for at in bases)
-    ranges = (part for plan in plans for part in reversed(plan.ranges))
+    files = (_plan_all(planner, max(at, begin), min(at + file_size, end)) for at in bases)
+    ranges = (part for parts in files for part in reversed(parts))
     with closing(_ScanAhead(config, ranges, _read)) as ahead:
         while ahead.next_range() is not None:
             yield ahead.take()
+
+
+def _plan_all(planner: LogPlanner, begin: int, end: int) -> list[LogRange]:
+    """Return the ranges of a span: a plan ends after damage that it passes in the last file."""
+    ranges: list[LogRange] = []
+    while begin < end and (plan := planner.plan(begin, until=end)).ranges:
+        ranges += plan.ranges
+        begin = plan.end
+    return ranges
 
 
 def _read(scanner: Scanner, part: LogRange) -> list[Stretch]:

@@ -28,6 +28,8 @@ from store.layout import RECORD_MIN_SIZE
 
 CHUNK_BYTES = 4 * 1024 * 1024
 _RETRY_SECONDS = 0.05  # before a failed record is read again
+_WAITS_SECONDS = 1.0  # between two such waits for one file: it may have many damaged records
+_FILES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,20 @@ def _map(log_range: LogRange) -> NDArray[np.uint8] | None:
         raise
 
 
+_waited: dict[str, float] = {}  # when a scanner of this process last waited, by file
+
+
+def _wait_for(path: str) -> None:
+    """Wait for a record that is being written, unless its file has been waited for just now."""
+    now = time.monotonic()
+    if now - _waited.get(path, float("-inf")) < _WAITS_SECONDS:
+        return
+    if len(_waited) >= _FILES_MAX:
+        _waited.clear()
+    _waited[path] = now
+    time.sleep(_RETRY_SECONDS)
+
+
 class Scanner:
     """Scans stretches of commit log files. Owns the buffers, so use one per thread."""
 
@@ -183,7 +199,7 @@ class Scanner:
                 break
             if retried != at:
                 retried = at
-                time.sleep(_RETRY_SECONDS)
+                _wait_for(log_range.path)
                 view = _map(log_range)  # another file may have the name now, or the same its bytes
                 continue
             if reason == rk.INNER_BATCH:

@@ -5,8 +5,9 @@ on a full tmpfs. Reading there raises SIGBUS, whose default action ends the proc
 ``store.io.bus_handler`` replaces such pages by zeros, counts the fault, and marks the map. So zeros
 may be read in place of data: ``store.io.mapped_file.intact`` compares the counts, and raises.
 
-Any other SIGBUS has the effect that it had before: the previous handler is called. A handler that
-was installed later (``faulthandler``, for example) takes that place when the next file is mapped.
+For any other SIGBUS the previous handler is called. Without one, or where SIGBUS was ignored, it
+ends the process, as one of the kernel does in any case. A handler that was installed later
+(``faulthandler``, for example) becomes the previous one when the next file is mapped.
 
 Without a handler for the machine, or where no memory may be executable, maps are not guarded.
 """

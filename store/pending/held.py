@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress, islice
 from pathlib import Path
 from threading import Event
 
@@ -33,6 +34,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import StoreError
+from store.io.group_totals import GroupTotals
 from store.layout import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
@@ -51,6 +53,8 @@ from store.layout import (
     TIMER_TOPIC,
     TOPIC_BYTES_MAX,
 )
+from store.pending.deliveries import NONE
+from store.pending.states import longs
 from store.pending.text_hash import TextHash
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch, Report
@@ -81,7 +85,8 @@ _NUMBERS_OF = {
 HELD_TOPICS = tuple(_NUMBERS_OF)
 _IDENTITY = ("topic", "uniq_key", "body_crc", "born_timestamp_ms")
 _HELD_COLUMNS = tuple(dict.fromkeys((*_RECORD_FIELDS, *_IDENTITY, "properties")))
-_OP_COLUMNS = ("commit_log_offset", "tags", "body")
+_OP_COLUMNS = ("commit_log_offset", "size", "tags", "body")
+_OP_BODY_MAX = 4 << 20  # a broker's maxMessageSize
 _SENT_FIELDS = (
     "commit_log_offset",
     "store_timestamp_ms",
@@ -93,6 +98,7 @@ MESSAGE = ("message_1", "message_2")
 NAME = ("name_1", "name_2")
 _INTEGER = r"^-?[0-9]{1,18}$"
 _OFFSETS = r"^[0-9]{1,18}(,[0-9]{1,18})*,?$"
+_ROWS_AT_ONCE = 1 << 16
 _SEPARATOR = "\x01"  # in no property, so in no part of an identity but the topic, which has none
 
 
@@ -128,20 +134,29 @@ def read_held(
     parts = [(MessageFilter(topics=frozenset((topic,))), _HELD_COLUMNS) for topic in HELD_TOPICS]
     parts.append((MessageFilter(topics=frozenset((OP_TOPIC,))), _OP_COLUMNS))
     wanted = MessageFilter(topics=frozenset((*HELD_TOPICS, OP_TOPIC)))
-    search = LogSearch(store_root, config, wanted, stop=stop, skip_damage=True)
+    search = LogSearch(
+        store_root,
+        config,
+        wanted,
+        max_body_bytes=_OP_BODY_MAX,
+        stop=stop,
+        skip_damage=True,
+        leaves_out=True,
+    )
     held = {topic: [reader.held(topic, _empty(_HELD_COLUMNS))] for topic in HELD_TOPICS}
-    ended = [_ended(_empty(_OP_COLUMNS))]
+    ended = GroupTotals(["queue_offset"], {"commit_log_offset": "max"})
     for at, batch in search.batches_of(parts, report=report):
         if at < len(HELD_TOPICS):
             topic = HELD_TOPICS[at]
             held[topic].append(reader.held(topic, batch))
         else:
-            ended.append(_ended(batch))
+            ended.add(_ended(batch))
+            search.damages += _too_large(batch, search)
     tables = {topic: pa.concat_tables(held.pop(topic)).combine_chunks() for topic in HELD_TOPICS}
     sent = _read_sent(search, config, store_root, tables, reader)
     if search.stop.is_set():
         raise StoreError("the reading of pending messages was interrupted")
-    return Held(tables, sent, pa.concat_tables(ended), tuple(search.damages))
+    return Held(tables, sent, _ended_of(tables[HALF_TOPIC], ended), tuple(search.damages))
 
 
 def _empty(columns: Sequence[str]) -> pa.RecordBatch:
@@ -167,10 +182,12 @@ def _read_sent(
             own=frozenset(HELD_TOPICS) - _real_topics(tables),
         )
         hashes = np.unique(np.concatenate([t[MESSAGE[0]].to_numpy() for t in tables]))
+        halves = np.unique(np.append(longs(held[HALF_TOPIC], "commit_log_offset"), NONE))
         search = LogSearch(store_root, config, wanted, stop=first.stop, skip_damage=True)
         for _, batch in search.batches_of([(wanted, _SENT_COLUMNS)]):
             sent = reader.sent(batch)
             is_commit = (sent["sys_flag"].to_numpy() & SYS_TRANSACTION) == SYS_COMMIT
+            is_commit &= _is_in(sent["prepared_transaction_offset"].to_numpy(), halves)
             is_of_held = _is_in(sent[MESSAGE[0]].to_numpy(), hashes)
             found.append(sent.filter(pa.array(is_commit | is_of_held)))
     return pa.concat_tables(found)
@@ -262,8 +279,7 @@ def _identity(batch: pa.RecordBatch, topic: pa.Array) -> pa.Array:
 def _ended(batch: pa.RecordBatch) -> pa.Table:
     """Return the queue offsets that OP messages end: one per message in 4.x, several in 5.x.
 
-    The broker ignores an OP message without the tag for removal, and what is no offset. Of several
-    that end the same one, the last counts.
+    The broker ignores an OP message without the tag for removal, and what is no offset.
     """
     is_end = pc.and_kleene(
         pc.equal(batch["tags"], OP_REMOVE_TAG), pc.match_substring_regex(batch["body"], _OFFSETS)
@@ -272,10 +288,34 @@ def _ended(batch: pa.RecordBatch) -> pa.Table:
     lists = pc.split_pattern(ends["body"].cast(pa.string()), ",")
     row, text = pc.list_parent_indices(lists), pc.list_flatten(lists)
     is_offset = pc.not_equal(text, "")
-    columns = {
-        "queue_offset": text.filter(is_offset).cast(pa.int64()),
-        "commit_log_offset": ends["commit_log_offset"].take(row.filter(is_offset)),
-    }
-    grouped = pa.table(columns).group_by("queue_offset", use_threads=False)
-    last = grouped.aggregate([("commit_log_offset", "max")])
-    return last.rename_columns(["queue_offset", "commit_log_offset"])
+    return pa.table(
+        {
+            "queue_offset": text.filter(is_offset).cast(pa.int64()),
+            "commit_log_offset": ends["commit_log_offset"].take(row.filter(is_offset)),
+        }
+    )
+
+
+def _too_large(batch: pa.RecordBatch, search: LogSearch) -> list[Damage]:
+    """Return the OP messages whose bodies are larger than a broker writes, and are not read."""
+    rows = batch.filter(pc.is_null(batch["body"])).select(["commit_log_offset", "size"])
+    why = f"the body of an OP message decompresses to more than {_OP_BODY_MAX} bytes"
+    return [
+        Damage(at, at + size, str(search.log.path_of(at)), why)
+        for at, size in zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    ]
+
+
+def _ended_of(half: pa.Table, ended: GroupTotals) -> pa.Table:
+    """Return which offsets of half messages are ended; of several OP messages, the last counts."""
+    names = ("queue_offset", "prepared_queue_offset")
+    offsets = np.unique(np.concatenate([longs(half, name) for name in names]))
+    ended.sort("queue_offset")
+    found: list[dict[str, int]] = []
+    if len(offsets):
+        rows = ended.rows()
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            ends = np.array([row["queue_offset"] for row in some], np.int64)
+            found += compress(some, _is_in(ends, offsets).tolist())
+    fields = [("queue_offset", pa.int64()), ("commit_log_offset", pa.int64())]
+    return pa.Table.from_pylist(found, schema=pa.schema(fields))

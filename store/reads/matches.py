@@ -57,14 +57,19 @@ class LogMatches:
     """
 
     def __init__(
-        self, store_root: Path, config: StoreConfig, max_body_bytes: int = BODY_BYTES_MAX
+        self,
+        store_root: Path,
+        config: StoreConfig,
+        max_body_bytes: int = BODY_BYTES_MAX,
+        *,
+        leaves_out: bool = False,
     ) -> None:
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         self.config = replace(config, message_index_enable=True)
         self.planner = LogPlanner(
             self.log, lambda: was_closed_cleanly(store_root), range_bytes=_RANGE_BYTES
         )
-        self._max_body_bytes = max_body_bytes
+        self._limits = BodyLimits(max_body_bytes, leaves_out=leaves_out)
         self._scanner = Scanner(self.config)
 
     def readable(
@@ -151,7 +156,7 @@ class LogMatches:
             with intact():
                 message = decode_in_file(file, offset, self.config)
             if wanted.confirms(message):
-                limit_bodies((message,), self._max_body_bytes)
+                limit_bodies((message,), self._limits.body_bytes)
                 yield message
 
     def batches(
@@ -204,7 +209,7 @@ class LogMatches:
             rows=rows,
             config=self.config,
             path=file.path,
-            limits=BodyLimits(self._max_body_bytes),
+            limits=self._limits,
         )
 
     def _file_of(self, requests: DispatchRequests) -> MappedFile | None:

@@ -63,8 +63,9 @@ class LogSearch:
         max_body_bytes: int = BODY_BYTES_MAX,
         stop: Event | None = None,
         skip_damage: bool = False,
+        leaves_out: bool = False,
     ) -> None:
-        self._matches = LogMatches(store_root, config, max_body_bytes)
+        self._matches = LogMatches(store_root, config, max_body_bytes, leaves_out=leaves_out)
         self.log = self._matches.log
         self.span = (0, 0)
         self.end = self._log_end = 0

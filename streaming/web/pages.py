@@ -25,6 +25,7 @@ from starlette.responses import Response
 from store.errors import DamageError, SlowExpressionError, StoreError, StoreIOError
 from store.java import now_ms
 from store.printable import printable, size_text
+from streaming.web.answers.budget import STREAM_BYTES, WORK_BYTES, lease_of
 from streaming.web.answers.stream import json_answer
 from streaming.web.parameters import ParameterError, check_names
 
@@ -106,10 +107,17 @@ class Readers:
 
     def __init__(self) -> None:
         self._limiters = {kind: CapacityLimiter(threads) for kind, threads in _READERS.items()}
+        self._threads = CapacityLimiter(sum(_READERS.values()))
         self._begun: dict[str, dict[int, float]] = {kind: {} for kind in _READERS}  # by thread
 
     async def run(self, function: Callable[[Request], T], request: Request, kind: str) -> T:
-        """Call a function in a thread, once one is free."""
+        """Call a function in a thread, once one is free.
+
+        A request that waits for a thread leases little. An answer keeps its kind's thread until it
+        has leased its size, so few large ones exist beyond the budget. Raises HTTPException (503).
+        """
+        lease = lease_of(request)
+        is_new = lease.size == WORK_BYTES  # else it has answered in part
 
         def call() -> T:
             begun, thread = self._begun[kind], threading.get_ident()
@@ -119,7 +127,15 @@ class Readers:
             finally:
                 del begun[thread]
 
-        return await to_thread.run_sync(call, limiter=self._limiters[kind])
+        if is_new:
+            lease.settle(STREAM_BYTES)
+        async with self._limiters[kind]:
+            if is_new:
+                await lease.grow(WORK_BYTES)
+            answer = await to_thread.run_sync(call, limiter=self._threads)
+            if is_new:
+                await lease.grow(len(getattr(answer, "body", b"")))
+        return answer
 
     def silent_seconds(self) -> float:
         """Return for how long every thread of a kind has been busy; 0 if one of each is free."""

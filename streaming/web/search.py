@@ -62,14 +62,14 @@ async def page(request: Request) -> Response:
     try:
         if request.query_params.get("run") == "1":
             limits = Limits(WORK_BYTES, _PAGE_SECONDS)
-            texts, ended = await _found(request, summary_of(data["broker"]), limits)
+            texts, ended = await _found(request, summary_of(data["broker"]), limits, PAGE_MAX)
             data |= {"messages": [json.loads(text) for text in texts], **ended}
         else:
             await load(request, lambda r: parse_search(r.query_params))
     except ParameterError as e:
         fields = error_fields(e)
         return render(request, "messages.html", {**data, **fields}, fields["status"])
-    return render(request, "messages.html", data)
+    return await load(request, lambda r: render(r, "messages.html", data))
 
 
 async def messages(request: Request) -> Response:
@@ -108,15 +108,15 @@ async def start_job(request: Request, encode: Encode, limits: Limits) -> SearchJ
 
 
 async def _found(
-    request: Request, encode: Encode, limits: Limits
+    request: Request, encode: Encode, limits: Limits, most: int | None = None
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the texts of the first page, and how the search ended.
+    """Return the texts of the first page, of ``most`` at most, and how the search ended.
 
     It ends when the client disconnects. Raises ParameterError, HTTPException (429, 503).
     """
     job = await start_job(request, encode, limits)
-    if job.query.max_count is None:
-        job.query = job.query.with_max(PAGE_MAX)
+    wanted = job.query.max_count or PAGE_MAX
+    job.query = job.query.with_max(min(wanted, most or wanted))
     found: list[str] = []
     size, lease = 0, lease_of(request)
     try:

@@ -25,6 +25,7 @@ from store.errors import ConfigError
 CONNECTIONS_MAX = 512
 _FILES_RESERVE = 512  # descriptors for files, which a limit on connections leaves over
 _CONNECTIONS_MIN = 8
+_REFUSALS_MAX = 32  # at a time
 _HEADER_BYTES_MAX = 32 * 1024
 _KEEP_ALIVE_SECONDS = 10
 _REQUEST_SECONDS = 10.0  # for the first or the next request to arrive whole
@@ -48,8 +49,11 @@ class LimitedSocket(socket.socket):
         self._connections: list[socket.socket] = []
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept the next connection; above the limit, refuse it with 503 and take the next one."""
-        while True:
+        """Accept the next connection; above the limit, refuse it with 503 and take the next one.
+
+        After some refusals, BlockingIOError returns to the event loop, which has more to do.
+        """
+        for _ in range(_REFUSALS_MAX):
             connection, address = super().accept()
             if len(self._connections) >= self.connections_max:
                 self._connections = [c for c in self._connections if c.fileno() >= 0]
@@ -58,6 +62,7 @@ class LimitedSocket(socket.socket):
                 return connection, address
             with connection, suppress(OSError):
                 connection.send(_TOO_MANY, socket.MSG_DONTWAIT)
+        raise BlockingIOError
 
 
 def listen(

@@ -1,6 +1,7 @@
 """A console that serves stores on a free port of this machine, in a thread of the test."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -88,3 +89,8 @@ def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
         elif line.startswith("data: "):
             yield name, json.loads(line.removeprefix("data: "))
             deadline = time.monotonic() + SECONDS
+
+
+def connect(console: Console) -> socket.socket:
+    host, port = console.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), SECONDS)

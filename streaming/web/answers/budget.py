@@ -66,11 +66,11 @@ class Budget:
 
 
 class Lease:
-    """The part of the budget that one answer holds."""
+    """The part of the budget that one answer holds: ``size`` bytes."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._size = 0
+        self.size = 0
 
     async def grow(self, size: int) -> None:
         """Hold ``size`` bytes before they exist. Raises HTTPException (503).
@@ -78,14 +78,14 @@ class Lease:
         An answer that needs more than all large ones may have waits until it is the only one.
         """
         size = min(size, self._budget.large_max)
-        if size > self._size:
-            await self._budget.take(size - self._size, is_large=size > WORK_BYTES)
-            self._size = size
+        if size > self.size:
+            await self._budget.take(size - self.size, is_large=size > WORK_BYTES)
+            self.size = size
 
     def settle(self, size: int) -> None:
         """Hold exactly ``size`` bytes, which exist already, without a wait."""
-        self._budget.give(self._size - size)
-        self._size = size
+        self._budget.give(self.size - size)
+        self.size = size
 
 
 def lease_of(request: Request) -> Lease:

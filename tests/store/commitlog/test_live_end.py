@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -17,6 +18,7 @@ from store.commitlog.live_end import LiveEnd
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
+from store.errors import DamageError
 from store.io.mapped_file import MappedFile
 from streaming.sinks.dispatch import DispatchSink
 from tests.logs.build import ROLLBACK, Message, build_log, encode, write_log
@@ -169,6 +171,20 @@ def test_records_written_while_the_end_is_looked_for_are_no_damage(
         assert log.rows() == [0]
     assert caplog.records == []
     assert log.rows() == [0, size, 2 * size]
+
+
+def test_a_file_that_is_truncated_inside_a_page_is_no_end_of_the_log(tmp_path: Path) -> None:
+    """The rest of the page reads as zeros, as the space after the last record does."""
+    log, size = Log.create(tmp_path), len(encode(FIRST, 0))
+    log.write(0, b"".join(encode(FIRST, n * size) for n in range(20)))
+    assert len(log.rows()) == 20
+    commit_log = CommitLog(log.config.commit_log_paths(tmp_path), log.config)
+    planner = LogPlanner(commit_log, lambda: False)
+    commit_log.refresh()
+    os.truncate(log.path(0), 10 * size + 5)
+    for find in (commit_log.max_offset, partial(planner._live_end.find, 0)):
+        with pytest.raises(DamageError, match=f"the file has {10 * size + 5} bytes, but had"):
+            find()
 
 
 def fill_first_file(log: Log) -> tuple[int, bytes]:

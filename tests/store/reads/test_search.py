@@ -211,6 +211,29 @@ def test_damage_is_an_error_after_the_matches_before_it(small: tuple[Path, Store
             assert [at for at in everything if at < broken] == found
 
 
+@pytest.mark.parametrize("number", [0, -1])  # the first file, and the last
+def test_every_order_passes_each_of_many_damaged_records(
+    small: tuple[Path, StoreConfig], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, config = small
+    everything = offsets(search(root, MessageFilter(), config))
+    file = log_files(root)[number]
+    inside = [at for at in everything if int(file.name) <= at < int(file.name) + 65536]
+    broken = inside[5:-5:7]
+    for at in broken:
+        corrupt(file, at - int(file.name) + BODY_AT)
+    waits: list[float] = []
+    monkeypatch.setattr("store.commitlog.scanner._waited", {})
+    monkeypatch.setattr("store.commitlog.scanner.time.sleep", waits.append)
+    left = [at for at in everything if at not in broken]
+    for newest_first in (False, True):
+        job = LogSearch(root, config, MessageFilter(), skip_damage=True)
+        found = offsets(list(job.messages(newest_first=newest_first)))
+        assert found == left[:: -1 if newest_first else 1]
+        assert sorted(damage.begin for damage in job.damages) == broken
+    assert len(waits) < 5  # not one for each record
+
+
 def test_a_time_after_damage_reports_it(small: tuple[Path, StoreConfig]) -> None:
     root, config = small
     later = max(m.store_timestamp for m in search(root, MessageFilter(), config))

@@ -19,6 +19,7 @@ from tests.support.dispatching import (
     dispatch_all,
     tree,
 )
+from tests.support.rebuilding import fail_after, rebuild_all
 from tests.support.stores.aged import log_files, sent
 from tests.support.stores.written import make_store
 from tests.support.verify_stores import (
@@ -168,6 +169,18 @@ def test_what_the_dispatch_skipped_is_skipped(
 def test_a_skipped_range_that_can_be_read_again_is_built(
     tmp_path: Path, skipped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    flip_in_file(skipped[0], 1)  # as it was
+    code, rebuilt, _ = rebuild(skipped, capsys)
+    assert (code, rebuilt["messages"], rebuilt["lost"]) == (0, 60, [])
+    dispatch_all(skipped[0], tmp_path / "again", CONFIG)
+    assert_same_store(skipped[1], tmp_path / "again")
+
+
+def test_an_interrupted_rebuild_builds_a_skipped_range_that_can_be_read_again(
+    tmp_path: Path, skipped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        rebuild_all(*skipped, CONFIG, before=fail_after(6, KeyboardInterrupt()))
     flip_in_file(skipped[0], 1)  # as it was
     code, rebuilt, _ = rebuild(skipped, capsys)
     assert (code, rebuilt["messages"], rebuilt["lost"]) == (0, 60, [])

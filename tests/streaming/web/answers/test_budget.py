@@ -2,14 +2,17 @@
 
 import asyncio
 import socket
+import threading
 import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from store.commitlog.record import NewMessage, make_properties
@@ -18,11 +21,12 @@ from store.config import config_from, load_config
 from store.layout import SYS_COMPRESSED
 from streaming.web import search
 from streaming.web.answers import budget as budgets
-from streaming.web.answers.budget import SLICE_BYTES, STREAM_BYTES, Budget, Leases
+from streaming.web.answers.budget import SLICE_BYTES, STREAM_BYTES, WORK_BYTES, Budget, Leases
+from streaming.web.metrics.samples import Samples
 from streaming.web.security import refuse
 from streaming.web.server import listen
 from tests.streaming.cli.test_serve import start, url_of
-from tests.support.consoles import SECONDS, Console, console, source, wait_until
+from tests.support.consoles import SECONDS, Console, connect, console, source, wait_until
 from tests.support.stores.written import CONF, make_store
 
 MEBIBYTE = 1 << 20
@@ -162,8 +166,7 @@ def test_a_lease_holds_the_answer_until_the_client_has_read_it(tmp_path: Path) -
     """Its memory is the pieces that exist, not the body."""
     make_large(tmp_path)
     with console(source(tmp_path)) as c:
-        host, port = c.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), SECONDS) as s:
+        with connect(c) as s:
             s.sendall(b"GET /brokers/b/messages/0/body HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert s.recv(12) == b"HTTP/1.1 200"
             time.sleep(0.3)
@@ -172,6 +175,49 @@ def test_a_lease_holds_the_answer_until_the_client_has_read_it(tmp_path: Path) -
             while received < len(BODY):
                 received += len(s.recv(MEBIBYTE))
         wait_until(lambda: budget_of(c).used == 0)
+
+
+def test_requests_that_wait_for_a_thread_leave_room_for_others(shown: Console) -> None:
+    """More of them than the budget has room for at once; a page is answered all the same."""
+    budget, go = budget_of(shown), threading.Event()
+    budget.size = 4 * WORK_BYTES
+    scrape = shown.app.state.metrics
+
+    def slow(samples: Samples) -> None:
+        go.wait(SECONDS)
+        scrape(samples)
+
+    shown.app.state.metrics = slow
+    with ThreadPoolExecutor(8) as pool:
+        answers = [
+            pool.submit(httpx.get, f"{shown.url}/metrics", timeout=SECONDS) for _ in range(8)
+        ]
+        wait_until(lambda: budget.used == WORK_BYTES + 7 * STREAM_BYTES)
+        assert shown.get("/brokers/b/health").status_code == 200
+        go.set()
+        assert {answer.result().status_code for answer in answers} == {200}
+
+
+def test_a_large_answer_keeps_its_thread_until_it_has_leased_its_size(
+    shown: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So few exist at a time, however many clients ask for one and do not read it."""
+    budget, made = budget_of(shown), list[int]()
+
+    def large(_: object) -> PlainTextResponse:
+        made.append(1)
+        return PlainTextResponse(bytes(100 * MEBIBYTE))
+
+    monkeypatch.setattr("streaming.web.metrics.console.metrics_response", large)
+    with ExitStack() as stack:
+        for _ in range(5):
+            client = stack.enter_context(connect(shown))
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_until(lambda: budget.used > 100 * MEBIBYTE)
+        time.sleep(0.1)
+        assert budget.used <= budget.size
+        assert len(made) <= 2
+    wait_until(lambda: budget.used == 0)
 
 
 @pytest.mark.parametrize("more_body", [False, True])
