@@ -22,7 +22,6 @@ COMMANDS = [
     ["topics", "--write-topics-json", "{o}"],
     ["rebuild", "--output", "{s}"],
     ["rebuild", "--output", "{o}"],
-    ["rebuild", "--output", "{s}", "--topic", "TopicA"],
     ["dispatch", "--output", "{o}", "--available-now"],
     ["recover", "--output", "{s}"],
     ["status", "--output", "{s}"],

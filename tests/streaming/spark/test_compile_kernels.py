@@ -31,7 +31,7 @@ write_log(Path(store), 0.5)
 dispatch_all(Path(store), Path(out), load_config(Path(store)))
 assert run(["verify", store, "--output", out]) == 0
 assert run(["recover", store, "--output", out]) == 0
-assert run(["rebuild", store, "--output", out, "--topic", "OrderTopic"]) == 0
+assert run(["rebuild", store, "--output", out]) == 0
 queue = ["--topic", "OrderTopic", "--queue", "0"]
 assert run(["get", store, "--output", out, *queue, "--offset", "0"]) == 0
 """

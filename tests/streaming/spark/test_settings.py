@@ -59,9 +59,7 @@ def test_the_options_of_the_jvm_are_added_to_those_of_this_program() -> None:
     assert made.get("spark.master") == "local[*]"
 
 
-@pytest.mark.parametrize(
-    "command", [("rebuild", "--output"), ("verify", "--output"), ("export", "--to")]
-)
+@pytest.mark.parametrize("command", [("rebuild", "--output"), ("verify", "--output")])
 def test_conf_without_a_spark_to_start_is_an_error(
     command: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +76,6 @@ def test_conf_without_a_spark_to_start_is_an_error(
     [
         ("rebuild", "--output", "out"),
         ("verify", "--output", "dispatched"),
-        ("export", "--to", "exported"),
         ("dispatch", "--output", "out", "--available-now"),
     ],
     ids=lambda command: command[0],
