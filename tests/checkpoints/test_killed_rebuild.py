@@ -17,7 +17,7 @@ from store.errors import StoreIOError
 from store.io.disk import Disk
 from store.root.progress import SWAP
 from streaming.queries.verify import verify
-from tests.support.cases import stride
+from tests.support.cases import first_cases, stride
 from tests.support.crashes import CrashingDisk, Killed
 from tests.support.dispatching import dispatch_all
 from tests.support.rebuilding import rebuild_all
@@ -69,7 +69,7 @@ def messages_of(reads: MessageStore) -> list[tuple[str, int, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("variant", ["plain", "ext"])
+@pytest.mark.parametrize("variant", first_cases(["ext", "plain"]))
 @stride(13)
 def test_a_reader_of_a_killed_rebuild_gets_right_answers_or_an_error(
     tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch, stride: int
