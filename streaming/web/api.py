@@ -263,6 +263,7 @@ def health(request: Request) -> dict[str, Any]:
         "broker": broker.name,
         "status": broker.status(),
         "damage": _damages_json([*broker.damages(), *damages], broker.monitor.error()),
+        "rebuild_command": broker.build_command(),
         "verify": broker.verification(),
         "settings": settings_json(broker.config),
         "versions": {

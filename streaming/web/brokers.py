@@ -160,7 +160,7 @@ class Broker:
             "log_max_offset": end,
             "log_bytes": end - first,
             "problem": problem or (None if has_no_queues else self.overview.error()),
-            "build_command": self._build_command() if has_no_queues else None,
+            "build_command": self.build_command() if has_no_queues else None,
             "recovered": self._recovery(),
             "damage": [*damages, *self.overview.damages(), *filter(None, [self.monitor.error()])],
             "is_live": self._is_live(),
@@ -192,7 +192,7 @@ class Broker:
             words += ["--broker-version", source.broker_version]
         return shlex.join(words)
 
-    def _build_command(self) -> str:
+    def build_command(self) -> str:
         """Return the command that builds the queues; OUTPUT is for the user to choose."""
         return self.command("rebuild", *(["--output", "OUTPUT"] if not self.source.output else []))
 
