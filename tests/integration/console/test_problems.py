@@ -49,7 +49,9 @@ def test_damaged_queue_stands_first_and_health_shows_what_to_do(
     screenshot(tab, "overview-damaged", tmp_path)
     page.get_by_role("link", name="Health").last.click()
     expect(page.locator(".alert").first).to_contain_text(str(file))
-    expect(page.locator("#what")).to_contain_text(f"reput rebuild {shop.root} --output {shop.output}")
+    expect(page.locator("#what")).to_contain_text(
+        f"reput rebuild {shop.root} --output {shop.output}"
+    )
     screenshot(tab, "health-damaged", tmp_path)
     assert faults_of(tab) == []
     tab.open(console.page_url(SHOP, f"/topics/{ORDERS}"))
