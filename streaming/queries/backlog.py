@@ -14,10 +14,10 @@ from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
-    StreamingQueryListener,
 )
 
 from streaming.sources.options import OFFSET_KEY
+from streaming.spark.json_listener import JsonListener
 
 Backlog = dict[str, int]  # bytes by broker; the only store of a path has the name ""
 
@@ -31,7 +31,7 @@ def backlog_bytes(end_offset: str | None, latest_offset: str | None) -> Backlog:
     return {name: max(latest[name] - at, 0) for name, at in end.items() if name in latest}
 
 
-class BacklogListener(StreamingQueryListener):
+class BacklogListener(JsonListener):
     """Calls ``report`` with a query's name (or id) and its backlog after each of its batches.
 
     Add it with ``spark.streams.addListener(BacklogListener(report))``. Queries over other sources

@@ -18,13 +18,13 @@ from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
-    StreamingQueryListener,
 )
 
 from store.errors import StoreError
 from store.java import now_ms
 from streaming.sinks.ordered_sink import BatchSink
 from streaming.sources.options import OFFSET_KEY
+from streaming.spark.json_listener import JsonListener
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class DispatchProgress:
     lag_ms: int  # age of the last message dispatched, 0 without lag
 
 
-class ProgressListener(StreamingQueryListener):
+class ProgressListener(JsonListener):
     """Converts Spark's progress events of one query to reports; closes the sink at its end."""
 
     def __init__(

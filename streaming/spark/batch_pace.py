@@ -1,6 +1,6 @@
 """When a running query begins its next batch, if it chooses by need.
 
-A batch costs Spark about a seventh of a second of CPU, however few messages it has. So the answer
+A batch costs Spark about a tenth of a second of CPU, however few messages it has. So the answer
 to Spark's question for the end of the next batch is held until a batch is worth its cost: a few
 messages are waiting, or the oldest of them has waited long enough. A backlog and the first message
 after a pause are answered at once. Without new messages, the question is answered twice a second.
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 BY_NEED = "auto"  # the trigger interval of a query that paces itself
 
-INTERVAL_MIN, INTERVAL_MAX = 0.45, 1.4  # seconds from the begin of a batch to that of the next
-WORTHWHILE = 24  # messages for which a batch need not wait for INTERVAL_MAX
+INTERVAL_MIN, INTERVAL_MAX = 0.38, 1.1  # seconds from the begin of a batch to that of the next
+WORTHWHILE = 20  # messages for which a batch need not wait for INTERVAL_MAX
 BACKLOG_BYTES = 256 * 1024  # of log: the query is behind, and does not wait at all
 HOLD_SECONDS = 0.5  # without a message
 _POLL_SECONDS = 0.03

@@ -53,6 +53,11 @@ def java_query(query: StreamingQuery) -> JavaObject:
     return _private(query, "_jsq")
 
 
+def java_listener(listener: object) -> JavaObject:
+    """Return the JVM's object of a listener of queries, a ``JStreamingQueryListener``."""
+    return _private(SparkContext, "_jvm").PythonStreamingQueryListenerWrapper(listener)
+
+
 def set_terminated(query: StreamingQuery) -> JavaObject:
     """Mark a query as terminated, so that its thread begins no further batch; return that thread.
 
