@@ -9,8 +9,8 @@ cache of ``_CACHE_KIB``. SQLite creates its files in the directory of ``SQLITE_T
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
-import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -110,6 +110,13 @@ class GroupTotals:
             self._database.execute("COMMIT")
 
 
+def _directory() -> Path:
+    """Return the directory in which SQLite creates temporary files."""
+    named = [os.environ.get("SQLITE_TMPDIR", ""), os.environ.get("TMPDIR", "")]
+    places = [*filter(None, named), "/var/tmp", "/usr/tmp", "/tmp"]
+    return Path(next((p for p in places if os.access(p, os.W_OK | os.X_OK)), "."))
+
+
 def _quoted(name: str) -> str:
     return f'"{name}"'
 
@@ -120,4 +127,4 @@ def _io_errors() -> Iterator[None]:
         yield
     except sqlite3.OperationalError as e:
         error = OSError(errno.EIO, str(e))
-        raise StoreIOError("write temporary files in", Path(tempfile.gettempdir()), error) from e
+        raise StoreIOError("write temporary files in", _directory(), error) from e

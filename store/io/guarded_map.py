@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
 import signal
 import sys
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,6 +73,13 @@ class GuardedMap(mmap.mmap):
             _guard.release(self._word)
 
 
+def fork_safe_lock() -> threading.Lock:
+    """Return a lock that is free in a forked child, which lacks the thread that may hold it."""
+    lock: Any = threading.Lock()
+    os.register_at_fork(after_in_child=lock._at_fork_reinit)
+    return lock  # type: ignore[no-any-return]
+
+
 class _Sigaction(ctypes.Structure):
     """``struct sigaction`` of glibc and musl on 64-bit Linux."""
 
@@ -92,7 +100,7 @@ class _Guard:
         self._last = Fault("", 0)  # of a map that no longer exists
         self._action: _Sigaction | None = None
         self._free: list[int] = []
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._is_loaded = False
 
     def register(self, begin: int, size: int, path: str) -> int:

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import mmap
 import os
-import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 
 from store.errors import RESTORE, DamageError, StoreIOError, VanishedError
 from store.io.file_system import data_extents, open_regular
-from store.io.guarded_map import GuardedMap, fault_count, last_fault
+from store.io.guarded_map import GuardedMap, fault_count, fork_safe_lock, last_fault
 from store.io.listing import DirectoryWatch, list_files
 from store.layout import MAPPED_FILE_NAME_DIGITS
 
@@ -148,7 +147,7 @@ class MappedFile:
 
 
 _MAPPED: deque[ReferenceType[MappedFile]] = deque()
-_MAPPED_GUARD = threading.Lock()
+_MAPPED_GUARD = fork_safe_lock()
 
 
 def _keep_mapped(file: MappedFile) -> None:

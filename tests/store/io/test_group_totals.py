@@ -58,7 +58,7 @@ def test_no_group_at_all() -> None:
 def test_a_full_disk_is_an_error_that_names_the_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(group_totals.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("SQLITE_TMPDIR", str(tmp_path))
     groups = GroupTotals(["text"], {"size": "sum"})
     groups._database.execute("PRAGMA max_page_count=4")  # as if the disk had no more room
     groups.add(pa.table({"text": [str(n) * 1000 for n in range(100)], "size": [1] * 100}))

@@ -86,6 +86,27 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 assert fault_count() == 0
 """,
+    "in a child forked while threads map": """
+is_over = threading.Event()
+
+def map_on():
+    while not is_over.is_set():
+        map_file(path)
+
+threads = [threading.Thread(target=map_on) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # a child that waits for a lock is killed
+        map_file(path)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+is_over.set()
+for thread in threads:
+    thread.join()
+""",
     "after another map has the addresses": """
 first = map_file(path)
 del first
