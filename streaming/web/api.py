@@ -215,12 +215,19 @@ def topic(request: Request) -> dict[str, Any]:
         "queues": [
             queue_json(q) | {"bytes": broker.overview.queue_bytes(name, q.queue_id)} for q in states
         ],
-        "groups": [g for g in (listing.groups if listing else ()) if g["topic"] == name],
+        "groups": _groups_of(listing, name),
         "tags": [{"tag": tag, "count": count} for tag, count in tags.most_common(_TAGS_MAX)],
         "tags_sampled": tags.total(),
         "newest": [{**summary, "broker": broker.name} for summary in newest],
         "status": broker.status(),
     }
+
+
+def _groups_of(listing: Listing | None, topic: str) -> list[dict[str, Any]] | None:
+    """Return the groups of a topic, None if they are not listed."""
+    if listing is None or listing.error is not None:
+        return None
+    return [group for group in listing.groups if group["topic"] == topic]
 
 
 def _newest(
@@ -257,12 +264,16 @@ def health(request: Request) -> dict[str, Any]:
     """Return what is wrong with a broker's store, and its settings."""
     broker = broker_of(request)
     listing, settings = broker.overview.get(), broker.settings
-    damages = () if listing is None else listing.damages
+    damages = [] if listing is None else [*listing.damages]
+    try:
+        damages = [*broker.damages(), *damages]
+    except StoreError as e:  # the log cannot be listed
+        damages.append(e)
     is_clean = not (broker.store_root / ABORT_FILE).exists()
     return {
         "broker": broker.name,
         "status": broker.status(),
-        "damage": _damages_json([*broker.damages(), *damages], broker.monitor.error()),
+        "damage": _damages_json(damages, broker.monitor.error()),
         "rebuild_command": broker.build_command(),
         "verify": broker.verification(),
         "settings": settings_json(broker.config),

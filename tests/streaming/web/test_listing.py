@@ -1,5 +1,6 @@
 """What a console shows while it cannot list topics and queues: a bug, or a log without queues."""
 
+import os
 import re
 import shlex
 import shutil
@@ -45,6 +46,8 @@ def test_a_bug_in_a_listing_is_a_problem_until_a_listing_succeeds(
             assert "internal error: KeyError" in c.get(f"/brokers/b{page}").text
         if where == "describe_topics":
             assert "Groups cannot be listed:" in c.get("/brokers/b/groups").text
+            assert c.api("b/topics/TopicA")["groups"] is None
+            assert "Groups cannot be listed:" in c.get("/brokers/b/topics/TopicA").text
         assert has_failed(c) == 1
         patch.undo()
         wait_until(lambda: c.api("b")["status"]["problem"] is None)
@@ -91,3 +94,14 @@ def test_queues_that_are_gone_are_a_problem(tmp_path: Path) -> None:
         wait_until(lambda: "nothing has been dispatched" in str(c.api("b")["status"]["problem"]))
         assert c.api("b/status")["build_command"] is None
         assert has_failed(c) == 1
+
+
+def test_health_names_a_log_file_that_is_none(tmp_path: Path) -> None:
+    make_store(tmp_path, 3000)
+    with console(source(tmp_path)) as c:
+        assert c.api("b/health")["damage"] == []
+        file = sorted((tmp_path / "commitlog").iterdir())[1]
+        file.unlink()
+        os.mkfifo(file)
+        wait_until(lambda: c.api("b/health")["damage"] != [])
+        assert str(file) in c.get("/brokers/b/health").text
