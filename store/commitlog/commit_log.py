@@ -84,6 +84,19 @@ class CommitLog:
         """Return the file that holds ``offset``, or None."""
         return self._queue.find(offset)
 
+    def find_pinned(self, offset: int) -> MappedFile | None:
+        """Return the file that holds ``offset``, with its map; it may be deleted afterwards.
+
+        None if there is none, or if it has been deleted. Raises StoreIOError.
+        """
+        file = self.find(offset)
+        try:
+            return file.pinned() if file is not None else None
+        except StoreIOError as e:
+            if e.errno != errno.ENOENT:
+                raise
+            return None
+
     def path_of(self, offset: int) -> Path:
         """Return the path of the file that holds ``offset``, else the first directory."""
         file = self.find(offset)

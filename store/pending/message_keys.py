@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from store.arrow.batches import batch_schema, message_batches
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import COLUMN_TYPES, DispatchRequests
 from store.config import StoreConfig
-from store.errors import StoreIOError
-from store.io.mapped_file import MappedFile
+from store.io.mapped_file import MappedFile, intact
 from store.kernels import message as mk
 from store.pending.deliveries import Longs
 
@@ -32,10 +30,11 @@ def with_keys(rows: pa.Table, log: CommitLog, config: StoreConfig) -> pa.Table:
     found = [pa.RecordBatch.from_pylist([], schema=batch_schema(_COLUMNS))]
     places = [np.empty(0, np.int64)]
     for base in np.unique(bases).tolist():
-        file = _mapped(log, base)
+        file = log.find_pinned(base)
         if file is not None:
             at = np.flatnonzero(bases == base)
-            requests = _requests(file, offsets[at])
+            with intact():
+                requests = _requests(file, offsets[at])
             found += message_batches(
                 requests, file.view(), base, _COLUMNS, config=config, path=file.path
             )
@@ -46,19 +45,6 @@ def with_keys(rows: pa.Table, log: CommitLog, config: StoreConfig) -> pa.Table:
     for name in _COLUMNS:
         kept = kept.append_column(name, texts[name])
     return kept
-
-
-def _mapped(log: CommitLog, base: int) -> MappedFile | None:
-    """Return the file that begins at an offset, None if it has expired."""
-    file = log.find(base)
-    try:
-        if file is not None:
-            file.map()
-    except StoreIOError as e:
-        if e.errno != errno.ENOENT:
-            raise
-        return None
-    return file
 
 
 def _requests(file: MappedFile, offsets: Longs) -> DispatchRequests:

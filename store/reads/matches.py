@@ -13,7 +13,6 @@ twice.
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -217,13 +216,9 @@ class LogMatches:
 
         It may expire later: its map is kept.
         """
-        file = self.log.find(requests.begin)
-        try:
-            if file is not None:
-                return file.pinned()
-        except StoreIOError as e:
-            if e.errno != errno.ENOENT:
-                raise
+        file = self.log.find_pinned(requests.begin)
+        if file is not None:
+            return file
         path, why = str(self.log.path_of(requests.begin)), "the file has been deleted"
         self.check_expired(Damage(requests.begin, requests.end, path, why, is_lost=True))
         return None
