@@ -72,9 +72,9 @@ def find_foreign(output: Path) -> Path | None:
     reput, subdirectories = list_entries(output / REPUT_DIR), (NEW_ROOT_DIR, OLD_ROOT_DIR)
     entries = list_entries(output / BULK_DIR, reput.get(BULK_DIR.name))
     names = [directory.name for directory in subdirectories]
-    found = [_foreign_name(BULK_DIR, entries, names.__contains__)]
-    found += [_foreign_below(output, d) for d in subdirectories if d.name in entries]
-    return next(filter(None, found), None)
+    foreign = _foreign_name(BULK_DIR, entries, names.__contains__)
+    below = (_foreign_below(output, d) for d in subdirectories if d.name in entries)
+    return foreign or next(filter(None, below), None)
 
 
 def numbered_epochs(directory: Path) -> dict[Path, int]:

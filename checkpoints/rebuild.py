@@ -22,12 +22,7 @@ from checkpoints.output import check_replaced
 from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from checkpoints.state_paths import BOOT, NEW_ROOT_DIR
-from checkpoints.swap import (
-    SwapRecord,
-    discard_rebuild,
-    finish_swap,
-    write_swap,
-)
+from checkpoints.swap import SwapRecord, discard_rebuild, finish_swap, write_swap
 from store.errors import ConfigError, StoreError
 from store.io.file_system import read_small_file
 
