@@ -177,7 +177,7 @@ def _refuse_dledger_entries(store_root: Path, config: StoreConfig) -> None:
     """Refuse a commit log whose first file holds DLedger entries."""
     paths = config.commit_log_paths(store_root)
     try:
-        files = MappedFileQueue(paths, config.mapped_file_size_commit_log, follows_links=True).files
+        files = MappedFileQueue(paths, config.mapped_file_size_commit_log, is_log=True).files
     except DamageError:
         return  # reported when the log is read
     magics = (MAGIC_V1, MAGIC_V2)

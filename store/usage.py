@@ -133,6 +133,8 @@ def expiries(
     for file in log.files[:-1]:
         try:
             changed_ms = file.path.stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            continue  # it has expired since
         except OSError as e:
             raise StoreIOError("read", file.path, e) from e
         days.setdefault(_day_text((changed_ms + reserved_ms) // _DAY_MS), []).append(file.length)

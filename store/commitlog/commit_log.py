@@ -53,7 +53,7 @@ class CommitLog:
         self.file_size = config.mapped_file_size_commit_log
         self.known_end = 0
         self._splits_properties = config.splits_properties  # derived from the version
-        self._queue = MappedFileQueue(paths, self.file_size, follows_links=True)
+        self._queue = MappedFileQueue(paths, self.file_size, is_log=True)
         self._end: tuple[MappedFile | None, int] = (None, 0)  # last file, position walked up to
 
     # --- the files --------------------------------------------------------------------------------
@@ -121,16 +121,18 @@ class CommitLog:
                 return file
         return self.files[0] if self.files else None
 
-    def missing_files(self) -> list[LostDataError]:
-        """Return the gaps between the files: ranges of the log that no file holds."""
+    def missing_files(self) -> list[LostDataError | StoreIOError]:
+        """Return the gaps between the files, and the entries that are no readable regular files."""
+        problems = [file.problem for file in self.files if file.problem is not None]
         ends = [file.base + self.file_size for file in self.files]
         gaps = zip(ends, self.files[1:], strict=False)
-        return [self._lost(end, file.base) for end, file in gaps if end < file.base]
+        return [*problems, *(self._lost(end, file.base) for end, file in gaps if end < file.base)]
 
     def check_file(self, file: MappedFile) -> None:
         """Raise DamageError if a file does not have the configured size."""
         if file.length != self.file_size:
-            raise DamageError(file.path, file.base, *wrong_size(file, self.file_size))
+            reason = wrong_size(file, self.file_size)
+            raise DamageError(file.path, file.base, reason, f"{RESTORE}, or {_CONF_HINT}")
 
     # --- the bounds -------------------------------------------------------------------------------
 
@@ -271,9 +273,7 @@ class CommitLog:
         file = self._queue.checked(begin)
         if file is None:
             raise self._lost(begin, begin + self.file_size)
-        if file.length != self.file_size:
-            reason, _ = wrong_size(file, self.file_size)
-            raise DamageError(file.path, file.base, reason, f"{RESTORE}, or {_CONF_HINT}")
+        self.check_file(file)
         return file
 
     def _lost(self, begin: int, end: int) -> LostDataError:
@@ -318,11 +318,11 @@ def was_closed_cleanly(store_root: Path) -> bool:
     return not (store_root / ABORT_FILE).exists()
 
 
-def wrong_size(file: MappedFile, file_size: int) -> tuple[str, str]:
-    """Return the reason and the hint for a file that does not have the configured size."""
+def wrong_size(file: MappedFile, file_size: int) -> str:
+    """Return the reason for refusing a file that does not have the configured size."""
     return (
-        f"the file has {file.length} bytes, the log's files have {file_size}",
-        f"{RESTORE}, or {_CONF_HINT}",
+        f"the file has {file.length} bytes, the log's files have {file_size} "
+        "(mappedFileSizeCommitLog)"
     )
 
 

@@ -107,14 +107,14 @@ class LogPlanner:
         Only the first range of a file begins at a record. A body may hold a copy of a record, and a
         range may hold damage or the live end, so the caller checks that each scan begins where the
         previous one ended and is whole; elsewhere a plan is needed. The ranges end before a file
-        that is missing or has the wrong size.
+        that is missing, cannot be read or has the wrong size.
         """
         log = self._log
         log.refresh()
         until = min(until, log.likely_end() - min(split_bytes, _TAIL_BYTES))
         while begin < until:
             file = log.find(begin)
-            if file is None or file.length != log.file_size:
+            if file is None or file.problem is not None or file.length != log.file_size:
                 return
             end = file.base + file.length
             for at in range(begin, min(end, until), split_bytes):
@@ -144,7 +144,7 @@ class LogPlanner:
             end = min(base, until)
             return [LogRange(at, end, str(log.directories[0]), base, reason, is_lost=True)], True
         if file.length != log.file_size:
-            reason = "; ".join(wrong_size(file, log.file_size))
+            reason = wrong_size(file, log.file_size)
             end = min(file.base + log.file_size, until)
             return [LogRange(at, end, str(file.path), file.base, reason)], False
         if file.base < last.base:

@@ -25,7 +25,8 @@ from store.compare.findings import (
     first_data,
 )
 from store.config import StoreConfig
-from store.io.mapped_file import file_name, written_prefix
+from store.consumequeue.files import written_prefix
+from store.io.mapped_file import file_name
 from store.layout import (
     EXT_ADDRESS_BASE,
     EXT_ADDRESS_MAX,

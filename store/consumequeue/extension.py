@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.config import StoreConfig
+from store.consumequeue.files import written_prefix
 from store.consumequeue.names import list_queues, queue_directory
-from store.errors import UnsupportedFormatError
+from store.errors import StoreIOError, UnsupportedFormatError
 from store.io.disk import Disk
 from store.io.listing import list_files
 from store.io.mapped_file import (
@@ -23,7 +24,6 @@ from store.io.mapped_file import (
     file_name,
     intact,
     is_mapped_file_name,
-    written_prefix,
 )
 from store.kernels.consume_queue import NewUnits
 from store.layout import (
@@ -143,6 +143,8 @@ def refuse_filter_bitmaps(root: Path) -> None:
     for topic, queue_id in list_queues(root, CONSUME_QUEUE_EXT_DIR):
         directory = queue_directory(root / CONSUME_QUEUE_EXT_DIR, topic, queue_id)
         for path, status in list_files(directory, is_mapped_file_name, follows_links=False):
+            if isinstance(status, StoreIOError):
+                raise status
             at = _find_bitmap(MappedFile(path, int(path.name), status.st_size, status.st_ino))
             if at >= 0:
                 raise UnsupportedFormatError(

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from mmap import mmap
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store.errors import DamageError
-from store.io.mapped_file import MappedFile, MappedFileQueue, file_name, intact, written_prefix
+from store.io.mapped_file import MappedFile, MappedFileQueue, file_name, intact
 from store.layout import CQ_UNIT, CQ_UNIT_SIZE, PRE_BLANK_SIZE, struct_of
 
 _UNIT = struct_of(CQ_UNIT)
@@ -279,3 +279,15 @@ def written_units(file: MappedFile) -> NDArray[np.void]:
     units = units[: written_prefix(units["size"])]
     file.read_ahead(units.nbytes)
     return units
+
+
+def written_prefix(sizes: NDArray[Any]) -> int:
+    """Count the leading positive sizes of a file's units by bisection; unwritten space is zero."""
+    low, high = 0, len(sizes)
+    while low < high:
+        middle = (low + high) // 2
+        if sizes[middle] > 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -4,8 +4,8 @@ File systems record modification times in ticks, so a directory that changed wit
 is listed again even if its times are unchanged.
 
 An entry with the name of a store's file is never skipped: if it is not a readable regular file (a
-dangling link, a FIFO, a device, a directory), that is an error naming it. Skipped, it would look
-like an expired file.
+dangling link, a FIFO, a device, a directory), that is an error naming it, raised or listed in place
+of its status. Skipped, it would look like an expired file.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def _is_settled(changed_ns: int, now_ns: int) -> bool:
 
 def list_files(
     directory: Path, is_named: IsNamed, *, follows_links: bool
-) -> list[tuple[Path, os.stat_result]]:
+) -> list[tuple[Path, os.stat_result | StoreIOError]]:
     """List the regular files of a directory with their status; a missing directory is empty.
 
     Hidden files are not listed: copy tools give unfinished files hidden names. ``is_named``
     accepts the names of the store's files: these entries must be regular files, or symbolic links
-    to them if ``follows_links``. Raises StoreIOError.
+    to them if ``follows_links``; others are listed with their error. Raises StoreIOError.
 
     A directory that is replaced during the listing is listed again: otherwise its files would
     seem to be deleted.
@@ -120,8 +120,8 @@ def list_names(directory: Path, is_named: IsNamed) -> list[str]:
 
 def _list_once(
     directory: Path, is_named: IsNamed, *, follows_links: bool
-) -> list[tuple[Path, os.stat_result]]:
-    found = []
+) -> list[tuple[Path, os.stat_result | StoreIOError]]:
+    found: list[tuple[Path, os.stat_result | StoreIOError]] = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -137,25 +137,23 @@ def _list_once(
 
 def _status(
     entry: os.DirEntry[str], is_named: bool, *, follows_links: bool
-) -> os.stat_result | None:
-    """Return the status of a regular file, None for an entry to omit. Raises StoreIOError."""
+) -> os.stat_result | StoreIOError | None:
+    """Return the status of a regular file, the error of another, None for an entry to omit."""
     if is_named and not follows_links and entry.is_symlink():
-        raise _refused(entry)
+        return _refused(entry)
     try:
         status = Path(entry.path).stat()
-    except FileNotFoundError as e:
+    except FileNotFoundError:
         if not is_named or not os.path.islink(entry.path):
             return None  # deleted since it was listed
-        raise StoreIOError("read", entry.path, _dangling(entry.path)) from e
+        return StoreIOError("read", entry.path, _dangling(entry.path))
     except OSError as e:
         if not is_named:
             raise
-        raise StoreIOError("read", entry.path, e) from e
+        return StoreIOError("read", entry.path, e)
     if stat.S_ISREG(status.st_mode):
         return status
-    if is_named:
-        raise _refused(entry, follows_links=follows_links)
-    return None
+    return _refused(entry, follows_links=follows_links) if is_named else None
 
 
 def _refused(entry: os.DirEntry[str], *, follows_links: bool = False) -> StoreIOError:
@@ -173,4 +171,4 @@ def _refuse_dangling(directory: Path) -> None:
 
 def _dangling(link: Path | str) -> OSError:
     reason = "it is a symbolic link whose target does not exist (is a file system not mounted?)"
-    return OSError(errno.ENOENT, f"{reason}: {os.readlink(link)}")
+    return OSError(errno.EIO, f"{reason}: {os.readlink(link)}")  # unlike a file that was deleted

@@ -18,11 +18,12 @@ import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from io import FileIO
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -57,6 +58,7 @@ class MappedFile:
     inode: int = 0
     is_sparse: bool = False  # without read-ahead, see ``MappedFileQueue``
     is_emptied: bool = False  # it had bytes when it was listed before
+    problem: StoreIOError | None = None  # of an entry that is no readable regular file
     checked_at: int = field(default=-1, repr=False)  # the refresh that last checked the length
     _map: GuardedMap | None = field(default=None, repr=False)
     _view: NDArray[np.uint8] | None = field(default=None, repr=False)
@@ -74,6 +76,7 @@ class MappedFile:
         """Return the map of a non-empty file. Slices of it are copies."""
         opened = self._map  # read once, like the view
         if opened is None:
+            self.check_readable()
             opened = _open_map(self.path, self.inode)
             if self.is_sparse:
                 opened.madvise(mmap.MADV_RANDOM)
@@ -113,6 +116,7 @@ class MappedFile:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
         """Open the file without its map; convert an OSError of the block into a StoreIOError."""
+        self.check_readable()
         try:
             with _open_same(self.path, self.inode) as f:
                 yield f.fileno()
@@ -134,6 +138,11 @@ class MappedFile:
         if opened is not None and not opened.is_intact():
             self.drop()
             self.checked_at = -1
+
+    def check_readable(self) -> None:
+        """Raise StoreIOError if the entry is no readable regular file."""
+        if self.problem is not None:
+            raise copy(self.problem)  # each raise adds a traceback, and threads share the file
 
     def check_length(self) -> None:
         """Raise DamageError if the file was truncated or grew since it was listed."""
@@ -242,18 +251,6 @@ def _open_same(path: Path, inode: int) -> FileIO:
     return file
 
 
-def written_prefix(sizes: NDArray[Any]) -> int:
-    """Count the leading positive sizes of a file's units by bisection; unwritten space is zero."""
-    low, high = 0, len(sizes)
-    while low < high:
-        middle = (low + high) // 2
-        if sizes[middle] > 0:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 def is_mapped_file_name(name: str) -> bool:
     """Return whether a name is a mapped file's."""
     return len(name) == MAPPED_FILE_NAME_DIGITS and name.isascii() and name.isdigit()
@@ -282,7 +279,8 @@ class MappedFileQueue:
     the zero pages of holes: a search in a file of 6 MB leaves 5 MB there, which with thousands of
     queues evicts everything else.
 
-    ``follows_links``: files may be symbolic links, as those of STORE's log may.
+    ``is_log``: a log's files may be symbolic links, and one that is no readable regular file does
+    not keep the others from being read: it is listed with its ``problem``, which reads of it raise.
     """
 
     def __init__(
@@ -291,12 +289,12 @@ class MappedFileQueue:
         file_size: int,
         *,
         are_sparse: bool = False,
-        follows_links: bool = False,
+        is_log: bool = False,
     ) -> None:
         self.directories = tuple(directories)
         self.file_size = file_size
         self._are_sparse = are_sparse
-        self._follows_links = follows_links
+        self._is_log = is_log
         self.files: list[MappedFile] = []
         self._bases: list[int] = []
         self._by_base: dict[int, MappedFile] = {}
@@ -323,26 +321,19 @@ class MappedFileQueue:
         """List the directories again; keep the maps of unchanged files.
 
         Raises DamageError for a file whose name is not a mapped file's or not a multiple of the
-        file size, StoreIOError if a directory cannot be read, or if an entry with a mapped file's
-        name is not a readable regular file.
+        file size, StoreIOError if a directory cannot be read, or, except for a log, if an entry
+        with a mapped file's name is not a readable regular file.
         """
         self._refreshes += 1
         known = {f.path: f for f in self.files}
-        found = []
-        for directory in self.directories:
+        found = [
+            self._listed(path, status, known.get(path))
+            for directory in self.directories
             for path, status in list_files(
-                directory, is_mapped_file_name, follows_links=self._follows_links
-            ):
-                old, length, inode = known.get(path), status.st_size, status.st_ino
-                if old is not None and (old.length, old.inode) == (length, inode):
-                    found.append(old)
-                else:  # new, grown, or another file renamed to this name
-                    base = self._base_of(path)
-                    is_emptied = length == 0 and old is not None and old.inode == inode
-                    found.append(
-                        MappedFile(path, base, length, inode, self._are_sparse, is_emptied)
-                    )
-        self._is_whole = all(f.length == self.file_size for f in found)
+                directory, is_mapped_file_name, follows_links=self._is_log
+            )
+        ]
+        self._is_whole = all(f.length == self.file_size and f.problem is None for f in found)
         found.sort(key=lambda f: f.base)
         while found and found[-1].length == 0 and not found[-1].is_emptied:
             found.pop()  # still being created; a broker skips it too
@@ -379,6 +370,20 @@ class MappedFileQueue:
         """Return the base of the first file that begins after ``offset``, or None."""
         at = bisect_right(self._bases, offset)
         return self._bases[at] if at < len(self._bases) else None
+
+    def _listed(
+        self, path: Path, status: os.stat_result | StoreIOError, old: MappedFile | None
+    ) -> MappedFile:
+        """Return the file of an entry: the old one unless it is new, has grown or was replaced."""
+        if isinstance(status, StoreIOError):
+            if not self._is_log:
+                raise status
+            return MappedFile(path, self._base_of(path), self.file_size, problem=status)
+        length, inode = status.st_size, status.st_ino
+        if old is not None and (old.length, old.inode) == (length, inode):
+            return old
+        is_emptied = length == 0 and old is not None and old.inode == inode
+        return MappedFile(path, self._base_of(path), length, inode, self._are_sparse, is_emptied)
 
     def _base_of(self, path: Path) -> int:
         if not is_mapped_file_name(path.name):

@@ -134,8 +134,8 @@ class MessageStore(ArrowReads):
         return self._log.max_offset()
 
     @of_log
-    def missing_files(self) -> list[LostDataError]:
-        """Return an error for each range between the log's files that no file holds."""
+    def missing_files(self) -> list[LostDataError | StoreIOError]:
+        """Return an error for each range that no file of the log holds, or whose file is none."""
         self._log.refresh_if_changed()
         return self._log.missing_files()
 

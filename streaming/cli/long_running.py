@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 from rich.live import Live
@@ -75,6 +75,17 @@ def end_within(seconds: float) -> None:
     timer = threading.Timer(seconds, os._exit, (0,))
     timer.daemon = True
     timer.start()
+
+
+def end_at_once() -> NoReturn:
+    """End the process with exit code 0, without finalizing the interpreter.
+
+    For a process that only reads: a thread that computes in native code may crash when it returns
+    into an interpreter that is being finalized.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @dataclass

@@ -107,7 +107,7 @@ def serve(
     Read-only, beside a running broker or dispatch or on a copied store. Prints its URL and runs
     until it is stopped (Ctrl-C or SIGTERM).
     """
-    from streaming.cli.long_running import POLL_SECONDS, end_within, stop_signals
+    from streaming.cli.long_running import POLL_SECONDS, end_at_once, end_within, stop_signals
     from streaming.web.app import create_app
     from streaming.web.brokers import Broker
     from streaming.web.security import LOOPBACK_NAMES, ConsoleSettings
@@ -135,6 +135,7 @@ def serve(
                 end_within(_END_SECONDS)
 
             serve_app(app, listening, wait)
+    end_at_once()
 
 
 def _await_stop(stop: threading.Event, poll_seconds: float) -> None:

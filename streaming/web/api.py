@@ -76,7 +76,7 @@ def overview(request: Request) -> dict[str, Any]:
     if sort != "topic":
         field = _SORT_FIELDS.get(sort, sort)
         rows.sort(key=lambda row: -(row[field] or 0))
-    known = listing.overview if listing is not None else None
+    known, lagging = listing.overview if listing is not None else None, _known_groups(listing)
     levels = known.delay_levels if known is not None else ()
     return {
         "broker": broker.name,
@@ -86,8 +86,8 @@ def overview(request: Request) -> dict[str, Any]:
         "hidden": len(found) - len(rows),
         "filter": wanted,
         "sort": sort,
-        "groups": [] if listing is None else listing.groups[:_TOP_GROUPS],
-        "groups_total": 0 if listing is None else len(listing.groups),
+        "groups": None if lagging is None else lagging[:_TOP_GROUPS],
+        "groups_total": None if lagging is None else len(lagging),
         "delay_levels": [{"level": level, **lag_json(lag)} for level, lag in levels],
         "config_files": [file_json(file) for file in (known.files if known else ())],
         "links": [str(link) for link in (known.links if known else ())],
@@ -98,13 +98,13 @@ def groups(request: Request) -> dict[str, Any]:
     """Return the groups with their lag by topic; null until listed."""
     broker, params = broker_of(request), request.query_params
     listing, wanted = broker.overview.get(), text(params, "filter") or ""
-    found = [] if listing is None else listing.groups
-    rows = [g for g in found if _contains(wanted, g["group"], g["topic"])]
+    found = _known_groups(listing)
+    rows = [g for g in found or () if _contains(wanted, g["group"], g["topic"])]
     return {
         "broker": broker.name,
         "as_of_ms": None if listing is None else listing.as_of_ms,
         "status": broker.status(),
-        **_paged(request, rows, "groups", is_known=listing is not None and listing.error is None),
+        **_paged(request, rows, "groups", is_known=found is not None),
         "filter": wanted,
     }
 
@@ -116,8 +116,9 @@ def group(request: Request) -> dict[str, Any]:
     """
     broker, name = broker_of(request), request.path_params["group"]
     listing = broker.overview.get()
-    is_known = listing is not None and listing.error is None
-    subscribed = [g for g in (listing.groups if listing else ()) if g["group"] == name]
+    known = _known_groups(listing)
+    is_known = known is not None
+    subscribed = [g for g in known or () if g["group"] == name]
     own = _own_topics(name, [g["topic"] for g in subscribed])
     made = [row for row in (listing.topics if listing else ()) if row["topic"] in own]
     if is_known and not subscribed and not made:
@@ -194,7 +195,7 @@ def topic(request: Request) -> dict[str, Any]:
     """Return a topic: its queues, groups, tags and newest messages."""
     broker, name = broker_of(request), request.path_params["topic"]
     listing = broker.overview.get()
-    known = listing.overview if listing is not None else None
+    known, lagging = listing.overview if listing is not None else None, _known_groups(listing)
     state = next((t for t in (known.topics if known else ()) if t.topic == name), None)
     config = state.config if state is not None else None
     with broker.queues() as store:
@@ -215,7 +216,7 @@ def topic(request: Request) -> dict[str, Any]:
         "queues": [
             queue_json(q) | {"bytes": broker.overview.queue_bytes(name, q.queue_id)} for q in states
         ],
-        "groups": _groups_of(listing, name),
+        "groups": None if lagging is None else [g for g in lagging if g["topic"] == name],
         "tags": [{"tag": tag, "count": count} for tag, count in tags.most_common(_TAGS_MAX)],
         "tags_sampled": tags.total(),
         "newest": [{**summary, "broker": broker.name} for summary in newest],
@@ -223,11 +224,9 @@ def topic(request: Request) -> dict[str, Any]:
     }
 
 
-def _groups_of(listing: Listing | None, topic: str) -> list[dict[str, Any]] | None:
-    """Return the groups of a topic, None if they are not listed."""
-    if listing is None or listing.error is not None:
-        return None
-    return [group for group in listing.groups if group["topic"] == topic]
+def _known_groups(listing: Listing | None) -> tuple[dict[str, Any], ...] | None:
+    """Return all groups, None if they are not listed."""
+    return None if listing is None or listing.error is not None else listing.groups
 
 
 def _newest(

@@ -22,7 +22,7 @@ from streaming.web import api, message, pages, search, tail
 from streaming.web.answers.budget import Budget, Leases
 from streaming.web.brokers import Broker
 from streaming.web.metrics.console import ConsoleSource, metrics
-from streaming.web.pages import BODIES, LISTS, SCANS, View
+from streaming.web.pages import BODIES, LISTS, PENDING, USAGE, View
 from streaming.web.scans import pending, usage
 from streaming.web.search_job import SearchSlots
 from streaming.web.security import ConsoleSettings, Security, refuse
@@ -36,8 +36,8 @@ VIEWS = (
     View(_BROKER, "overview.html", api.overview, ("page", "filter", "sort", "system"), LISTS),
     View(f"{_BROKER}/groups", "groups.html", api.groups, ("page", "filter")),
     View(f"{_BROKER}/groups/{{group:path}}", "group.html", api.group, ("page",)),
-    View(f"{_BROKER}/pending", "pending.html", pending.pending, pending.PARAMETERS, SCANS),
-    View(f"{_BROKER}/usage", "usage.html", usage.usage, usage.PARAMETERS, SCANS),
+    View(f"{_BROKER}/pending", "pending.html", pending.pending, pending.PARAMETERS, PENDING),
+    View(f"{_BROKER}/usage", "usage.html", usage.usage, usage.PARAMETERS, USAGE),
     View(f"{_BROKER}/topics/{{topic:path}}", "topic.html", api.topic, ("page",)),
     View(f"{_BROKER}/messages/{{offset}}", "message.html", message.message, kind=BODIES),
     View(f"{_BROKER}/health", "health.html", api.health),

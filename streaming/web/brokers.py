@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from checkpoints.state_paths import RECOVERED
 from store.commitlog.commit_log import CommitLog
 from store.config import StoreConfig
-from store.errors import ConfigError, DamageError, LostDataError, StoreError, StoreIOError
+from store.errors import ConfigError, DamageError, StoreError, StoreIOError
 from store.io.lock_file import find_owner
 from store.java import now_ms
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE
@@ -29,7 +29,7 @@ from store.root.status import DispatchStatus, read_dispatch_status, status_json
 from streaming.web.metrics.history import History
 from streaming.web.monitor import LogMonitor
 from streaming.web.overview import OverviewCache
-from streaming.web.scans.cache import ScanCache
+from streaming.web.scans.background import BackgroundCache
 from streaming.web.scans.readers import USAGE_BY, pending_reader, usage_reader
 from streaming.web.security import ConsoleSettings
 
@@ -81,8 +81,11 @@ class Broker:
             },
         )
         scanned = self.store_root, self.config, source.broker_conf
-        self.pending = ScanCache(pending_reader(*scanned))
-        self.usage = {by: ScanCache(usage_reader(*scanned, by)) for by in USAGE_BY}
+        self.pending = BackgroundCache(pending_reader(*scanned), f"pending messages of {self.name}")
+        self.usage = {
+            by: BackgroundCache(usage_reader(*scanned, by), f"the use of {self.name} by {by}")
+            for by in USAGE_BY
+        }
         self.monitor = LogMonitor(self.store_root, self.config, settings.max_body_bytes)
         self._dispatched_log = CommitLog(logs, self.config)  # from where its last walk ended
         self._dispatch_guard = threading.Lock()
@@ -132,7 +135,7 @@ class Broker:
             if len(self._met) < _MET_MAX:
                 self._met[error.path, error.offset] = error, _changed_ns(error.path)
 
-    def damages(self) -> list[DamageError | LostDataError]:
+    def damages(self) -> list[DamageError | StoreIOError]:
         """Return the damage of the log that is known: missing files, and what reads met."""
         with self._guard:
             for place, (error, changed) in list(self._met.items()):

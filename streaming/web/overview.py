@@ -7,10 +7,8 @@ over the units that were appended since; the files are counted last.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,20 +19,18 @@ from typing import Any
 from store.broker_files import PERM_INHERIT
 from store.consumequeue.names import is_system_topic
 from store.errors import NoQueuesError, StoreError
-from store.java import now_ms
 from store.layout import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from store.reads.message_store import MessageStore
 from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
 from store.reads.topics_json import config_json, lag_json
+from streaming.web.scans.background import BackgroundCache, Found
 
 Opened = Callable[[], AbstractContextManager[MessageStore]]
 Directories = Mapping[str, tuple[Path, ...]]  # by kind of file
-_AGE_MIN, _DURATIONS = 2.0, 10.0  # a listing is old after these seconds, and 10 x its own duration
 _WAIT_SECONDS = 1.0  # for the first listing
 _DAMAGES_MAX = 100
 _UNITS_PER_READ = 1_000_000  # so that no sum holds up other reads for long
 _REPLY_SUFFIX = "_REPLY_TOPIC"  # MixAll.getReplyTopic
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,6 @@ class Listing:
     overview: Overview | None
     error: StoreError | None
     as_of_ms: int
-    seconds: float
     topics: tuple[dict[str, Any], ...] = ()
     groups: tuple[dict[str, Any], ...] = ()
     damages: tuple[StoreError, ...] = ()
@@ -60,44 +55,45 @@ class OverviewCache:
         self.files: list[dict[str, Any]] = []  # as of the last listing; empty until counted
         self._opened = opened
         self._directories = directories
-        self._changed = threading.Condition()
-        self._listing: Listing | None = None
-        self._listed_at = 0.0
+        self._cache = BackgroundCache(
+            self._list,
+            str(directories["consumequeue"][0]),
+            then=self._measure,
+            age=(2.0, 10.0),
+            is_large=False,
+        )
         self._has_listed = False
-        self._failure: str | None = None  # the bug that ended the last listing
-        self.is_running = self._is_closed = False
+        self._is_closed = False
         self._sums: dict[tuple[str, int], tuple[int, int, int]] = {}  # min, max, bytes
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the store is being listed or measured."""
+        return self._cache.is_running
 
     def get(self, wait: float = _WAIT_SECONDS) -> Listing | None:
         """Return the last listing; without one, wait for it up to some seconds."""
-        with self._changed:
-            if not self.is_running and not self._is_closed and self._is_old():
-                threading.Thread(target=self._list, name="reput-overview", daemon=True).start()
-                self.is_running = True  # not if no thread could be started
-            if self._listing is None:
-                self._changed.wait_for(lambda: self._listing is not None, wait)
-            return self._listing
+        return _listing_of(self._cache.get(wait))
 
     def close(self) -> None:
         """Start no further listing; end the sums."""
         self._is_closed = True
+        self._cache.close()
 
     def damages(self) -> list[str]:
         """Return what was damaged when the store was last listed."""
-        listing = self._listing
-        if listing is None:
-            return []
-        return [str(e) for e in listing.damages[:_DAMAGES_MAX]]
+        listing = _listing_of(self._cache.last)
+        return [] if listing is None else [str(e) for e in listing.damages[:_DAMAGES_MAX]]
 
     def error(self) -> str | None:
         """Return why queues and groups could not be listed, None if they could."""
-        listing = self._listing
+        listing = _listing_of(self._cache.last)
         error = None if listing is None else listing.error
-        return self._failure if error is None else str(error)
+        return self._cache.failure if error is None else str(error)
 
     def has_no_queues(self) -> bool:
         """Return whether the log has no queues, and had none before: lost ones are a problem."""
-        listing = self._listing
+        listing = _listing_of(self._cache.last)
         error = None if listing is None else listing.error
         return isinstance(error, NoQueuesError) and not self._has_listed
 
@@ -116,41 +112,16 @@ class OverviewCache:
             total += size
         return total
 
-    def _is_old(self) -> bool:
-        if self._listing is None:
-            return True
-        age = time.monotonic() - self._listed_at
-        return age > max(_AGE_MIN, _DURATIONS * self._listing.seconds)
+    def _list(self, now: int, _stop: threading.Event) -> Listing:
+        with self._opened() as store:
+            listing = _listing(describe_topics(store), now)
+        self._has_listed = True
+        return listing
 
-    def _list(self) -> None:
-        began, now = time.monotonic(), now_ms()
-        listing, failure = Listing(None, None, now, 0.0), None
-        try:
-            with self._opened() as store:
-                listing = _listing(describe_topics(store), now, time.monotonic() - began)
-                self._publish(listing)
-                self._sum(store, listing)
-            self.files = [{"kind": k, **_count_files(p)} for k, p in self._directories.items()]
-        except StoreError as e:
-            if listing.overview is None:
-                self._publish(Listing(None, e, now, time.monotonic() - began))
-        except Exception as e:  # noqa: BLE001 - it is shown; the next listing may succeed
-            failure = f"internal error: {type(e).__name__}; the log of reput serve has its details"
-            if failure != self._failure:
-                _log.exception("%s cannot be listed", self._directories["consumequeue"][0])
-            if listing.overview is None:
-                self._publish(Listing(None, StoreError(failure), now, time.monotonic() - began))
-        finally:
-            with self._changed:
-                self._failure = failure
-                self.is_running = False
-
-    def _publish(self, listing: Listing) -> None:
-        with self._changed:
-            self._listed_at = time.monotonic()
-            self._listing = listing
-            self._has_listed |= listing.overview is not None
-            self._changed.notify_all()
+    def _measure(self, listing: Listing) -> None:
+        with self._opened() as store:
+            self._sum(store, listing)
+        self.files = [{"kind": k, **_count_files(p)} for k, p in self._directories.items()]
 
     def _sum(self, store: MessageStore, listing: Listing) -> None:
         topics = listing.overview.topics if listing.overview is not None else ()
@@ -174,7 +145,14 @@ class OverviewCache:
 # --- objects -------------------------------------------------------------------------------------
 
 
-def _listing(overview: Overview, as_of_ms: int, seconds: float) -> Listing:
+def _listing_of(found: Found[Listing] | None) -> Listing | None:
+    """Return the listing, or one that says why there is none."""
+    if found is None:
+        return None
+    return found.answer or Listing(None, found.error, found.as_of_ms)
+
+
+def _listing(overview: Overview, as_of_ms: int) -> Listing:
     lags = [lag for _, lag in (*overview.groups, *overview.delay_levels)]
     queues = (queue for topic in overview.topics for queue in topic.queues)
     damages = (
@@ -188,7 +166,7 @@ def _listing(overview: Overview, as_of_ms: int, seconds: float) -> Listing:
         row | {"is_internal": _is_internal(row, templates, holding)}
         for row in map(_topic_json, overview.topics)
     )
-    return Listing(overview, None, as_of_ms, seconds, topics, _groups(overview), damages)
+    return Listing(overview, None, as_of_ms, topics, _groups(overview), damages)
 
 
 def _topic_json(topic: TopicState) -> dict[str, Any]:

@@ -32,9 +32,10 @@ from streaming.web.parameters import ParameterError, check_names
 FROM_LINK = "reput.from_link"  # in the scope of a request that follows a link of another site
 TEMPLATES = Path(__file__).parent / "templates"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-PAGES, LISTS, BODIES, SCANS, METRICS = "pages", "lists", "bodies", "scans", "metrics"
+PAGES, LISTS, BODIES, METRICS = "pages", "lists", "bodies", "metrics"
+PENDING, USAGE = SCANS = "pending", "usage"  # of the log: no link of another site may open them
 _READS_MAX = 16  # threads that load pages; a read may wait for a swap
-_READERS = {PAGES: _READS_MAX, LISTS: 4, BODIES: 2, SCANS: 4, METRICS: 1}
+_READERS = {PAGES: _READS_MAX, LISTS: 4, BODIES: 2, PENDING: 2, USAGE: 2, METRICS: 1}
 _KILO = 1000
 _LOGGED_MAX, _LOGGED_SECONDS = 20, 60.0  # so many errors of requests are logged in so long
 
@@ -50,7 +51,7 @@ class View(NamedTuple):
     template: str
     load: Load
     parameters: tuple[str, ...] = ()
-    kind: str = PAGES  # of threads. SCANS: of the log, so that no link of another site may open it
+    kind: str = PAGES  # of the threads that make it
 
 
 def page(view: View) -> Endpoint:
@@ -62,7 +63,7 @@ def page(view: View) -> Endpoint:
 
         return await load(request, rendered, view.kind)
 
-    return own_links(endpoint) if view.kind == SCANS else endpoint
+    return own_links(endpoint) if view.kind in SCANS else endpoint
 
 
 def own_links(endpoint: Endpoint) -> Endpoint:

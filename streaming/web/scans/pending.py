@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,13 @@ from streaming.web.brokers import damage_texts
 from streaming.web.parameters import ParameterError, choice, number, text
 
 if TYPE_CHECKING:
-    from store.pending.pending import Pending, PendingFilter
+    from store.pending.pending import PendingFilter
+    from streaming.web.scans.selections import Selections
 
 PARAMETERS = ("page", "topic", "kind", "state")
 _STATES = ("unfinished", "overdue", "all")
 _PAGE_ROWS, _PAGES_MAX = 100, 1_000_000
 _SUMMARY_MAX = 200  # rows
-_SELECTING = threading.Lock()  # the selection takes memory, so there is one at a time
 
 
 def pending(request: Request) -> dict[str, Any]:
@@ -28,12 +27,12 @@ def pending(request: Request) -> dict[str, Any]:
     broker, params = broker_of(request), request.query_params
     wanted, topic = _filter(params), text(params, "topic") or ""
     page = number(params, "page", low=1, high=_PAGES_MAX) or 1
-    found = broker.pending.get()
-    if found is not None and found.error is not None:
-        raise found.error
+    scan = broker.pending.get()
+    if scan is not None and scan.error is not None:
+        raise scan.error
     answer: dict[str, Any] = {
         "broker": broker.name,
-        "as_of_ms": None if found is None else found.as_of_ms,
+        "as_of_ms": None if scan is None else scan.as_of_ms,
         "topic": topic,
         "kind": text(params, "kind") or "",
         "state": choice(params, "state", _STATES),
@@ -46,20 +45,15 @@ def pending(request: Request) -> dict[str, Any]:
         "damage": [],
         "left_out": [],
     }
-    if found is None or found.answer is None:
+    if scan is None or scan.answer is None:
         return answer
-    with _SELECTING:
-        return answer | _selected(found.answer, wanted, page)
+    return answer | _shown(scan.answer, wanted, page)
 
 
-def _selected(found: Pending, wanted: PendingFilter, page: int) -> dict[str, Any]:
-    """Return what a page shows of the rows, which are in order; few of them are copied."""
-    from store.pending.pending import wanted_rows  # noqa: PLC0415 - loads pyarrow
-
-    chosen = wanted_rows(found.rows, wanted)
+def _shown(selections: Selections, wanted: PendingFilter, page: int) -> dict[str, Any]:
+    """Return what a page shows; only its own rows are copied."""
+    found, (chosen, summary) = selections.found, selections.select(wanted)
     shown = found.rows.take(chosen[(page - 1) * _PAGE_ROWS : page * _PAGE_ROWS])
-    counted = found.rows.select(["topic", "due_timestamp", "state"]).take(chosen)
-    summary = replace(found, rows=counted).summary()
     return {
         "messages": list(replace(found, rows=shown).read_rows()),
         "pages": max(-(-len(chosen) // _PAGE_ROWS), 1),

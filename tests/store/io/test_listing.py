@@ -36,21 +36,33 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ENTRIES)
-@pytest.mark.parametrize("at", [0, -1])
-def test_an_entry_of_the_log_is_never_skipped(log: Path, kind: str, at: int) -> None:
+@pytest.mark.parametrize("at", [0, 1, -1])
+def test_an_entry_of_the_log_is_never_skipped_and_the_others_are_read(
+    log: Path, kind: str, at: int
+) -> None:
     make_entry, reason = ENTRIES[kind]
-    path = sorted(log.iterdir())[at]
+    paths = sorted(log.iterdir())
+    path = paths[at]
     opened, unchanged = CommitLog([log], CONFIG), CommitLog([log], CONFIG)
-    path.unlink()
+    path.rename(log.with_name("keep"))
     make_entry(path)
-    for read in (
-        lambda: CommitLog([log], CONFIG),
-        opened.refresh,
-        unchanged.refresh_if_changed,
-    ):
-        with pytest.raises(StoreIOError, match=reason) as raised:
-            read()
-        assert raised.value.path == path
+    opened.refresh()
+    unchanged.refresh_if_changed()
+    for read in (CommitLog([log], CONFIG), opened, unchanged):
+        assert [file.path for file in read.files] == paths
+        other = read.files[1 if at == 0 else 0]
+        assert read.message(other.base).commit_log_offset == other.base
+        for fail in (read.message, read.find_pinned):
+            with pytest.raises(StoreIOError, match=reason) as raised:
+                fail(int(path.name))
+            assert raised.value.path == path
+        if at == -1:  # the log's end is in it
+            with pytest.raises(StoreIOError, match=reason):
+                read.max_offset()
+    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    log.with_name("keep").rename(path)
+    unchanged.refresh_if_changed()
+    assert unchanged.message(int(path.name)).commit_log_offset == int(path.name)
 
 
 def test_a_log_file_may_be_a_link(log: Path, tmp_path: Path) -> None:

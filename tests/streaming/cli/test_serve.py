@@ -51,6 +51,25 @@ def test_a_signal_ends_it_with_0_beside_open_tails(tmp_path: Path, number: int) 
             server.kill()
 
 
+FINALIZED = (
+    "import atexit, streaming.cli\natexit.register(print, 'finalized')\nstreaming.cli.main()"
+)
+
+
+def test_the_interpreter_is_not_finalized_under_threads_that_still_compute(tmp_path: Path) -> None:
+    make_store(tmp_path, 3)
+    command = [sys.executable, "-c", FINALIZED, "serve", str(tmp_path), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            url_of(server)
+            server.terminate()
+            assert server.wait(30) == 0
+            assert server.stdout is not None
+            assert server.stdout.read() == ""
+        finally:
+            server.kill()
+
+
 def test_it_imports_no_spark_no_kafka_and_at_its_start_no_kernels() -> None:
     names = subprocess.run(
         [sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True

@@ -47,6 +47,7 @@ def test_a_bug_in_a_listing_is_a_problem_until_a_listing_succeeds(
         if where == "describe_topics":
             assert "Groups cannot be listed:" in c.get("/brokers/b/groups").text
             assert c.api("b/topics/TopicA")["groups"] is None
+            assert (c.api("b")["groups"], c.api("b")["groups_total"]) == (None, None)
             assert "Groups cannot be listed:" in c.get("/brokers/b/topics/TopicA").text
         assert has_failed(c) == 1
         patch.undo()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from store.pending import pending
 from streaming.cli import run
 from tests.support.consoles import SECONDS, Console, console, source, wait_until
 from tests.support.stores.written import corrupt
@@ -96,3 +97,22 @@ def test_kinds_in_rocksdb_are_named(store: Path, tmp_path: Path) -> None:
         assert {row["kind"] for row in answer["messages"]} == {"delay", "half"}
         (note,) = answer["left_out"]
         assert note in c.get("/brokers/b/pending").text
+
+
+def test_a_filter_selects_once_for_all_pages_of_a_scan(
+    shown: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    select = pending.wanted_rows
+    monkeypatch.setattr(
+        pending, "wanted_rows", lambda rows, wanted: made.append(wanted) or select(rows, wanted)
+    )
+    kinds = ("half", "timer", "delay")
+    for kind in kinds * 2:
+        for page in "12":
+            shown.api("b/pending", kind=kind, state="all", page=page)
+    assert [(*wanted.kinds,) for wanted in made] == [(kind,) for kind in kinds]
+    for topic in "abcd":  # as many as are kept
+        assert shown.api("b/pending", topic=topic)["total"] == 0
+    shown.api("b/pending", kind="half", state="all")
+    assert len(made) == len(kinds) + 4 + 1

@@ -158,7 +158,7 @@ def test_a_link_of_another_site_starts_no_scan_and_no_download(tmp_path: Path) -
         assert opened == OPENED_BY_LINKS
         broker = c.brokers["b"]
         scans = [broker.pending, *broker.usage.values()]
-        assert not any(cache.is_running or cache._found for cache in scans)
+        assert not any(cache.is_running or cache.last for cache in scans)
         assert not c.app.state.searches._jobs
         assert not len(broker.monitor.tails)
 

@@ -10,8 +10,9 @@ import pytest
 
 from store.commitlog.record import NewMessage
 from store.commitlog.writer import CommitLogWriter
+from store.errors import StoreError
 from streaming.cli import run
-from streaming.web.scans import cache
+from streaming.web.scans import background
 from tests.support.consoles import SECONDS, Console, console, source, wait_until
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
@@ -87,13 +88,12 @@ def test_an_empty_log_and_damage(tmp_path: Path) -> None:
 
 
 def test_a_result_that_no_page_wants_any_more_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_KEPT_SECONDS", 0.1)
-    monkeypatch.setattr(cache, "_AGE_MIN", 0.05)
-    kept: cache.ScanCache[str] = cache.ScanCache(lambda _now, _stop: "answer")
+    monkeypatch.setattr(background, "_KEPT_SECONDS", 0.1)
+    kept = background.BackgroundCache(lambda _now, _stop: "answer", "x", age=(0.05, 20.0))
     found = kept.get(SECONDS)
     assert found is not None
     assert found.answer == "answer"
-    wait_until(lambda: kept._found is None)
+    wait_until(lambda: kept.last is None)
     assert kept.get(SECONDS) is not None
 
 
@@ -108,8 +108,29 @@ def test_one_scan_runs_at_a_time() -> None:
         running -= 1
         return most
 
-    caches: list[cache.ScanCache[int]] = [cache.ScanCache(scan) for _ in range(4)]
+    caches = [background.BackgroundCache(scan, "x") for _ in range(4)]
     for each in caches:
         each.get(0)
     wait_until(lambda: not any(each.is_running for each in caches))
     assert most == 1
+
+
+def test_an_error_is_soon_followed_by_another_attempt() -> None:
+    attempts: list[int] = []
+
+    def scan(now: int, _stop: threading.Event) -> int:
+        attempts.append(now)
+        time.sleep(0.2)
+        if len(attempts) == 1:
+            raise StoreError("once")
+        return len(attempts)
+
+    cache = background.BackgroundCache(scan, "x", age=(0.05, 20.0))
+    failed = cache.get(SECONDS)
+    assert failed is not None
+    assert str(failed.error) == "once"
+    wait_until(lambda: cache.get(0) != failed)  # it would be old after 4 s if it were an answer
+    found = cache.get(0)
+    assert found is not None
+    assert found.answer == 2
+    assert found.as_of_ms - failed.as_of_ms < 2000
