@@ -1,6 +1,7 @@
-"""The pages name what exists: files, headings, metrics."""
+"""The pages name what exists: files, headings, sections of the format, metrics."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from tests.support.ops import OPS
 
 ROOT = OPS.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("ops/**/*.md")]
+PACKAGES = ("store", "checkpoints", "streaming", "tests")
 ROW = re.compile(r"^\| `(reput_\w+)` \| (\w+) \|([^|]*)\| ([DMC ]+) \| ([^|]+) \|$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
+SECTION = re.compile(r"^#+ (\d+(?:\.\d+)?)\.? ", re.MULTILINE)
 PATH_AND_NAME = re.compile(r"^\| [^|]+ \|([^|]+)\|([^|]*)\|$", re.MULTILINE)
 
 
@@ -33,7 +36,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         target = page.parent / path if path else page
         if not target.exists() or (anchor and anchor not in _anchors(target)):
             broken.append(f"{path}#{anchor}")
-    assert [] == broken
+    assert not broken
 
 
 def test_the_places_to_open_for_a_change_exist() -> None:
@@ -46,6 +49,18 @@ def test_the_places_to_open_for_a_change_exist() -> None:
         assert sources
         for wanted in re.findall(r"`(\w+)`", name):
             assert any(re.search(rf"\b{wanted}\b", source) for source in sources), wanted
+
+
+def test_every_cited_section_of_the_format_exists() -> None:
+    sources = [*PAGES, *(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))]
+    cited = set(re.findall(r"§(\d+(?:\.\d+)?)", _read(sources)))
+    sections = set(SECTION.findall(_read((ROOT / "docs" / "format").glob("*.md"))))
+    assert cited
+    assert cited <= sections, cited - sections
+
+
+def _read(paths: Iterable[Path]) -> str:
+    return "\n".join(path.read_text("utf-8") for path in paths)
 
 
 def _anchors(page: Path) -> set[str]:
