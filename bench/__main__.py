@@ -2,7 +2,7 @@
 
 Figures are messages (or keys) a second. They depend on the machine: compare them with a run of
 another commit beside this one, never with a number from elsewhere. With ``--broker-lib`` the reads
-are measured on RocketMQ's own store too; its figures stand beside ours. The mirror is measured
+are measured on RocketMQ's own store too; its figures are shown beside ours. The mirror is measured
 beside kafka-python's own ``send``, to a Kafka that is started for it or named.
 """
 

@@ -23,7 +23,7 @@ _TIMEOUT_SECONDS = 1800
 
 
 class Request(NamedTuple):
-    """What is asked of a root's queue 0: kind "get", "time" or "key", one value a call."""
+    """A request to a root's queue 0: kind "get", "time" or "key", one value per call."""
 
     kind: str
     topic: str
@@ -31,7 +31,7 @@ class Request(NamedTuple):
 
 
 class BrokerFigure(NamedTuple):
-    """What a call takes, and all answers of one round as one number."""
+    """The seconds of a call, and all answers of one round folded into a number."""
 
     seconds: float
     answers: int
@@ -39,7 +39,7 @@ class BrokerFigure(NamedTuple):
 
 @dataclass
 class Broker:
-    """The jars of a RocketMQ release; ``figures`` gathers what is shown beside ours."""
+    """The jars of a RocketMQ release; ``figures`` collects what is shown beside ours."""
 
     lib: Path
     version: str
@@ -47,7 +47,7 @@ class Broker:
 
     @classmethod
     def find(cls, lib: Path) -> Broker:
-        """Return the release whose jars lie in a folder. Raises ValueError if none of 5.x do."""
+        """Return the release whose jars a folder holds. Raises ValueError unless it is 5.x."""
         for jar in sorted(lib.glob("rocketmq-store-*.jar")):
             found = re.fullmatch(r"rocketmq-store-(5(?:\.\d+)+)\.jar", jar.name)
             if found:
@@ -55,7 +55,7 @@ class Broker:
         raise ValueError(f"{lib} holds no rocketmq-store-5.y.z.jar")
 
     def measure(self, root: Path, request: Request) -> dict[str, BrokerFigure]:
-        """Return figures by name (plain, decoded). ``root`` is written to: a throw-away one.
+        """Return figures by name (plain, decoded). Writes to ``root``, which must be disposable.
 
         Raises RuntimeError with the last lines said if Java fails.
         """

@@ -29,7 +29,7 @@ def templates(keys: int = 3) -> list[NewMessage]:
 
 
 def write_bench_log(store: Path, messages: int) -> dict[str, float]:
-    """Write the log if it is not there."""
+    """Write the log if it is missing."""
     if (store / "commitlog").is_dir():
         return {}
     began = time.perf_counter()

@@ -2,8 +2,8 @@
 
 The stores are written and dispatched here, without a JVM: one of a queue of 10 M messages for the
 times, of which only the log's files and that queue's are made, and one whose keys fill an index
-file of 20 M entries. Where a RocketMQ release is at hand, its own store answers the same calls
-on the same files when ours are done; it writes to its root, which is thrown away.
+file of 20 M entries. If a RocketMQ release is given, its own store answers the same calls on
+the same files after ours; it writes to its root, which is deleted afterwards.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _get_messages(store: Path, output: Path, broker: Broker | None) -> dict[str,
 
 
 def _search(store: Path) -> dict[str, float]:
-    """Search for what is not there, so that nothing is decoded, and for the newest message."""
+    """Search for a key that no message has, so nothing is decoded, and for the newest message."""
     conditions = {
         "tag": MessageFilter(tags="None"),
         "key": MessageFilter(keys=frozenset({"none"})),

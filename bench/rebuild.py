@@ -4,7 +4,7 @@ For each size of log: ``reput rebuild`` as a command (in all, and without the st
 each release's store opened on the log alone until it has dispatched all of it (its load included:
 5.x dispatches while it loads). Below it a running dispatch for which all but the first GiB appears
 at once. Then one size by a Spark query on one core and on all. Messages of about 390 bytes with 3
-keys or 1, index on, CRC on. Files are warm in the page cache for everyone.
+keys or 1, index on, CRC on. Files are in the page cache for every measurement.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def version_of(lib: Path) -> str:
 
 
 def make_log(directory: Path, gib: float, keys: int) -> Path:
-    """Write the log of a size if it is not there; whole files are shared with the larger logs."""
+    """Write the log of a size if it is missing; whole files are shared with the larger logs."""
     store = directory / f"log-{gib:g}"
     if store.is_dir():
         return store
@@ -169,7 +169,7 @@ def measure(store: Path, directory: Path, gib: float, libs: dict[str, Path], run
 
 
 def median(runs: Sequence[_Run], seconds: Callable[[_Run], float]) -> _Run:
-    """Return the run in the middle of those in order of their seconds."""
+    """Return the run with the median seconds."""
     return sorted(runs, key=seconds)[(len(runs) - 1) // 2]
 
 
@@ -222,7 +222,7 @@ def dispatch_by_broker(store: Path, directory: Path, lib: Path) -> tuple[float, 
 
 
 def warm(store: Path) -> None:
-    """Read the log once, so that everyone finds it in the page cache."""
+    """Read the log once, so that it is in the page cache for every measurement."""
     buffer = bytearray(1 << 24)
     for file in sorted((store / "commitlog").iterdir()):
         with file.open("rb", buffering=0) as f:

@@ -2,7 +2,7 @@
 
 The stores are written and dispatched here, without a JVM. A batch is cut off by a disk that fails
 when all is written and nothing is synced: what a killed process leaves. An open that has nothing
-to do stands beside, for the others do what it does too.
+to do is shown for comparison: the others include its work.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Root:
         return seconds, root.recovered[0] if root.recovered else None
 
     def open_after_cut_off_batch(self) -> tuple[float, Recovered | None]:
-        """Begin to dispatch a small batch, do not come to its end, and open."""
+        """Start to dispatch a small batch, cut it off, and open."""
         begin = self._write(BATCH_MESSAGES)
         disk, config = CutDisk(), StoreConfig()
         root = DispatchRoot.open(self.output, self.store, config, disk=disk)

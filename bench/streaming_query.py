@@ -1,6 +1,6 @@
 """The whole streaming query, log to durable queues and index, on two cores with CRC and index.
 
-Once in batches of 256 MB, and once where a log runs away from a query that takes a GiB at a time.
+Once in batches of 256 MB, and once with a query that falls behind, in batches of 1 GiB.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class NewRoot:
         return self._open()
 
     def _begin_offset(self) -> int:
-        """Return the log's minimum offset, or the begin of the old root if that is higher."""
+        """Return the log's minimum offset, or the start of the old root if that is higher."""
         self._root.log.refresh()
         return max(self._root.log.min_offset(), self._root.progress.begin_offset)
 

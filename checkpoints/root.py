@@ -271,7 +271,7 @@ class DispatchRoot:
         return not is_last or self.is_log_clean(Path(self.progress.store))
 
     def known_loss_end(self, begin: int) -> int | None:
-        """Return where the range ends that begins here and that the root before a rebuild had lost.
+        """Return the end of the range at ``begin`` that the root before a rebuild had lost.
 
         None if there is none. Of the oldest such range, a part may have expired since.
         """

@@ -86,7 +86,7 @@ def measure_usage(  # noqa: PLR0913 - the store, its settings, the question, and
     *,
     stop: Event | None = None,
 ) -> Usage:
-    """Read the log once, past damage, and count the messages that match.
+    """Read the log once, skipping damage, and count the messages that match.
 
     Groups beyond a limit of memory are in temporary files. Raises StoreError, also once ``stop`` is
     set.

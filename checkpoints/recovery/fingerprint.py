@@ -84,7 +84,7 @@ def find_other_record(
     A broker that starts after a crash overwrites the end of its log. Records after the new ones may
     still parse, including the last dispatched one. ``dispatched`` are fingerprints of some
     dispatched records, in log order. The chain is followed from ``begin``, a record boundary, or
-    the start of the file. A break in it at a record that ``was_dispatched`` is damage, no change.
+    the start of the file. If it breaks at a record that was dispatched, that record is damaged.
     """
     file, rules = log.last_file(), scan_rules(log.config)
     if file is None or file.length != log.file_size:

@@ -167,9 +167,9 @@ class CommitLog:
 
     @intact()
     def likely_end(self) -> int:
-        """Return about where the log ends, without a walk: beyond it, its last file holds zeros.
+        """Return the approximate end of the log, without a walk: after it, the last file is zero.
 
-        0 without files. The log may end before it, or go on after zeros.
+        0 without files. The log may end before it, or continue after zeros.
         """
         last = self.last_file()
         if last is None:

@@ -63,7 +63,7 @@ def message_summary(message: Message) -> dict[str, Any]:
 
 
 def body_head(message: Message, characters: int = HEAD_CHARACTERS) -> str:
-    """Return the begin of a body as text or hex; only that part is decompressed."""
+    """Return the beginning of a body as text or hex; only that part is decompressed."""
     size = 4 * (characters + 1)
     try:
         head = message.body_head(size)

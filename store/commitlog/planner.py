@@ -66,7 +66,7 @@ class LogPlanner:
     def with_ranges_of(self, range_bytes: int) -> LogPlanner:
         """Return a planner of the same log with other ranges. Both share what they know of its end.
 
-        So what one has warned of, the other does not warn of again. One thread calls at a time.
+        So neither repeats a warning that the other has logged. One thread calls at a time.
         """
         other = copy(self)
         other._range_bytes = range_bytes

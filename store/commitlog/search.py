@@ -114,7 +114,7 @@ def narrow_to_times(part: LogRange, config: StoreConfig, times_ms: tuple[int, in
 
 
 def requested_offset(log: CommitLog, offset: int | None, timestamp_ms: int | None) -> int | None:
-    """Return the requested begin, given as an offset or as a time; None if neither is given.
+    """Return the requested start, given as an offset or as a time; None if neither is given.
 
     Raises ConfigError for an offset that is outside the log or inside a record.
     """

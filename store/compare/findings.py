@@ -61,7 +61,7 @@ class Counts:
     entries: int = 0  # compared
     older_units: int = 0  # below the log's minimum
     stale_units: int = 0  # after their queue's real end
-    dropped_units: int = 0  # older messages have their places: the broker drops them
+    dropped_units: int = 0  # older messages occupy their positions: the broker drops them
     displaced_queues: int = 0  # all units are below or above their queue offsets
     orphan_ext_units: int = 0  # no compared unit refers to them
     older_entries: int = 0  # below the log's minimum

@@ -1,4 +1,4 @@
-"""The handler of SIGBUS, as machine code: it replaces pages that no longer exist by zeros.
+"""The handler of SIGBUS, as machine code: it replaces pages that no longer exist with zeros.
 
 ``store.io.guarded_map`` installs it. It must be native, because Python runs its own handlers only
 after the instruction that faulted, which never completes. It must exist before numba is imported,
@@ -16,11 +16,11 @@ word       meaning
 2          slots in use
 3          the page size
 4 to 7     zeros: ``struct sigaction`` of the default action
-8, 9, 10   slot 0: begin and end of a map, and the address of its last fault, 0 without one
+8, 9, 10   slot 0: start and end of a map, and the address of its last fault, 0 without one
 11 …       slot 1, and so on
 ========== ===================================================================================
 
-A fault in a map replaces the pages from that address to the end of the map by zeros: page by page,
+A fault in a map replaces its pages from that address to its end with zeros: page by page,
 a large file would exceed the number of maps that a process may have.
 """
 

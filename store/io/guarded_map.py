@@ -1,8 +1,8 @@
-"""Read-only maps of files whose bytes may vanish, without the end of the process.
+"""Read-only maps of files whose bytes may vanish: reading vanished bytes does not kill the process.
 
-A part of a map has no page behind it if its file was truncated since, or if it is a hole in a file
+A part of a map cannot be read if its file was truncated since, or if it is a hole in a file
 on a full tmpfs. Reading there raises SIGBUS, whose default action ends the process. The handler of
-``store.io.bus_handler`` replaces such pages by zeros, counts the fault, and marks the map. So zeros
+``store.io.bus_handler`` replaces such pages with zeros, counts the fault, marks the map. So zeros
 may be read in place of data: ``store.io.mapped_file.intact`` compares the counts, and raises.
 
 For any other SIGBUS the previous handler is called. Without one, or where SIGBUS was ignored, it
@@ -68,7 +68,7 @@ class GuardedMap(mmap.mmap):
         return self._word < 0 or not _guard.table[self._word + _FAULT]
 
     def __del__(self) -> None:
-        """Give the slot back, before the addresses are."""
+        """Release the slot before the addresses can be reused."""
         if self._word >= 0:
             _guard.release(self._word)
 

@@ -349,7 +349,7 @@ class MappedFileQueue:
         """Return the file that begins at ``base``, or None.
 
         The length is checked once after each refresh: reading beyond the end of a truncated file
-        raises no exception but a signal. Raises DamageError, StoreIOError.
+        raises a signal, not an exception. Raises DamageError, StoreIOError.
         """
         file = self._by_base.get(base)
         if file is not None and file.checked_at != self._refreshes:

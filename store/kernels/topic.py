@@ -66,7 +66,7 @@ def topic_kind(buf: NDArray[np.uint8], at: int, end: int, multi_dispatch: int) -
 def can_name_directory(buf: NDArray[np.uint8], begin: int, end: int) -> bool:
     """Return whether the decoded topic can name the directory of its queues."""
     at, size = begin, 0
-    part, dots = begin, 0  # the begin of the path component, and how many dots it has
+    part, dots = begin, 0  # the start of the path component, and how many dots it has
     while at < end:
         byte = buf[at]
         if byte == 0:

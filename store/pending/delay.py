@@ -1,11 +1,10 @@
 """Messages with a delay level: the units of ``SCHEDULE_TOPIC_XXXX``, one queue per level.
 
-The broker (``ScheduleMessageService``) delivers the messages of a queue in order, each when its
-delay after the store time is over, and records in ``config/delayOffset.json`` every ten seconds how
-far it is. A message above that offset may therefore have been delivered. One below it was passed
+The broker (``ScheduleMessageService``) delivers the messages of a queue in order, each once its
+delay has passed since the store time, and records its position in ``config/delayOffset.json`` every
+ten seconds. A message above that offset may therefore have been delivered. One below it was passed
 over, and is not delivered later, if the log holds a later message of the level in its real queue,
-but not this one. Without a later one, the file may be newer than the log: it is the copy of a
-store.
+but not this one. Without a later one, the file may be newer than the log, as in a copied store.
 """
 
 from __future__ import annotations

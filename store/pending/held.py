@@ -127,7 +127,7 @@ def read_held(
 ) -> Held:
     """Read the log of a store. Damage is passed and returned; other errors raise StoreError.
 
-    So does setting ``stop``: a part of the log does not tell what became of a message.
+    So does setting ``stop``: a part of the log does not show what became of a message.
     ``names_topic`` is whether a cancellation names the real topic too.
     """
     reader = _Reader(names_topic)

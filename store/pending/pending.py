@@ -1,6 +1,6 @@
 """The messages that a broker holds back, and what became of each, from the log alone.
 
-The broker's queues are not needed. ``config/delayOffset.json`` tells which delayed messages the
+The broker's queues are not needed. ``config/delayOffset.json`` shows which delayed messages the
 broker passed over; it is read before the log, so that the log holds what the file says was
 delivered. The names of the states are those of ``store.pending.states``.
 

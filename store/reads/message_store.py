@@ -236,7 +236,7 @@ class MessageStore(ArrowReads):
         """Return the position for a time (§11.4, with the rule since 5.1.1).
 
         LOWER: of the first message stored at or after the time, the queue's end if there is none.
-        UPPER: of the last message stored at or before it, the queue's begin if there is none. If
+        UPPER: of the last message stored at or before it, the queue's start if there is none. If
         the clock stepped back, LOWER is a message whose predecessor is earlier, UPPER one whose
         successor is later. 0 without a queue.
         """
@@ -376,7 +376,7 @@ class MessageStore(ArrowReads):
         return [i for i in ids if self._is_queue(topic, i)]
 
     def _is_queue(self, topic: str, queue_id: int) -> bool:
-        """Return whether a directory is a queue: one with units beyond progress only is none."""
+        """Return whether a directory is a queue: not one that holds units beyond progress only."""
         try:
             queue = self._fresh_queue(topic, queue_id)
         except (DamageError, StoreIOError):

@@ -1,6 +1,6 @@
-"""The settings of a store: what was given, recorded and seen, in one order for all who read them.
+"""The settings of a store: given, recorded, or seen in its files, in one order for all readers.
 
-Of each setting, the first of these that has it counts:
+Each setting is taken from the first of these that has it:
 
 1. the ``broker.conf`` that was given, else the store's own;
 2. OUTPUT's progress: the settings that its files were made with;

@@ -76,7 +76,7 @@ def status_json(status: DispatchStatus, now: int, *, is_stuck: bool) -> dict[str
 
 
 def status_at(log: CommitLog, offset: int, progress_timestamp: int) -> DispatchStatus:
-    """Return the status of what has read a log up to an offset, and recorded that at a time.
+    """Return the status of a reader that recorded, at a time, that it had read up to an offset.
 
     A backlog that begins with damage has been waiting since that time. A blank is no backlog.
     """

@@ -1,6 +1,6 @@
 """``reput dispatch STORE… --output-root DIR``: one query per broker, all in one Spark session.
 
-A broker that fails ends its own query. The others continue, and the exit code tells at the end.
+A broker that fails ends its own query. The others continue; the final exit code shows the failure.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _node(store_root: Path, broker_conf: Path | None, name: str = "") -> Node:
 
 
 def _fault(sink: BatchSink, log: LogReader, stuck_after: float) -> str:
-    """Return why a query is unhealthy, "" if it is not; nothing that the store names."""
+    """Return why a query is unhealthy, "" if it is not; the text holds no name from a store."""
     if sink.error is not None:
         return _failed(sink.error)
     try:

@@ -114,7 +114,7 @@ def _filter(wanted: PendingOptions) -> PendingFilter:
 
     for kind in wanted.kind or ():
         if kind not in list(Kind):
-            raise ConfigError(f"--kind {shown(kind)} is none of {', '.join(Kind)}")
+            raise ConfigError(f"--kind {shown(kind)} is not one of {', '.join(Kind)}")
     return PendingFilter(
         topics=frozenset(wanted.topic or ()),
         kinds=frozenset(map(Kind, wanted.kind or ())),

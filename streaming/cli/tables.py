@@ -163,7 +163,7 @@ def _width_needed(column: Column, texts: Iterable[str]) -> tuple[int, int]:
 
 
 def console() -> Console:
-    """Return a console on stdout: as wide as the terminal, unlimited if it is none."""
+    """Return a console on stdout: as wide as the terminal, unlimited if stdout is not one."""
     terminal = Console(highlight=False)
     return terminal if terminal.is_terminal else Console(highlight=False, width=_ANY_WIDTH)
 

@@ -75,7 +75,7 @@ def usage(
     from store.usage import By, expiries, measure_usage
 
     if counted.by not in list(By):
-        raise ConfigError(f"--by {shown(counted.by)} is none of {', '.join(By)}")
+        raise ConfigError(f"--by {shown(counted.by)} is not one of {', '.join(By)}")
     by = By(counted.by)
     wanted = MessageFilter(
         topics=frozenset(counted.topic or ()),

@@ -55,7 +55,7 @@ def parse_rule(text: str) -> OversizedRule:
     if text in (FAIL, SKIP):
         return OversizedRule(text)
     if not text.startswith(DIVERT):
-        raise ConfigError(f"--oversized {shown(text)} is none of fail, skip, topic:NAME")
+        raise ConfigError(f"--oversized {shown(text)} is not one of fail, skip, topic:NAME")
     topic = text.removeprefix(DIVERT)
     check_kafka_name(topic, "--oversized")
     return OversizedRule(DIVERT, topic)

@@ -75,7 +75,7 @@ _FIXED: Mapping[str, Any] = MappingProxyType(
 def check_codec(name: str) -> None:
     """Raise ConfigError for an unknown compression."""
     if name not in CODECS:
-        raise ConfigError(f"compression {shown(name)} is none of {', '.join(CODECS)}")
+        raise ConfigError(f"compression {shown(name)} is not one of {', '.join(CODECS)}")
 
 
 def producer_options(

@@ -153,7 +153,7 @@ def start_mirror(
 
     Raises ConfigError, DamageError, KafkaIOError, MirrorInUseError, UnsupportedFormatError before
     anything but the position topic is written. An error found later ends the query. A session of
-    Spark Connect is a ConfigError; Kafka is not asked anything then.
+    Spark Connect is a ConfigError; Kafka is not contacted then.
     """
     refuse_connect(spark, "a mirror", "reput mirror")
     return prepare_mirror(Path(store_root), options).start(spark)

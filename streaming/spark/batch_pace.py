@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 BY_NEED = "auto"  # the trigger interval of a query that paces itself
 
-INTERVAL_MIN, INTERVAL_MAX = 0.38, 1.1  # seconds from the begin of a batch to that of the next
+INTERVAL_MIN, INTERVAL_MAX = 0.38, 1.1  # seconds from the start of a batch to that of the next
 WORTHWHILE = 20  # messages for which a batch need not wait for INTERVAL_MAX
 BACKLOG_BYTES = 256 * 1024  # of log: the query is behind, and does not wait at all
 HOLD_SECONDS = 0.5  # without a message
@@ -34,7 +34,7 @@ class Waiting:
 
 
 def is_due(waiting: Waiting, seconds: float) -> bool:
-    """Return whether a batch begins, ``seconds`` after the begin of the last one."""
+    """Return whether a batch begins, ``seconds`` after the start of the last one."""
     if not waiting.size:
         return False
     if waiting.is_backlog or seconds >= INTERVAL_MAX:

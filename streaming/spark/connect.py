@@ -1,4 +1,4 @@
-"""Spark Connect: which sessions are of that kind, and what refuses them.
+"""Spark Connect: the detection of its sessions, and the refusal of them.
 
 A client of Spark Connect has no driver in its process: the server has it.
 """

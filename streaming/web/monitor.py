@@ -1,4 +1,4 @@
-"""The monitor of a log: one thread reads what is appended, once for all who want it.
+"""The monitor of a log: one thread reads what is appended, once for all its consumers.
 
 It counts messages and bytes by topic, and hands each new stretch to the matcher of the open tails.
 """
@@ -104,7 +104,7 @@ class LogMonitor:
         return self._error
 
     def silent_seconds(self) -> float:
-        """Return for how long the thread has not begun to read the log; errors do not count."""
+        """Return how long ago the thread last tried to read the log, with or without success."""
         return time.monotonic() - self._alive_at
 
     def totals(self) -> dict[str, tuple[int, int]]:
@@ -135,7 +135,7 @@ class LogMonitor:
             self.tails.add(feed)
 
     def remove(self, feed: TailFeed) -> None:
-        """Stop to offer messages to a tail."""
+        """Stop offering messages to a tail."""
         self.tails.remove(feed)
 
     # --- the thread ------------------------------------------------------------------------------

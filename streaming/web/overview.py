@@ -1,7 +1,7 @@
 """The cached overview of a store: topics, queues and lags, listed in the background.
 
-A listing of many queues takes seconds, so pages show the last one, and the next one is begun when a
-page wants it and the last one is old. The bytes of each queue are summed after the listing, only
+A listing of many queues takes seconds, so pages show the last one. If that one is old, the request
+of a page also starts the next one. The bytes of each queue are summed after the listing, only
 over the units that were appended since; the files are counted last.
 """
 
@@ -49,7 +49,7 @@ class Listing:
 
 
 class OverviewCache:
-    """Lists a store in the background when a listing is wanted and the last one is old."""
+    """Lists a store in the background when a listing is requested and the last one is old."""
 
     def __init__(self, opened: Opened, directories: Directories) -> None:
         self.files: list[dict[str, Any]] = []  # as of the last listing; empty until counted

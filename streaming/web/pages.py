@@ -37,7 +37,7 @@ PENDING, USAGE = SCANS = "pending", "usage"  # of the log: no link of another si
 _READS_MAX = 16  # threads that load pages; a read may wait for a swap
 _READERS = {PAGES: _READS_MAX, LISTS: 4, BODIES: 2, PENDING: 2, USAGE: 2, METRICS: 1}
 _KILO = 1000
-_LOGGED_MAX, _LOGGED_SECONDS = 20, 60.0  # so many errors of requests are logged in so long
+_LOGGED_MAX, _LOGGED_SECONDS = 20, 60.0  # at most this many errors in this time
 
 T = TypeVar("T")
 Load = Callable[[Request], Mapping[str, Any]]  # runs in a thread
@@ -67,9 +67,9 @@ def page(view: View) -> Endpoint:
 
 
 def own_links(endpoint: Endpoint) -> Endpoint:
-    """Return an endpoint that begins only by a link of the console itself, or by its user.
+    """Return an endpoint that runs only for a link of the console itself, or its user's request.
 
-    A link of another site gets a page with a link that continues.
+    A link from another site gets a page that asks whether to continue.
     """
 
     async def guarded(request: Request) -> Response:
@@ -199,7 +199,7 @@ def _own_url(request: Request) -> str:
 
 
 class LoggedRarely(logging.Filter):
-    """Passes so many records in a period: what clients can cause at will must not fill a disk.
+    """Limits the records of a period: what clients can cause at will must not fill a disk.
 
     The first record of the next period says how many were left out.
     """

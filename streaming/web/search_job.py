@@ -72,7 +72,7 @@ class SearchSlots:
         return self._running.total()
 
     def silent_seconds(self) -> float:
-        """Return for how long as many searches as may run have been silent; 0 if fewer are."""
+        """Return for how long all slots have held silent searches; 0 if one does not."""
         with self._guard:
             silent = sorted((job.silent_seconds() for job in self._jobs), reverse=True)
         count = self._settings.searches_max
@@ -100,7 +100,7 @@ class SearchSlots:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a search ends although there may be more: before so many bytes of text, or by seconds.
+    """When a search ends although there may be more: at a number of bytes of text, or of seconds.
 
     ``shortened`` encodes a message that exceeds the bytes alone.
     """

@@ -155,7 +155,7 @@ def host_name(host: str) -> str:
 
 
 def refuse(path: str, status: HTTPStatus, text: str) -> Response:
-    """Return the answer to a request that no route gets."""
+    """Return the answer to a request that no route matches."""
     if path.startswith("/api/"):
         return json_response({"error": text, "status": status, "parameter": None}, status)
     return PlainTextResponse(f"{text}\n", status)

@@ -41,7 +41,7 @@ _TOO_MANY = (
 
 
 class LimitedSocket(socket.socket):
-    """A listening socket that has so many connections open at most."""
+    """A listening socket with a limit on its open connections."""
 
     def __init__(self, listening: socket.socket, connections_max: int) -> None:
         super().__init__(fileno=listening.detach())
@@ -70,7 +70,7 @@ def listen(
 ) -> LimitedSocket:
     """Return a listening socket; port 0 is any free port. Raises ConfigError.
 
-    ``options`` is how the names of the options for host and port begin. The connections are
+    ``options`` is the prefix of the names of the options for host and port. The connections are
     ``CONNECTIONS_MAX`` by default, and fewer if the process may not open enough files.
     """
     wanted = CONNECTIONS_MAX if connections_max is None else connections_max
@@ -154,13 +154,13 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Note that the client does not read as fast as it is sent to."""
+        """Note that the client reads more slowly than data is sent."""
         super().pause_writing()
         if self._write_timer is None:
             self._await_reading()
 
     def resume_writing(self) -> None:
-        """Note that the client has read on."""
+        """Note that the client has resumed reading."""
         super().resume_writing()
         if self._write_timer is not None:
             self._write_timer.cancel()

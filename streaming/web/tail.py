@@ -124,7 +124,7 @@ class _Tail:
         await asyncio.to_thread(self._broker.monitor.add, self._feed)
 
     async def events(self) -> AsyncGenerator[str]:
-        """Yield the events of the tail; without an end, unless its conditions take too long."""
+        """Yield the events of the tail, without end unless its conditions take too long."""
         yield HEARTBEAT
         try:
             newest, damages = await self._newest()
@@ -161,7 +161,7 @@ class _Tail:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     def close(self) -> None:
-        """Stop to take messages."""
+        """Stop taking messages."""
         self._broker.monitor.remove(self._feed)
 
     async def _newest(self) -> tuple[list[str], list[Damage]]:

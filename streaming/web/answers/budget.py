@@ -23,7 +23,7 @@ BUDGET_BYTES = 256 * MEBIBYTE
 WORK_BYTES = 8 * MEBIBYTE  # an ordinary answer while it is made
 STREAM_BYTES = MEBIBYTE // 4  # an answer that is made while it is sent
 SLICE_BYTES = 64 * 1024
-_RESERVED = 4  # a part of so many
+_RESERVED = 4  # one part in this many is reserved for small answers
 _WAIT_SECONDS = 10.0
 _RETRY_SECONDS = 5
 _FREE = ("/healthz", "/livez", "/static/")  # small, or read from a file in slices
@@ -43,11 +43,11 @@ class Budget:
 
     @property
     def large_max(self) -> int:
-        """The most that one answer waits for."""
+        """The most bytes that a large answer may wait for."""
         return self.size - self.size // _RESERVED
 
     async def take(self, size: int, *, is_large: bool = False) -> None:
-        """Take bytes; wait until there are so many. Raises HTTPException (503)."""
+        """Take bytes; wait until that many are free. Raises HTTPException (503)."""
         end = self.large_max if is_large else self.size
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
@@ -59,7 +59,7 @@ class Budget:
         self.used += size
 
     def give(self, size: int) -> None:
-        """Return bytes, and let those that wait look for room, the first one first."""
+        """Return bytes, and let the waiting answers try again, in order of arrival."""
         self.used -= size
         self._given.set()
         self._given = asyncio.Event()
@@ -75,7 +75,7 @@ class Lease:
     async def grow(self, size: int) -> None:
         """Hold ``size`` bytes before they exist. Raises HTTPException (503).
 
-        An answer that needs more than all large ones may have waits until it is the only one.
+        An answer that needs more than ``large_max`` waits until it is the only one.
         """
         size = min(size, self._budget.large_max)
         if size > self.size:

@@ -39,12 +39,12 @@ class _Body(NamedTuple):
 
 
 def summary_of(broker: str) -> Encode:
-    """Return what encodes messages as summaries in JSON, each on one line."""
+    """Return an encoder of messages as summaries in JSON, each on one line."""
     return lambda m: (json.dumps({**message_summary(m), "broker": broker}),)
 
 
 def json_of(broker: str, end: str = "") -> Encode:
-    """Return what encodes messages as JSON, each on one line."""
+    """Return an encoder of messages as JSON, each on one line."""
 
     def encode(message: Message) -> Iterator[str]:
         fields, parts = _body_of(message)
@@ -66,7 +66,7 @@ def json_without_body(message: Message, broker: str, reason: str) -> str:
 
 
 def csv_of(broker: str) -> Encode:
-    """Return what encodes messages as rows of CSV with ``CSV_FIELDS``."""
+    """Return an encoder of messages as rows of CSV with ``CSV_FIELDS``."""
 
     def encode(message: Message) -> Iterator[str]:
         body, parts = _body_of(message)

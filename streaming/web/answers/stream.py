@@ -25,7 +25,7 @@ def _nothing() -> None:
 class Stream(StreamingResponse):
     """A streamed answer; ``on_close`` is called in any case, once its client is gone.
 
-    It leases ``lease_bytes`` from its begin on: what exists of it at a time.
+    From the start it leases ``lease_bytes``: what exists of it at a time.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ def json_answer(data: Mapping[str, Any]) -> Response:
 def text_answer(texts: Iterator[str], lease_bytes: int) -> Response:
     """Return the texts of a JSON answer.
 
-    What exceeds ``WORK_BYTES`` is encoded while it is sent; then the answer leases so many bytes.
+    What exceeds ``WORK_BYTES`` is encoded while it is sent; then the answer leases that many bytes.
     """
     begin, size = [], 0
     for text in texts:

@@ -1,1 +1,1 @@
-"""What the tails of a log take: their feeds, and the threads that match their conditions."""
+"""The tails of a log: their feeds, and the threads that match their conditions."""

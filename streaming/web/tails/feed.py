@@ -79,9 +79,9 @@ class TailFeed:
         return self._end
 
     def take(self, size: int) -> tuple[list[str | int], str | None, bool]:
-        """Return and remove the oldest messages, of about so many bytes, and the error.
+        """Remove and return the oldest messages, about ``size`` bytes of them, and the error.
 
-        Numbers of skipped messages are among them. The last value is whether more wait.
+        Counts of skipped messages are among them. The last value is whether more are waiting.
         """
         with self._guard:
             taken: list[str | int] = []

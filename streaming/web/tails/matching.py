@@ -146,7 +146,7 @@ class TailMatcher:
                 self._changed.notify_all()
 
     def _next(self, states_max: int) -> _Group | None:
-        """Wait for the group of at most so many states that is next; None once this is closed."""
+        """Wait for the next group within a limit of states; None once this is closed."""
         with self._changed:
             while not self._is_closed:
                 ready = [

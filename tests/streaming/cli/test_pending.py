@@ -116,7 +116,7 @@ def test_damage_is_passed_and_exits_with_3(reput: Reput, store: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--kind", "pop"], "--kind 'pop' is none of delay, timer, half"),
+        (["--kind", "pop"], "--kind 'pop' is not one of delay, timer, half"),
         (["--due-before", "-2x"], "nor relative"),
         (["--as-of", "soon"], "--as-of"),
     ],

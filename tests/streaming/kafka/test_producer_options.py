@@ -157,7 +157,7 @@ def test_what_leads_elsewhere_is_refused_by_name(name: str, text: str) -> None:
 def test_compressions_are_known_or_refused() -> None:
     for name in CODECS:
         check_codec(name)
-    with pytest.raises(ConfigError, match="'brotli' is none of none, gzip, snappy, lz4, zstd"):
+    with pytest.raises(ConfigError, match="'brotli' is not one of none, gzip, snappy, lz4, zstd"):
         check_codec("brotli")
 
 
