@@ -55,7 +55,7 @@ def read_checkpoint(root: Path) -> StoreCheckpoint | None:
         return None
     if len(data) < CHECKPOINT.itemsize:
         reason = f"a checkpoint has {CHECKPOINT_SIZE} bytes, this {len(data)}"
-        raise DamageError(path, 0, reason, "delete it, it is not required")
+        raise DamageError(path, 0, reason, "delete it; it is not required")
     return decode_checkpoint(data)
 
 

@@ -84,7 +84,7 @@ def refuse_controller_mode(store_root: Path, config: StoreConfig) -> None:
     if config.enable_controller_mode:
         raise UnsupportedFormatError(
             f"{store_root}: in controller mode (enableControllerMode=true) a broker dispatches its "
-            "log up to the confirm offset, which its files do not tell; its queues and index are "
+            "log up to the confirm offset, which no file records; its queues and index are "
             "neither built nor compared. To treat the whole log as confirmed, give a --broker-conf "
             "without that setting"
         )

@@ -36,9 +36,9 @@ INDEX_MEANINGS: Meanings = {
         "slot": "slot of its key",
         "key_hash": "hash of topic#key, without sign",
         "phy_offset": "offset in the log of the message",
-        "time_diff_seconds": "from the header's begin to the message's store time",
+        "time_diff_seconds": "from the header's begin timestamp to the message's store time",
         "about_timestamp": "the same as a time: approximately when the message was stored",
-        "prev_index": "number of the previous entry in the same slot, 0 without",
+        "prev_index": "number of the previous entry in the same slot, 0 without one",
         "note": NOTE,
     },
 }

@@ -25,8 +25,8 @@ QUEUE_MEANINGS: Meanings = {
         "queue_offset": "position in the queue; the message's own queue offset may be another one",
         "commit_log_offset": "offset in the log of the message's record",
         "size": "bytes of that record",
-        "tags_code": "hash of the message's tags, 0 without; or an ext address; or, in a queue of "
-        "the schedule topic, when the message is due",
+        "tags_code": "hash of the message's tags, 0 without tags; or an ext address; or, in a "
+        "queue of the schedule topic, when the message is due",
         "ext_offset": "if the tags code is an ext address: offset of its unit in consumequeue_ext",
         "due_timestamp": "in a queue of the schedule topic: when the message is due",
         "note": NOTE,
@@ -41,7 +41,7 @@ EXT_MEANINGS: Meanings = {
         "size": "bytes of the unit, its bitmap included",
         "tags_code": "hash of the message's tags",
         "store_timestamp": "when the message was stored",
-        "bitmap_length": "bytes of the bitmap, 0 without",
+        "bitmap_length": "bytes of the bitmap, 0 without one",
         "bitmap": "which consumer filters match, as hex",
     },
     "end_mark": {

@@ -43,8 +43,8 @@ REASONS = {
     BAD_OFFSET: "the record names another physical offset than its position",
     BAD_BODY_CRC: "the body does not match its CRC",
     BAD_PROPERTY_CRC: "the record does not match its property CRC",
-    BAD_DELAY: "DELAY of a schedule message is not an integer, a broker cannot dispatch it",
-    BAD_INNER_BATCH: "INNER_NUM or INNER_BASE is not an integer, a broker cannot dispatch it",
+    BAD_DELAY: "DELAY of a schedule message is not an integer; a broker cannot dispatch it",
+    BAD_INNER_BATCH: "INNER_NUM or INNER_BASE is not an integer; a broker cannot dispatch it",
     BAD_MULTI_DISPATCH: "INNER_MULTI_QUEUE_OFFSET is not a list of integers, "
     "a broker's dispatch hangs on it",
     NEEDS_V2: "a V2 record, which needs broker version 5.1.0 or later (see --broker-version)",

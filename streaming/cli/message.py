@@ -109,5 +109,5 @@ def _why_no_record(s: MessageStore, at: int) -> str:
     if at < 0:
         return "that is not an offset in any log"
     if at < first:
-        return f"it has expired, the log begins at {first}"
+        return f"it has expired; the log begins at {first}"
     return f"the log ends at {end}" if at >= end else "no record begins there"

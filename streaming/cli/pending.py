@@ -60,7 +60,7 @@ class PendingOptions:
     as_of: Annotated[
         str | None,
         typer.Option(
-            help="The time that tells waiting from overdue, likewise. Default: now.",
+            help="The time that separates waiting from overdue, likewise. Default: now.",
             show_default=False,
         ),
     ] = None

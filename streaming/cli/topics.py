@@ -115,7 +115,7 @@ def _write_topics_json(
     with progress_bar("reading", is_shown=sys.stderr.isatty() and not as_json) as report:
         found = topics_from_log(store, output or store, config, report)
     for damage in found.damages:
-        say(f"passed: offsets {damage.begin} to {damage.end} of {damage.path}: {damage.reason}")
+        say(f"skipped: offsets {damage.begin} to {damage.end} of {damage.path}: {damage.reason}")
     if not found.topics.count:
         exit_not_found("NO_TOPIC", "no topic to write: the log has none", {}, as_json=as_json)
     with io_errors("create", path.parent):

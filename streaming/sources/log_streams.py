@@ -146,7 +146,7 @@ class LogStreams:
         if end is None and self._read_to_end.get(name) == begin:
             return
         where, stop = ", ".join(self._options.paths), begin if end is None else end
-        reason = f"the store of broker {name!r} is no longer there, and was not read to its end"
+        reason = f"the store of broker {name!r} no longer exists, and was not read to its end"
         hint = "failOnDataLoss=false continues without it"
         self._fail_or_warn(name, LostDataError(where, begin, stop, reason=reason, hint=hint))
 

@@ -98,7 +98,7 @@ async def _pieces(request: Request) -> AsyncGenerator[bytes]:
         while (piece := await load(request, lambda _: next(pieces, None), BODIES)) is not None:
             yield piece
     except (StoreError, HTTPException) as e:  # the message has expired since its size was found
-        _log.warning("a download was broken off: %s", e)
+        _log.warning("a download was aborted: %s", e)
         raise BrokenOffError(str(e)) from e
 
 

@@ -205,7 +205,7 @@ async def _lines(request: Request, job: SearchJob, head: str) -> AsyncGenerator[
         if job.damages:
             raise job.damages[0].passed()
     except StoreError as e:
-        _log.warning("a download was broken off: %s", e)
+        _log.warning("a download was aborted: %s", e)
         raise BrokenOffError(str(e)) from e
 
 

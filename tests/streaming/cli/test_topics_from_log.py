@@ -72,7 +72,7 @@ def test_damage_is_passed_and_named(
     flip(log, 4)
     code, out, err = reput_here(capsys, "topics", store, "--write-topics-json", tmp_path / "t")
     assert code == 0, err
-    assert "passed: offsets 0 to" in err
+    assert "skipped: offsets 0 to" in err
     assert "T: 3 queues" in out
 
 

@@ -218,7 +218,7 @@ def test_a_store_that_is_gone_is_lost_unless_losses_are_skipped(
     stores["broker-b"].rename(tmp_path / "away")
     make_broker(stores["broker-a"], "broker-a", 30)  # the writer appends
     if fails:
-        with pytest.raises(StreamingQueryException, match="broker 'broker-b' is no longer there"):
+        with pytest.raises(StreamingQueryException, match="broker 'broker-b' no longer exists"):
             stream.run()
         return
     stream.run()

@@ -266,7 +266,7 @@ def test_broken_downloads_log_a_limited_number_of_lines(
         for _ in range(30):
             with pytest.raises(httpx.RemoteProtocolError):
                 c.get("/api/brokers/b/messages", format="jsonl")
-    lines = [r.getMessage() for r in caplog.records if "broken off" in r.getMessage()]
+    lines = [r.getMessage() for r in caplog.records if "aborted" in r.getMessage()]
     assert 0 < len(lines) <= 20
 
 
