@@ -1,7 +1,7 @@
-"""Answers that take long: found in the background when a page wants them, then cached.
+"""Answers that take long: computed in the background on demand, then cached.
 
-A page shows the last answer, and the next one is sought when a page wants it and the last one is
-old. A large answer is released when no page wants it any more.
+A page shows the last answer. If that answer is old, the request also starts the next run. A large
+answer that no page has requested for some time is released.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _KEPT_SECONDS = 600.0  # that a large answer is kept at least, without a newer one
 _WAIT_SECONDS = 1.0  # for the first answer
-_LARGE = threading.Lock()  # of all brokers: seeking a large answer takes memory
+_LARGE = threading.Lock()  # of all brokers: computing a large answer takes memory
 _log = logging.getLogger(__name__)
 
 
@@ -35,12 +35,12 @@ class Found(Generic[T]):
 
 
 class BackgroundCache(Generic[T]):
-    """Seeks an answer in the background, and keeps the last one. Threads may share it.
+    """Computes an answer in the background, and keeps the last one. Threads may share it.
 
     ``read`` takes the time (epoch ms) and an event that ends it early. ``then`` is called with the
-    answer once pages can see it, before the next one is sought. ``age`` says when an answer is
-    old: after so many seconds, and after so many times as long as it took; an error, as long as it
-    took. Of large answers, only one is sought at a time.
+    answer once pages can see it, before the next run. ``age`` says when an answer is old: after so
+    many seconds, and after so many times as long as it took; an error, after as long as it took.
+    Only one large answer is computed at a time.
 
     ``failure`` describes the bug that ended the last run, None if none did; it has been logged.
     """
@@ -78,7 +78,7 @@ class BackgroundCache(Generic[T]):
             return self.last
 
     def close(self) -> None:
-        """End the search for an answer; start no further one."""
+        """End the current run; start no further one."""
         self._closed.set()
         self._release.cancel()
 
