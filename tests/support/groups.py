@@ -1,4 +1,4 @@
-"""Which tests share a process: those of the shared Spark session, and those of one golden store.
+"""Which tests share a process: those of the Spark session, of a golden store, of real servers.
 
 A pytest-xdist scheduler sees only test ids, so the fixtures of a test are read from its source.
 """
@@ -22,8 +22,10 @@ class GroupScheduling(LoadScopeScheduling):
 
 
 def group_of(nodeid: str) -> str:
-    """Return the group of a test: one JVM overall, each golden store unpacked once."""
+    """Return the group of a test: one JVM overall; a golden store or a server exists once."""
     path, _, rest = nodeid.partition("::")
+    if path.startswith("tests/integration/"):
+        return path
     name, _, params = rest.partition("[")
     if name in spark_tests(path):
         return "spark"
