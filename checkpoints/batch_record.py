@@ -13,12 +13,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
-from checkpoints.progress import Progress, check_progress
 from checkpoints.state_paths import BATCH
 from store.consumequeue.ends import QueueEnd
-from store.index.ends import CheckedIndexEnd
+from store.index.ends import IndexEnd
 from store.io.checked_json import BY_POSITION, Count, encode_record, read_record
 from store.io.disk import Disk
+from store.root.progress import Progress
 
 # dataclasses.astuple copies deeply: 50,000 queues would take a second.
 _values_of = attrgetter(*(field.name for field in dataclasses.fields(QueueEnd)))
@@ -34,7 +34,7 @@ class BatchRecord:
 
     number: Count
     queues: tuple[Annotated[QueueEnd, BY_POSITION], ...]
-    index: CheckedIndexEnd | None  # None: no index, or the batch does not touch it
+    index: IndexEnd | None  # None: no index, or the batch does not touch it
     progress: Progress | None = None
 
 
@@ -49,8 +49,4 @@ def read_batch(root: Path) -> BatchRecord | None:
 
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
-    path = root / BATCH
-    record = read_record(path, BatchRecord)
-    if record is not None:
-        check_progress(record.progress, path)
-    return record
+    return read_record(root / BATCH, BatchRecord)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-from checkpoints.progress import OwnershipStamp
 from store.errors import StoreIOError
 from store.io.checked_json import read_state_file
 from store.layout import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE
+from store.root.progress import OwnershipStamp
 
 ANY_ABORT = -1  # ``abort`` is about to be written
 

@@ -1,115 +1,26 @@
-"""The progress record ``OUTPUT/reput/progress``: the part of the log that is durably dispatched.
-
-It is replaced atomically, and only after the data that it names has been synced. For its encoding
-see ``store.io.checked_json``.
-"""
+"""How a batch advances the progress of a root (``store.root.progress``); its rollback points."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass, replace
 
-from store.config import Shape
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.names import Drops
-from store.index.ends import IndexFileOrNone
 from store.index.writer import IndexState
-from store.io.checked_json import (
-    Checksum,
-    Count,
-    MismatchError,
-    Offset,
-    PathText,
-    encode_record,
-    read_record,
-    span,
+from store.root.progress import (
+    Fingerprint,
+    LostRange,
+    Progress,
+    RollbackPoint,
+    read_progress,
+    write_progress,
 )
-from store.io.disk import Disk
-from store.root.progress import PROGRESS, Fingerprint, check_index_fields, fields_of
+
+__all__ = ["BatchEnd", "LostRange", "Progress", "RollbackPoint", "add_rollback_point", "advance"]
+__all__ += ["queue_key", "queue_name", "read_progress", "thin", "write_progress"]
 
 _QUEUE_ENDS_MAX = 20_000  # in all rollback points together
-
-TimeNs = Annotated[int, span(-1, (1 << 63) - 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class LostRange:
-    """A range ``[begin, end)`` of the log that was skipped (failOnDataLoss=false), and why."""
-
-    begin: Offset
-    end: Offset
-    path: PathText
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RollbackPoint:
-    """The end of an earlier batch, to which the root can be rolled back if the log has changed.
-
-    ``marks`` are the ends of those queues whose units do not show them, because the broker's rules
-    dropped some of their messages.
-    """
-
-    number: Count  # of the batch, not counting batches that were rolled back
-    reput_from_offset: Offset
-    last_record: Fingerprint
-    messages: Count
-    drops: Drops
-    marks: tuple[QueueEnd, ...]
-    index_msg_timestamp: int
-
-
-@dataclass(frozen=True, slots=True)
-class OwnershipStamp:
-    """The properties of a root that a broker changes when it runs there.
-
-    The checksums of ``checkpoint`` and of the version before it, "" for none; the modification
-    times of ``abort`` and ``lock`` in ns.
-    """
-
-    checkpoint: Checksum = ""
-    checkpoint_before: Checksum = ""
-    abort_ns: TimeNs = 0
-    lock_ns: TimeNs = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a root, and its origin. Offsets are physical offsets of the log."""
-
-    reput_from_offset: Offset
-    begin_offset: Offset  # where the dispatch of this root began
-    store: PathText
-    commit_log: PathText  # as storePathCommitLog; "" for STORE/commitlog
-    shape: Shape
-    batch: Count = 0  # number of batches applied or rolled back
-    messages: Count = 0  # dispatched
-    is_recovering: bool = False  # files are being truncated to this progress, or swapped
-    last_record: Fingerprint | None = None
-    index_file: IndexFileOrNone = ""
-    index_count: Count = 0  # entries in that file
-    index_first: IndexFileOrNone = ""
-    index_files: Count = 0
-    index_msg_timestamp: int = 0
-    log_was_clean: bool | None = None  # STORE had no abort, where OUTPUT = STORE
-    lost: tuple[LostRange, ...] = ()
-    drops: Drops = field(default_factory=dict)
-    # Oldest first; the last one is the end of this record itself.
-    milestones: tuple[RollbackPoint, ...] = ()
-    signs: OwnershipStamp = OwnershipStamp()
-
-    @property
-    def is_untouched(self) -> bool:
-        """Whether nothing has been dispatched or skipped yet."""
-        return self.reput_from_offset == self.begin_offset
-
-    @property
-    def dispatched_to(self) -> int:
-        """The reput offset, or the begin of the first range skipped after the last record."""
-        last = self.last_record.offset if self.last_record is not None else -1
-        return min([r.begin for r in self.lost if r.begin > last] + [self.reput_from_offset])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +55,7 @@ def thin(points: tuple[RollbackPoint, ...]) -> tuple[RollbackPoint, ...]:
     for point in reversed(points):
         distance = points[-1].number - point.number
         step = 1 << max(distance.bit_length() - 2, 0)
-        end_count += len(point.marks)
+        end_count += len(point.queue_ends)
         if point.number % step == 0 and (end_count <= _QUEUE_ENDS_MAX or len(kept) <= 1):
             kept.append(point)
     return tuple(reversed(kept))
@@ -154,30 +65,30 @@ def add_rollback_point(progress: Progress, ends: Iterable[QueueEnd]) -> tuple[Ro
     """Add the end of a batch to the rollback points, and thin them."""
     last = progress.last_record
     if last is None:
-        return progress.milestones
-    before = progress.milestones[-1].marks if progress.milestones else ()
+        return progress.rollback_points
+    before = progress.rollback_points[-1].queue_ends if progress.rollback_points else ()
     known = {end.key: end for end in before} | {end.key: end for end in ends}
     dropped = {queue_key(name) for name, drops in progress.drops.items() if drops["repeated"]}
     point = RollbackPoint(
-        number=progress.milestones[-1].number + 1 if progress.milestones else 0,
+        number=progress.rollback_points[-1].number + 1 if progress.rollback_points else 0,
         reput_from_offset=progress.reput_from_offset,
         last_record=last,
         messages=progress.messages,
         drops=progress.drops,
-        marks=tuple(end for key, end in known.items() if key in dropped),
+        queue_ends=tuple(end for key, end in known.items() if key in dropped),
         index_msg_timestamp=progress.index_msg_timestamp,
     )
-    return thin((*progress.milestones, point))
+    return thin((*progress.rollback_points, point))
 
 
 def advance(
     progress: Progress, end: BatchEnd, first: Fingerprint | None, last: Fingerprint | None
 ) -> Progress:
     """Return the progress after a batch, given the fingerprints of its first and last record."""
-    milestones = progress.milestones
+    rollback_points = progress.rollback_points
     has_dropped = any(repeated for repeated, _ in end.drops.values())
-    if not milestones and not has_dropped:
-        milestones = _first_rollback_point(first)
+    if not rollback_points and not has_dropped:
+        rollback_points = _first_rollback_point(first)
     progress = replace(
         progress,
         batch=progress.batch + 1,
@@ -191,9 +102,9 @@ def advance(
         index_msg_timestamp=end.index.full_timestamp or progress.index_msg_timestamp,
         lost=progress.lost + end.lost,
         drops=_add_drops(progress.drops, end.drops),
-        milestones=milestones,
+        rollback_points=rollback_points,
     )
-    return replace(progress, milestones=add_rollback_point(progress, end.queue_ends))
+    return replace(progress, rollback_points=add_rollback_point(progress, end.queue_ends))
 
 
 def _add_drops(known: Drops, new: Mapping[tuple[str, int], tuple[int, int]]) -> Drops:
@@ -210,59 +121,3 @@ def _first_rollback_point(first: Fingerprint | None) -> tuple[RollbackPoint, ...
     if first is None:
         return ()
     return (RollbackPoint(0, first.offset + first.size, first, 1, {}, (), 0),)
-
-
-def progress_path(root: Path) -> Path:
-    """Return the path of a root's progress record."""
-    return root / PROGRESS
-
-
-def read_progress(root: Path) -> Progress | None:
-    """Read a root's progress, None if reput has never dispatched into the root.
-
-    Raises as ``read_record``, and DamageError if fields contradict one another.
-    """
-    path = progress_path(root)
-    progress = read_record(path, Progress)
-    check_progress(progress, path)
-    return progress
-
-
-def check_progress(progress: Progress | None, path: Path) -> None:
-    """Raise DamageError, naming the file at ``path``, if fields contradict one another."""
-    if progress is None:
-        return
-    end = progress.reput_from_offset
-    with fields_of(path):
-        check_index_fields(progress)
-        if progress.begin_offset > end:
-            raise MismatchError(f"{progress.begin_offset} is beyond {end}", "begin_offset")
-        _check_record_end(progress.last_record, end, "last_record")
-        _check_rollback_points(progress)
-        for number, lost in enumerate(progress.lost):
-            if not lost.begin < lost.end <= end:
-                raise MismatchError(f"{lost.begin} to {lost.end} of {end}", f"lost[{number}]")
-
-
-def _check_rollback_points(progress: Progress) -> None:
-    number, offset = -1, progress.begin_offset
-    for at, point in enumerate(progress.milestones):
-        place = f"milestones[{at}]"
-        if point.number <= number or point.reput_from_offset < offset:
-            raise MismatchError("it does not follow the one before", place)
-        number, offset = point.number, point.reput_from_offset
-        _check_record_end(point.last_record, offset, f"{place}.last_record")
-    if offset > progress.reput_from_offset:
-        raise MismatchError(f"the last one ends at {offset}, beyond the progress", "milestones")
-    if number > progress.batch:
-        raise MismatchError(f"{progress.batch} is less than milestone {number}", "batch")
-
-
-def _check_record_end(record: Fingerprint | None, end: int, place: str) -> None:
-    if record is not None and record.offset + record.size > end:
-        raise MismatchError(f"it ends at {record.offset + record.size}, beyond {end}", place)
-
-
-def write_progress(root: Path, progress: Progress, disk: Disk) -> None:
-    """Replace a root's progress, durably. The data that it names must already be synced."""
-    disk.replace(progress_path(root), encode_record(progress))

@@ -19,12 +19,12 @@ from pathlib import Path
 from checkpoints.entries import BUILT_DIRS
 from checkpoints.foreign_writer import read_ownership_stamp
 from checkpoints.output import check_replaced
-from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from checkpoints.state_paths import BOOT, NEW_ROOT_DIR
 from checkpoints.swap import SwapRecord, discard_rebuild, finish_swap, write_swap
 from store.errors import ConfigError, StoreError
 from store.io.file_system import read_small_file
+from store.root.progress import read_progress
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -95,13 +95,12 @@ class NewRoot:
         self._check_can_be_renamed()
         root.disk.sync_all(self._path)
         root.disk.defer_sync(None)
-        # A new generation: its number (see ``store.root.progress``) exceeds that of the old root.
-        number = progress.milestones[-1].number if progress.milestones else 0
         progress = replace(
             progress,
-            batch=root.progress.batch + number,
+            batch=root.progress.batch + progress.batch,
+            generation=root.progress.batch,  # newer than that of the old root
             log_was_clean=root.progress.log_was_clean,
-            signs=read_ownership_stamp(root.path, root.progress.signs.checkpoint),
+            stamp=read_ownership_stamp(root.path, root.progress.stamp.checkpoint),
         )
         names = tuple(name for name in BUILT_DIRS if (self._path / name).is_dir())
         write_swap(root.path, SwapRecord(progress, names), root.disk)

@@ -14,13 +14,13 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
-from checkpoints.progress import progress_path
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
 from store.errors import DamageError
 from store.index.file import list_index_files
 from store.index.writer import IndexService
 from store.root.expiry import expired_index_files, expired_queue_files
+from store.root.progress import PROGRESS
 
 
 class Retention:
@@ -66,7 +66,7 @@ class Retention:
         kept = [name for name in names if expired[-1].name < name <= progress.index_file]
         if not kept:
             reason = f"it names {progress.index_file}, but {expired[-1].name} is the newest"
-            raise DamageError(progress_path(root.path), 0, reason)
+            raise DamageError(root.path / PROGRESS, 0, reason)
         root.set_first_index_file(kept[0], len(kept))
         if index is not None:
             index.forget_before(kept[0])

@@ -41,15 +41,7 @@ from checkpoints.foreign_writer import (
 )
 from checkpoints.output import NEW_OUTPUT_HINT, check_output
 from checkpoints.output_state import is_spark_checkpoint, numbered_epochs
-from checkpoints.progress import (
-    BatchEnd,
-    LostRange,
-    OwnershipStamp,
-    Progress,
-    advance,
-    read_progress,
-    write_progress,
-)
+from checkpoints.progress import BatchEnd, advance
 from checkpoints.recovery.adoption import RecoveryReporter
 from checkpoints.recovery.fingerprint import check_unchanged, read_fingerprint
 from checkpoints.recovery.recovery import Recovered, Recovery, finished_swap
@@ -63,7 +55,14 @@ from store.consumequeue.ends import QueueEnd
 from store.errors import ConfigError
 from store.index.ends import IndexEnd
 from store.io.disk import Disk
-from store.root.progress import SWAP
+from store.root.progress import (
+    SWAP,
+    LostRange,
+    OwnershipStamp,
+    Progress,
+    read_progress,
+    write_progress,
+)
 
 _CHANGED_HINT = "the next start rolls back to the last record that both have, and resumes there"
 
@@ -215,7 +214,7 @@ class DispatchRoot:
     def _detect_foreign_writer(self, progress: Progress | None) -> str:
         """Return the evidence that another program wrote to the root; "" if there is none."""
         if progress is not None:
-            evidence = detect_foreign_writer(self.path, progress.signs)
+            evidence = detect_foreign_writer(self.path, progress.stamp)
             return f"a broker ran on it since: {evidence}" if evidence else ""
         for name in (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR):
             if _has_entries(self.path / name):
@@ -231,27 +230,27 @@ class DispatchRoot:
         checkpoint = self._checkpoint_of(self.progress)
         before = checksum(encode_checkpoint(self._checkpoint)) if self._checkpoint else ""
         stamp = OwnershipStamp(checksum(encode_checkpoint(checkpoint)), before, ANY_ABORT)
-        write_progress(self.path, replace(self.progress, signs=stamp), self.disk)
+        write_progress(self.path, replace(self.progress, stamp=stamp), self.disk)
         content = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
         self.disk.replace(self.path / layout.ABORT_FILE, content)
         self._write_checkpoint(checkpoint)
         self.disk.sync()
-        self.progress = replace(self.progress, signs=read_ownership_stamp(self.path, before))
+        self.progress = replace(self.progress, stamp=read_ownership_stamp(self.path, before))
         write_progress(self.path, self.progress, self.disk)
 
     def _new_progress(
         self, store_root: Path, config: StoreConfig, before: Progress | None, begin: int
     ) -> Progress:
         """Return the progress of a new root, or of one that restarts from ``begin``."""
+        batch = before.batch + 1 if before is not None else 0
         return Progress(
             reput_from_offset=begin,
             begin_offset=begin,
             store=str(store_root.resolve()),
             commit_log=",".join(map(str, config.commit_log_paths(store_root.resolve()))),
             shape=config.shape(),
-            # A batch without a rollback point: the files of a root that restarts are a new
-            # generation (``store.root.progress``).
-            batch=before.batch + 1 if before is not None else 0,
+            batch=batch,
+            generation=batch,
         )
 
     def is_log_clean(self, store_root: Path) -> bool:
@@ -289,14 +288,14 @@ class DispatchRoot:
         self.disk.sync()
         progress = self._progress_after(end)
         checkpoint = self._checkpoint_of(progress)
-        stamp = progress.signs
+        stamp = progress.stamp
         if checkpoint != self._checkpoint:
             stamp = replace(
                 stamp,
                 checkpoint=checksum(encode_checkpoint(checkpoint)),
                 checkpoint_before=stamp.checkpoint,
             )
-        progress = replace(progress, signs=stamp)
+        progress = replace(progress, stamp=stamp)
         write_progress(self.path, progress, self.disk)
         self.progress = progress
         self._write_checkpoint(checkpoint)
@@ -306,7 +305,7 @@ class DispatchRoot:
         first = last = None
         if end.last_offset >= 0:
             last = read_fingerprint(self.log, end.last_offset)
-        if end.first_offset >= 0 and not self.progress.milestones:
+        if end.first_offset >= 0 and not self.progress.rollback_points:
             first = read_fingerprint(self.log, end.first_offset)
         return advance(self.progress, end, first, last)
 

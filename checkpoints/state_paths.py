@@ -1,7 +1,7 @@
 """The files and directories below ``OUTPUT/reput``, relative to OUTPUT.
 
 ======================  ======================================================================
-``reput/progress``      the progress record (``checkpoints.progress``)
+``reput/progress``      the progress record (``store.root.progress``)
 ``reput/batch``         the undo record of the batch in flight (``checkpoints.batch_record``)
 ``reput/swap``          the record of the swap in progress (``checkpoints.swap``)
 ``reput/recovered``     what the last recovery did (``checkpoints.recovery.reports``)

@@ -7,9 +7,10 @@ The record ``reput/swap`` is durable before the first old file is moved, and is 
 files are in place. If a swap is interrupted, the next start finishes it from the record. Old files
 are moved to ``reput/bulk/old``, and deleted last.
 
-A swap begins a new generation of the root's files (``store.root.progress``). The progress of the
-new generation is written once all files are in place, and before the record is deleted. So a reader
-that finds neither the record nor a new generation after its read has read files of one generation.
+A swap begins a new generation of the root's files (``store.root.progress_reader``). The progress of
+the new generation is written once all files are in place, and before the record is deleted. So a
+reader that finds neither the record nor a new generation after its read has read files of one
+generation.
 """
 
 from __future__ import annotations
@@ -20,29 +21,13 @@ from typing import Annotated
 
 from checkpoints.entries import BUILT_DIRS
 from checkpoints.foreign_writer import detect_foreign_writer
-from checkpoints.progress import (
-    Progress,
-    check_progress,
-    read_progress,
-    write_progress,
-)
-from checkpoints.state_paths import (
-    BOOT,
-    BULK_DIR,
-    NEW_ROOT_DIR,
-    OLD_ROOT_DIR,
-)
+from checkpoints.state_paths import BOOT, BULK_DIR, NEW_ROOT_DIR, OLD_ROOT_DIR
 from store.errors import DamageError
-from store.io.checked_json import (
-    MismatchError,
-    encode_record,
-    one_of,
-    read_record,
-)
+from store.io.checked_json import MismatchError, encode_record, one_of, read_record
 from store.io.disk import Disk
 from store.io.links import refuse_link
 from store.layout import INDEX_DIR
-from store.root.progress import SWAP, fields_of
+from store.root.progress import SWAP, Progress, read_progress, write_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +40,13 @@ class SwapRecord:
     progress: Progress
     directories: tuple[Annotated[str, one_of(*BUILT_DIRS)], ...]
 
+    def check_fields(self) -> None:
+        """Raise MismatchError if progress counts index files and the new root has none."""
+        files = self.progress.index_files
+        if files and INDEX_DIR not in self.directories:
+            reason = f"it lacks {INDEX_DIR}, and progress counts {files} index files"
+            raise MismatchError(reason, "directories")
+
 
 def write_swap(root: Path, record: SwapRecord, disk: Disk) -> None:
     """Write, durably, the record of a swap, which the next start finishes if it is interrupted."""
@@ -66,20 +58,7 @@ def read_swap(root: Path) -> SwapRecord | None:
 
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
-    path = root / SWAP
-    record = read_record(path, SwapRecord)
-    if record is not None:
-        check_progress(record.progress, path)
-        with fields_of(path):
-            _check_directories(record)
-    return record
-
-
-def _check_directories(record: SwapRecord) -> None:
-    files = record.progress.index_files
-    if files and INDEX_DIR not in record.directories:
-        reason = f"it lacks {INDEX_DIR}, and progress counts {files} index files"
-        raise MismatchError(reason, "directories")
+    return read_record(root / SWAP, SwapRecord)
 
 
 def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress | None:
@@ -111,7 +90,7 @@ def _finish(
     for parent in (root, new, old):
         disk.include_in_sync(parent)
     disk.sync()
-    if detect_foreign_writer(root, target.signs):
+    if detect_foreign_writer(root, target.stamp):
         return progress
     _check_matches_rebuild(root, names, target)
     for name in names:

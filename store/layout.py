@@ -153,6 +153,7 @@ PROPERTY_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 CQ_UNIT = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 CQ_UNIT_SIZE = 20
 assert CQ_UNIT.itemsize == CQ_UNIT_SIZE
+NO_QUEUE_YET = -1  # as the end of a queue: it has no files
 
 QUEUE_OFFSET_MAX = (2**63 - 2**31) // CQ_UNIT_SIZE  # keeps the file's end a 64-bit position
 PRE_BLANK_SIZE = 0x7FFFFFFF  # the size field of a pre-fill unit; its offset and tags code are 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from checkpoints.batch_record import read_batch
 from checkpoints.foreign_writer import ANY_ABORT, read_ownership_stamp
-from checkpoints.progress import Progress, add_rollback_point, queue_name
+from checkpoints.progress import add_rollback_point, queue_name
 from checkpoints.recovery.consistent_prefix import ConsistentPrefix, find_consistent_prefix
 from checkpoints.recovery.fingerprint import read_fingerprint
 from store.commitlog.commit_log import CommitLog
@@ -33,6 +33,7 @@ from store.index.file import list_index_files
 from store.io.mapped_file import intact, is_mapped_file_name
 from store.kernels.index import INDEX_COUNT
 from store.layout import CONSUME_QUEUE_DIR, PRE_BLANK_SIZE, index_file_size
+from store.root.progress import Progress
 
 RecoveryReporter = Callable[[str, int, int], None]  # activity, amount done, total amount
 
@@ -81,9 +82,11 @@ class Adoption:
         names = [path.name for path in list_index_files(self._root)]
         names = [name for name in names if name <= index.file]
         record = read_batch(self._root)
+        batch = max(progress.batch, record.number if record is not None else 0) + 1
         adopted = replace(
             progress,
-            batch=max(progress.batch, record.number if record is not None else 0) + 1,
+            batch=batch,
+            generation=batch,
             reput_from_offset=prefix.offset,
             messages=prefix.messages,
             index_file=names[-1] if names else "",
@@ -95,7 +98,7 @@ class Adoption:
                 queue_name(*key): {"repeated": repeated, "gaps": gaps}
                 for key, (repeated, gaps) in prefix.drops.items()
             },
-            signs=replace(read_ownership_stamp(self._root), abort_ns=ANY_ABORT),
+            stamp=replace(read_ownership_stamp(self._root), abort_ns=ANY_ABORT),
         )
         last = None
         if prefix.last_offset >= 0:
@@ -103,7 +106,7 @@ class Adoption:
         if last is None:
             return adopted
         adopted = replace(adopted, last_record=last)
-        return replace(adopted, milestones=add_rollback_point(adopted, prefix.queues))
+        return replace(adopted, rollback_points=add_rollback_point(adopted, prefix.queues))
 
     def _check_log(self) -> None:
         """Refuse a root none of whose sampled units belongs to this log."""

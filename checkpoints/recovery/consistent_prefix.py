@@ -20,8 +20,7 @@ from store.consumequeue.files import ConsumeQueue
 from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.writer import QueueEnds, QueueKey
 from store.index.ends import IndexEnd
-from store.kernels.consume_queue import NO_QUEUE_YET
-from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR
+from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, NO_QUEUE_YET
 from store.root.end_search import count_ext_units
 
 _ONE_BY_ONE = 64  # this many records are compared one at a time

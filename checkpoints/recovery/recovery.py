@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoints.batch_record import BatchRecord, read_batch, write_batch
-from checkpoints.progress import Progress, RollbackPoint, progress_path, queue_key, write_progress
+from checkpoints.progress import queue_key
 from checkpoints.recovery.adoption import Adoption, RecoveryReporter
 from checkpoints.recovery.fingerprint import (
     find_log_change,
@@ -55,7 +55,7 @@ from store.root.end_search import (
     trim_to_remaining_files,
     was_dispatched,
 )
-from store.root.progress import Fingerprint
+from store.root.progress import PROGRESS, Fingerprint, Progress, RollbackPoint, write_progress
 from store.root.truncation import Truncation, TruncationCounts
 
 
@@ -96,7 +96,10 @@ class Recovery:
             return progress
         if record.progress is None and record.index is not None:
             self._check_index_end(record.index, progress)
-        target = record.progress or replace(progress, batch=record.number, is_recovering=False)
+        number = record.number
+        target = record.progress or replace(
+            progress, batch=number, generation=number, is_recovering=False
+        )
         why = "a dispatch was interrupted in a batch"
         if record.progress is not None:
             why = "a recovery was interrupted"
@@ -139,7 +142,7 @@ class Recovery:
         begin = max(
             (lost.end for lost in progress.lost), default=0
         )  # the chain does not lead through a lost range
-        dispatched = [point.last_record for point in progress.milestones]
+        dispatched = [point.last_record for point in progress.rollback_points]
         at = find_other_record(self._log, dispatched, begin, self._was_dispatched)
         return f"the log changed: at offset {at} it has other messages" if at >= 0 else ""
 
@@ -162,13 +165,13 @@ class Recovery:
                 f"it counts {progress.index_files} index files from {first} to {last}, "
                 f"{self._root / INDEX_DIR} holds {len(counted)} of them"
             )
-            raise DamageError(progress_path(self._root), 0, reason)
+            raise DamageError(self._root / PROGRESS, 0, reason)
         for path in expired:
             self._disk.remove(path)
 
     def _find_rollback_point(self, progress: Progress, end: int) -> RollbackPoint | None:
         """Return the newest one whose last record is still in the log, in its chain."""
-        for point in reversed(progress.milestones):
+        for point in reversed(progress.rollback_points):
             at, last = point.reput_from_offset, point.last_record
             if at >= progress.reput_from_offset or at > end or last.offset < self._min_offset():
                 continue
@@ -189,7 +192,9 @@ class Recovery:
 
     @intact()
     def _find_queue_ends(self, progress: Progress, point: RollbackPoint) -> tuple[QueueEnd, ...]:
-        recorded = [trim_to_remaining_files(self._root, self._config, end) for end in point.marks]
+        recorded = [
+            trim_to_remaining_files(self._root, self._config, end) for end in point.queue_ends
+        ]
         known = {end.key: end for end in recorded}
         dropped = [queue_key(name) for name, d in progress.drops.items() if d["repeated"]]
         found = find_queue_ends(self._root, self._config, point.reput_from_offset, dropped)
@@ -227,7 +232,8 @@ class Recovery:
         self, why: str, from_offset: int, record: BatchRecord, target: Progress
     ) -> Progress:
         started = time.monotonic()
-        lowered = replace(target, batch=record.number - 1, is_recovering=True)
+        before = record.number - 1
+        lowered = replace(target, batch=before, generation=before, is_recovering=True)
         write_progress(self._root, lowered, self._disk)
         truncation = Truncation(self._root, self._config, self._disk)
         for number, end in enumerate(record.queues):
@@ -255,6 +261,7 @@ def _progress_at(
     return replace(
         progress,
         batch=progress.batch + 1,
+        generation=progress.batch + 1,
         reput_from_offset=at,
         last_record=point.last_record,
         messages=point.messages,
@@ -265,7 +272,7 @@ def _progress_at(
         index_msg_timestamp=_last_full_timestamp(files, len(names)) or point.index_msg_timestamp,
         lost=tuple(lost for lost in progress.lost if lost.end <= at),
         drops=point.drops,
-        milestones=tuple(m for m in progress.milestones if m.reput_from_offset <= at),
+        rollback_points=tuple(p for p in progress.rollback_points if p.reput_from_offset <= at),
     )
 
 

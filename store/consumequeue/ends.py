@@ -12,8 +12,7 @@ from typing import Annotated
 
 from store.consumequeue.names import QueueId, Topic
 from store.io.checked_json import Check, Count, Position
-from store.kernels.consume_queue import NO_QUEUE_YET
-from store.layout import CQ_UNIT_SIZE
+from store.layout import CQ_UNIT_SIZE, NO_QUEUE_YET
 
 
 def _is_unit_end(position: int) -> bool:

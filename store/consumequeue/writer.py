@@ -23,11 +23,12 @@ from store.consumequeue.names import check_topic, queue_directory
 from store.errors import DamageError
 from store.io.disk import Disk
 from store.io.mapped_file import file_name
-from store.kernels.consume_queue import NO_QUEUE_YET, AppendedUnits, NewUnits, Queues, append_units
+from store.kernels.consume_queue import AppendedUnits, NewUnits, Queues, append_units
 from store.layout import (
     CONSUME_QUEUE_DIR,
     CQ_UNIT,
     CQ_UNIT_SIZE,
+    NO_QUEUE_YET,
     PRE_BLANK_SIZE,
     QUEUE_OFFSET_MAX,
 )

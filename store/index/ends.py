@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from store.index.file import is_index_file_name
-from store.io.checked_json import Check
+from store.io.checked_json import Check, MismatchError
 
 INDEX_HEADER_FIELDS = 6
 
@@ -39,9 +39,8 @@ class IndexEnd:
     file: IndexFileOrNone = ""
     header: HeaderFields = ()
 
-
-def _has_both_or_none(end: IndexEnd) -> bool:
-    return bool(end.file) == bool(end.header)
-
-
-CheckedIndexEnd = Annotated[IndexEnd, Check("an index file and its header", _has_both_or_none)]
+    def check_fields(self) -> None:
+        """Raise MismatchError for a file without its header, or a header without its file."""
+        if bool(self.file) != bool(self.header):
+            reason = f"it has {len(self.header)} fields for index file {self.file!r}"
+            raise MismatchError(reason, "header")

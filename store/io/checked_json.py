@@ -19,9 +19,9 @@ a dataclass                           an object with its fields
 ``Annotated[dataclass, BY_POSITION]``  a list of its fields, in order
 ====================================  =============================================================
 
-Every field is required, except those annotated ``ADDED_LATER``, which older releases did not write.
-An unknown field is refused, unless the record is read as ``part``, by a reader that needs only some
-of the fields.
+Every field is required. An unknown field is refused, unless the record is read as ``part``, by a
+reader that needs only some of the fields. A dataclass may have a method ``check_fields``, which
+raises MismatchError if fields that are right by themselves contradict one another.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError, parse_fault
 from store.io.file_system import read_small_file
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 STATE_BYTES_MAX = 256 << 20  # some million queues, each with an end or drops
 _PIECE = 1 << 16
 _CRC_DIGITS, _HEX_DIGITS = 8, set("0123456789abcdef")
@@ -61,7 +61,7 @@ class Check:
     accepts: Callable[[Any], bool]
 
 
-BY_POSITION, ADDED_LATER = "by position", "added later"
+BY_POSITION = "by position"
 
 
 def span(low: int, high: int) -> Check:
@@ -115,13 +115,13 @@ def read_state_file(path: Path | str) -> bytes | None:
         raise StoreIOError("read", path, OSError(e.errno, _LINK) if is_link else e) from e
 
 
-def read_record(path: Path, kind: type[_Record]) -> _Record | None:
+def read_record(path: Path, kind: type[_Record], *, part: bool = False) -> _Record | None:
     """Return the record of a state file, None if the file does not exist.
 
     Raises as ``read_state_file`` and ``decode_record``.
     """
     data = read_state_file(path)
-    return None if data is None else decode_record(data, path, kind)
+    return None if data is None else decode_record(data, path, kind, part=part)
 
 
 def encode_record(record: Any, **encoded: Any) -> bytes:
@@ -155,7 +155,8 @@ def decode_record(data: bytes, path: Path, kind: type[_Record], *, part: bool = 
         version = values.pop("format", None)
         if type(version) is int and version != FORMAT_VERSION:
             raise UnsupportedFormatError(
-                f"{path} has format {_shown(version)}; this release reads format {FORMAT_VERSION}"
+                f"{path} has format {_shown(version)}; this release reads format {FORMAT_VERSION}: "
+                "rebuild into a new OUTPUT (reput rebuild)"
             )
         if type(version) is not int:
             raise MismatchError(f"format is {_shown(version)}, not an integer")
@@ -210,7 +211,7 @@ def _decoder(hint: Any) -> _Decoder:
         inner, *rules = arguments
         if BY_POSITION in rules:
             return _by_position(inner)
-        return _checked(_decoder(inner), [rule for rule in rules if rule != ADDED_LATER])
+        return _checked(_decoder(inner), rules)
     if origin in (Union, types.UnionType):
         (inner,) = (argument for argument in arguments if argument is not types.NoneType)
         decode = _decoder(inner)
@@ -278,19 +279,19 @@ def _record(kind: Any, *, part: bool = False) -> _Decoder:
     hints = get_type_hints(kind, include_extras=True)
     fields = dataclasses.fields(kind)
     decoders = {field.name: _decoder(hints[field.name]) for field in fields}
-    needed = {name for name, hint in hints.items() if ADDED_LATER not in get_args(hint)[1:]}
+    check: Callable[[Any], None] = getattr(kind, "check_fields", lambda _record: None)
 
     def decode(value: Any) -> Any:
         values = _object(value)
-        missing = sorted(needed - values.keys())
+        missing = sorted(decoders.keys() - values.keys())
         unknown = sorted(values.keys() - decoders.keys())
         if missing:
             raise MismatchError(f"{missing[0]} is missing")
         if unknown and not part:
             raise MismatchError(f"{_shown(unknown[0])} is not a field of it")
-        return kind(
-            **{n: _at(n, decode, values[n]) for n, decode in decoders.items() if n in values}
-        )
+        record = kind(**{n: _at(n, decode, values[n]) for n, decode in decoders.items()})
+        check(record)
+        return record
 
     return decode
 

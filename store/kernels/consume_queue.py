@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.kernels.jit import allocating_kernel, kernel
-from store.layout import CQ_UNIT_SIZE, EXT_ADDRESS_BASE
-
-NO_QUEUE_YET = -1  # the end of a queue that has no files
+from store.layout import CQ_UNIT_SIZE, EXT_ADDRESS_BASE, NO_QUEUE_YET
 
 _ACCEPTED, _KNOWN, _REPEATED, _GAP = range(4)
 

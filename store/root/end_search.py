@@ -25,7 +25,6 @@ from store.index.ends import INDEX_HEADER_FIELDS, IndexEnd
 from store.index.file import list_index_files
 from store.index.writer import entries_of, map_index_file, read_header
 from store.io.mapped_file import MappedFileQueue
-from store.kernels.consume_queue import NO_QUEUE_YET
 from store.kernels.index import (
     BEGIN_PHY,
     BEGIN_TIMESTAMP,
@@ -44,6 +43,7 @@ from store.layout import (
     INDEX_ENTRY_SIZE,
     MAGIC_AT,
     MAGIC_BLANK,
+    NO_QUEUE_YET,
     PRE_BLANK_SIZE,
 )
 from store.root.progress import Fingerprint

@@ -15,7 +15,7 @@ from typing import Any
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.record import Message
 from store.errors import ConfigError, DamageError, LostDataError, StoreIOError
-from store.root.progress import PROGRESS, ProgressReader
+from store.root.progress import PROGRESS, read_progress_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def read_dispatch_status(log: CommitLog, output: Path) -> DispatchStatus:
     Raises ConfigError if nothing has been dispatched into it, DamageError, StoreIOError.
     """
     written = progress_timestamp(output)  # first: never newer than the content
-    progress = ProgressReader(output).read()
+    progress = read_progress_view(output)
     if progress is None:
         raise ConfigError(f"{output} holds no dispatch: {output / PROGRESS} does not exist")
     log.refresh()

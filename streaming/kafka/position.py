@@ -6,7 +6,7 @@ only if they are. Its key is the mirror's name, its value JSON:
 ==================  ==============================================================================
 field               meaning
 ==================  ==============================================================================
-version             1; 2 with ``oversized``, which older releases do not read
+version             1, or 2 with ``oversized``
 commit_log_offset   physical offset up to which the log has been mirrored: where to resume
 last_record         fingerprint of the last record before it (``store.root.progress``), or null
 lost_to             end of the last range of the log that was skipped as lost, 0 for none
@@ -23,13 +23,13 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from kafka import KafkaConsumer, errors
 from kafka.structs import TopicPartition
 
 from store.errors import ConfigError, KafkaIOError, parse_fault
-from store.io.checked_json import ADDED_LATER, Count, Offset, PathText, decode_value
+from store.io.checked_json import Count, Offset, PathText, decode_value
 from store.root.progress import Fingerprint
 from streaming.kafka.client_errors import as_store_error, connect
 from streaming.kafka.client_options import ClientOptions
@@ -56,7 +56,7 @@ class Position:
     lost_to: Offset = 0
     store: PathText = ""
     messages: Count = 0
-    oversized: Annotated[Count, ADDED_LATER] = 0
+    oversized: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def default_name(store_root: Path, prefix: str) -> str:
 
 
 def encode_position(position: Position) -> bytes:
-    """Encode as JSON, in the oldest version that can hold it."""
+    """Encode as JSON, in version 1 if that can hold it."""
     values = {"version": VERSION_OVERSIZED, **asdict(position)}
     if not position.oversized:
         values["version"] = VERSION
@@ -86,7 +86,7 @@ def encode_position(position: Position) -> bytes:
 def decode_position(value: bytes | None, name: str) -> Position:
     """Decode a position. Raises ConfigError for one that this release does not read."""
     try:
-        values = dict(json.loads(value or b""))
+        values = {"oversized": 0} | json.loads(value or b"")
         version = values.pop("version")
         if version not in (VERSION, VERSION_OVERSIZED):
             raise ConfigError(

@@ -97,7 +97,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     values = state_of(output / "reput" / "progress")
     del values["format"]
-    swap = {"format": 2, "progress": values, "directories": ["consumequeue", "index"]}
+    swap = {"format": 1, "progress": values, "directories": ["consumequeue", "index"]}
     (output / "reput" / "swap").write_bytes(sealed(json.dumps(swap).encode()))
     batch = state_of(output / "reput" / "batch")
     batch |= {"number": batch["number"] + 1, "progress": values}
@@ -206,8 +206,15 @@ ATTACKS: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "one index": ("progress", lambda v: v | {"index_first": "0" * 17, "index_files": 1}),
     "index entries": ("progress", lambda v: v | {"index_count": 2**40}),
     "batches": ("progress", lambda v: v | {"batch": 0}),
-    "milestone order": ("progress", lambda v: v | {"milestones": v["milestones"][::-1]}),
-    "milestone": ("progress", lambda v: changed(v, ("milestones", 0, "reput_from_offset"), 2**40)),
+    "rollback order": (
+        "progress",
+        lambda v: v | {"rollback_points": v["rollback_points"][::-1]},
+    ),
+    "rollback point": (
+        "progress",
+        lambda v: changed(v, ("rollback_points", 0, "reput_from_offset"), 2**40),
+    ),
+    "generation": ("progress", lambda v: v | {"generation": v["batch"] + 1}),
     "last record": ("progress", lambda v: changed(v, ("last_record", "offset"), 2**40)),
     "lost": ("progress", lambda v: v | {"lost": [LOST]}),
     "batch progress": ("batch", lambda v: changed(v, ("progress", "begin_offset"), 2**40)),
@@ -243,7 +250,7 @@ DELETIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], dict[str, Any]]]
     "all that is not named": (
         "swap",
         "it would delete consumequeue",
-        lambda v: {"format": 2, "directories": [], "progress": v["progress"] | NO_INDEX},
+        lambda v: {"format": 1, "directories": [], "progress": v["progress"] | NO_INDEX},
     ),
     "index files before the first": (
         "progress",
@@ -298,7 +305,7 @@ def test_a_swap_record_of_another_rebuild_is_damage(
     if is_its_own:
         built = state_of(output / "reput" / "bulk" / "new" / "reput" / "progress")
         del built["format"]
-        progress = built | {"signs": progress["signs"]}
+        progress = built | {"stamp": progress["stamp"]}
     swap |= {"directories": [], "progress": progress | NO_INDEX}
     (output / "reput" / "swap").write_bytes(sealed(json.dumps(swap).encode()))
     before = built_tree(output)

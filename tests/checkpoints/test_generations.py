@@ -304,7 +304,8 @@ def test_an_answer_from_files_that_a_swap_had_moved_away_is_not_given(
     _, output = roots
     before = read_progress(output)
     assert before is not None
-    after = replace(before, batch=before.batch + 1)
+    batch = before.batch + 1
+    after = replace(before, batch=batch, generation=batch)
     queues, away = output / "consumequeue", output / "away"
     with MessageStore.open(*roots) as store:
         expected = store.message_store_timestamp("T", 0, 9)

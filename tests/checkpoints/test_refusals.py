@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.progress import progress_path
 from checkpoints.root import DispatchRoot
 from store.config import BrokerVersion, setting_name
 from store.errors import ConfigError, DamageError, StoreError, StoreIOError
+from store.root.progress import PROGRESS
 from streaming.sinks.dispatch import DispatchSink
 from tests.checkpoints.conftest import (
     CONFIG,
@@ -128,9 +128,9 @@ def test_a_run_interrupted_between_batches_resumes(output: Path, store: Path) ->
 
 def test_damaged_progress_is_refused(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
-    data = bytearray(progress_path(output).read_bytes())
+    data = bytearray((output / PROGRESS).read_bytes())
     data[20] ^= 1
-    progress_path(output).write_bytes(data)
+    (output / PROGRESS).write_bytes(data)
     with pytest.raises(DamageError, match="does not match its checksum"):
         DispatchRoot.open(output, store, CONFIG)
 

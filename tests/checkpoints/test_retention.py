@@ -298,7 +298,7 @@ def test_roll_back_works_on_an_aged_root(tmp_path: Path, config: StoreConfig) ->
     min_offset = int(log_files(store)[0].name)
     progress = read_progress(output)
     assert progress is not None
-    usable = [m for m in progress.milestones if m.last_record.offset >= min_offset]
+    usable = [p for p in progress.rollback_points if p.last_record.offset >= min_offset]
     assert len(usable) > 1
     at = usable[1].last_record
     end = cut_log(store, at.offset, Message(topic="New", body=b"other"))

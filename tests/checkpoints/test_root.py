@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint, write_checkpoint
-from checkpoints.progress import progress_path, read_progress
+from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.config import BrokerVersion
 from store.errors import ConfigError, RootInUseError
 from store.io.disk import Disk
-from store.root.progress import Fingerprint
+from store.root.progress import PROGRESS, Fingerprint
 from streaming.sinks.dispatch import DispatchSink
 from tests.checkpoints.conftest import (
     CONFIG,
@@ -224,11 +224,11 @@ def test_from_offset_begins_a_new_root_there_and_leaves_no_hole(output: Path, st
     root = DispatchRoot.open(output, store, CONFIG, from_offset=SIZE, disk=HastyDisk())
     assert (root.progress.reput_from_offset, root.progress.begin_offset) == (SIZE, SIZE)
     root.close(clean=True)
-    before, progress = progress_path(output).read_bytes(), root.progress
+    before, progress = (output / PROGRESS).read_bytes(), root.progress
     with pytest.raises(ConfigError, match="would leave a hole"):
         DispatchRoot.open(output, store, CONFIG, from_offset=2 * SIZE)
-    assert before == progress_path(output).read_bytes()
+    assert before == (output / PROGRESS).read_bytes()
     root = DispatchRoot.open(output, store, CONFIG, from_offset=0, disk=HastyDisk())
     assert root.progress.reput_from_offset == SIZE
-    assert progress == replace(root.progress, signs=progress.signs)
+    assert progress == replace(root.progress, stamp=progress.stamp)
     root.close(clean=True)

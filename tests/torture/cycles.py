@@ -182,12 +182,12 @@ class Root:
     def is_cut_into_first_drops(self) -> bool:
         """Return whether the log ends within a first batch with dropped records.
 
-        The queue ends after the first record alone are then unknown, so the root has no milestone
-        before the batch's end (``checkpoints.progress.advance``).
+        The queue ends after the first record alone are then unknown, so the root has no rollback
+        point before the batch's end (``checkpoints.progress.advance``).
         """
         progress = read_progress(self.output)
         assert progress is not None
-        oldest = progress.milestones[0]
+        oldest = progress.rollback_points[0]
         has_dropped = any(drops["repeated"] for drops in oldest.drops.values())
         end = min(self.log.end, self.log.shown, self.common_end)
         return has_dropped and oldest.reput_from_offset > end

@@ -98,7 +98,7 @@ def test_dispatching_again_from_any_offset_changes_nothing(
     sink.close()
     assert_same_content(built_tree(dispatched), before)
     assert progress is not None
-    assert replace(root.progress, signs=progress.signs) == progress
+    assert replace(root.progress, stamp=progress.stamp) == progress
 
 
 def test_dispatchers_skip_what_they_have_already_applied(

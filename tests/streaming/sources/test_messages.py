@@ -203,10 +203,12 @@ def test_stream_starts_at_latest_and_resumes_from_its_checkpoint(
     config = make_store(store, 40)
     _, before = drain(spark, store, tmp_path)
     assert before == [[]]  # Spark's first batch records where the query begins
+    logged = (tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1]
     with CommitLogWriter(store, config) as writer:
         writer.append_many(TEMPLATES, 25)
     _, after = drain(spark, store, tmp_path)
     assert [o for b in after for o in b] == offsets_of(store)[40:]
+    assert logged == f'{{"commit_log_offset": {offsets_of(store)[40]}}}'  # a contract
 
 
 def test_a_stream_delivers_the_records_before_damage_and_then_fails(

@@ -110,11 +110,12 @@ def assert_same_state(output: Path, progress: Progress, expected: State) -> None
         index_first=names[0],
         index_file=names[-1],
         batch=progress.batch,
-        milestones=progress.milestones,
-        signs=progress.signs,
+        generation=progress.generation,
+        rollback_points=progress.rollback_points,
+        stamp=progress.stamp,
     )
     assert _differing(progress, known) == {}
-    assert_milestones(progress)
+    assert_rollback_points(progress)
     for kind in BUILT_DIRECTORIES:
         empty = [d for d in (output / kind).rglob("*") if d.is_dir() and not any(d.iterdir())]
         assert empty == [], "recovery left directories that no dispatch creates"
@@ -125,12 +126,12 @@ def _differing(progress: Progress, known: Progress) -> dict[str, tuple[object, o
     return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
 
 
-def assert_milestones(progress: Progress) -> None:
-    """Assert that milestones ascend, and that the last one is the current end."""
-    ends = [milestone.reput_from_offset for milestone in progress.milestones]
+def assert_rollback_points(progress: Progress) -> None:
+    """Assert that rollback points ascend, and that the last one is the current end."""
+    ends = [point.reput_from_offset for point in progress.rollback_points]
     assert ends == sorted(ends)
-    if progress.milestones:
-        last = progress.milestones[-1]
+    if progress.rollback_points:
+        last = progress.rollback_points[-1]
         assert (last.reput_from_offset, last.last_record, last.drops) == (
             progress.reput_from_offset,
             progress.last_record,
