@@ -1,18 +1,28 @@
-"""The entries of directories in a root, by name and kind, and which of them are RocketMQ's."""
+"""The entries of directories in a root, by name and kind, and which of them are foreign."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from checkpoints.state_paths import BULK_DIR, NEW_ROOT_DIR, OLD_ROOT_DIR, REPUT_DIR
 from store import layout
 from store.errors import StoreIOError
 from store.index.file import is_index_file_name
 from store.io.mapped_file import is_mapped_file_name
 
 BUILT_DIRS = (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR)
+_TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp$")
+_BUILT = {f"{name}/" for name in BUILT_DIRS}
+_OF_A_REBUILD = {  # parents first
+    BULK_DIR: {"boot", "new/", "old/"},
+    OLD_ROOT_DIR: _BUILT,
+    NEW_ROOT_DIR: {layout.ABORT_FILE, layout.CHECKPOINT_FILE, f"{REPUT_DIR}/", *_BUILT},
+    NEW_ROOT_DIR / REPUT_DIR: {"progress", "batch"},
+}
 
 
 class EntryKind(Enum):
@@ -32,9 +42,6 @@ class Built:
     foreign: Path | None = None
 
 
-NOTHING_BUILT = Built()
-
-
 def list_built(output: Path) -> Built:
     """List the directories that a dispatch builds, recursively. Raises StoreIOError."""
     files, pending = 0, [Path(name) for name in BUILT_DIRS]
@@ -50,6 +57,25 @@ def list_built(output: Path) -> Built:
             else:
                 return Built(files, directory / name)
     return Built(files)
+
+
+def find_foreign_in_bulk(output: Path, kind: EntryKind | None) -> Path | None:
+    """Return the first entry of ``reput/bulk``, of this kind, that no rebuild writes.
+
+    Links are foreign. Raises StoreIOError.
+    """
+    if kind is not EntryKind.DIRECTORY:
+        return None
+    for directory, known in _OF_A_REBUILD.items():
+        for name, entry in sorted(list_entries(output / directory).items()):
+            is_directory = entry is EntryKind.DIRECTORY
+            as_known = f"{name}/" if is_directory else _TEMPORARY.sub("", name)
+            if as_known not in known or not (is_directory or entry is EntryKind.FILE):
+                return directory / name
+        foreign = list_built(output / directory).foreign
+        if foreign is not None:
+            return directory / foreign
+    return None
 
 
 def list_entries(

@@ -40,12 +40,11 @@ from checkpoints.foreign_writer import (
     read_ownership_stamp,
 )
 from checkpoints.output import NEW_OUTPUT_HINT, check_output
-from checkpoints.output_state import is_spark_checkpoint, numbered_epochs
 from checkpoints.progress import BatchEnd, advance
 from checkpoints.recovery.adoption import RecoveryReporter
 from checkpoints.recovery.fingerprint import check_unchanged, read_fingerprint
 from checkpoints.recovery.recovery import Recovered, Recovery, finished_swap
-from checkpoints.state_paths import SPARK_DIR
+from checkpoints.spark_epochs import create_epoch
 from checkpoints.swap import finish_swap
 from store import layout
 from store.commitlog.commit_log import CommitLog, was_closed_cleanly
@@ -89,6 +88,7 @@ class DispatchRoot:
         config: StoreConfig,
         *,
         from_offset: int | None = None,
+        adopts: bool = False,
         disk: Disk | None = None,
         report: RecoveryReporter | None = None,
     ) -> DispatchRoot:
@@ -96,13 +96,14 @@ class DispatchRoot:
 
         ``from_offset``, a record boundary, is where the dispatch of a new root begins. If the root
         has progress, it must not be beyond that progress, which would leave a hole. ``recovered``
-        lists the recoveries that were performed.
+        lists the recoveries that were performed. Without ``adopts``, a broker's files are refused,
+        except in STORE and in a root that has a state file.
 
         Raises RootInUseError if another process owns it; ConfigError if it may not be OUTPUT
         (``checkpoints.output``), or was created with other settings or from another log;
         DamageError if the log holds nothing that is known to have been dispatched.
         """
-        check_output(output, store_root, config.commit_log_paths(store_root))
+        check_output(output, store_root, config.commit_log_paths(store_root), adopts=adopts)
         disk = disk if disk is not None else Disk()
         root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
         try:
@@ -328,19 +329,8 @@ class DispatchRoot:
             self._release()
 
     def new_epoch(self) -> Path:
-        """Create the Spark checkpoint directory of a new epoch; delete the old ones (promise I7).
-
-        Entries with other names, such as an NFS client's ``.nfs…``, are left untouched, as is a
-        directory that holds anything but a Spark checkpoint.
-        """
-        epochs = self.path / SPARK_DIR
-        old = numbered_epochs(epochs)
-        number = max(old.values(), default=0) + 1
-        epoch = epochs / f"epoch-{number:06d}"
-        self.disk.make_directory(epoch)
-        for directory in filter(is_spark_checkpoint, old):
-            self.disk.remove_tree(directory)
-        return epoch
+        """Create the Spark checkpoint directory of a new epoch; delete the old ones."""
+        return create_epoch(self.path, self.disk)
 
     def _release(self) -> None:
         if self._lock is not None:

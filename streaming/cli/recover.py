@@ -65,7 +65,7 @@ def recover(
     if not as_json:
         say(describe_settings(config))
     with recovery_progress(is_shown=sys.stderr.isatty() and not as_json) as report:
-        root = DispatchRoot.open(output, store, config, report=report)
+        root = DispatchRoot.open(output, store, config, adopts=True, report=report)
         try:
             record_recoveries(output, root.recovered, root.disk)
         finally:

@@ -7,19 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from checkpoints.entries import Built, EntryKind
-from checkpoints.output import Listing, RootKind, kind_of
 from checkpoints.root import DispatchRoot
 from store.config import StoreConfig
-from store.errors import ConfigError, DamageError
+from store.errors import ConfigError, DamageError, StoreError
 from tests.checkpoints.conftest import CONFIG, MESSAGES
 from tests.support.dispatching import HastyDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all
 
-DIRECTORY, FILE = EntryKind.DIRECTORY, EntryKind.FILE
 Take = Callable[[Path, Path, StoreConfig], object]
 
 
@@ -31,7 +26,14 @@ def take_to_rebuild(output: Path, store: Path, config: StoreConfig = CONFIG) -> 
     DispatchRoot.replacing(output, store, config, disk=HastyDisk()).close(clean=True)
 
 
-@pytest.fixture(params=[take_to_dispatch, take_to_rebuild], ids=["dispatch", "rebuild"])
+def take_to_recover(output: Path, store: Path, config: StoreConfig = CONFIG) -> None:
+    DispatchRoot.open(output, store, config, adopts=True, disk=HastyDisk()).close(clean=True)
+
+
+TAKES = {"dispatch": take_to_dispatch, "rebuild": take_to_rebuild, "recover": take_to_recover}
+
+
+@pytest.fixture(params=TAKES.values(), ids=TAKES)
 def take(request: pytest.FixtureRequest) -> Take:
     chosen: Take = request.param
     return chosen
@@ -45,10 +47,25 @@ def snapshot(directory: Path) -> dict[str, object]:
     }
 
 
-def assert_refused(take: Take, output: Path, store: Path, config: StoreConfig = CONFIG) -> str:
+def fill(output: Path, names: list[str], data: bytes = b"precious") -> None:
+    """Create files, and directories where a name ends with a slash."""
+    for name in names:
+        path = output / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_bytes(data)
+
+
+def assert_refused(
+    take: Take,
+    output: Path,
+    store: Path,
+    config: StoreConfig = CONFIG,
+    error: type[StoreError] = ConfigError,
+) -> str:
     parent = store.parent
     before = snapshot(parent)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(error) as caught:
         take(output, store, config)
     assert snapshot(parent) == before
     assert "\n" not in str(caught.value)
@@ -64,55 +81,57 @@ def assert_accepted(take: Take, output: Path, store: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "found"),
     [
-        (["index/index.html", "consumequeue/"], "index/index.html"),
-        (["consumequeue/T/page.html", "index/"], "consumequeue/T/page.html"),
+        (["index/index.html", "consumequeue/"], "consumequeue"),
+        (["consumequeue/T/page.html", "index/"], "consumequeue"),
+        (["consumequeue/", "index/", "checkpoint", "abort"], "abort"),
         (["notes.txt"], "notes.txt"),
-        (["reput/notes.txt"], "notes.txt"),
+        (["reput"], "reput"),
+        (["reput/notes.txt"], "reput/notes.txt"),
         (["lost+found/", "photos/a.jpg"], "photos"),
-        (["index/20260101000000000/"], "index/20260101000000000"),
+        (["index/20260101000000000/"], "index"),
         ([".git/HEAD", "index/", "config/"], ".git"),
+        (["reput/bulk/", "src/main.py"], "src"),
+        (["reput/bulk/", "index/index.html"], "index"),
+        (["reput/spark/mine/job.py"], "reput/spark"),
+        (["reput/spark/job.py"], "reput/spark"),
+        (["reput/spark/epoch-1/job.py"], "reput/spark"),
+        (["reput/progress.tmp"], "reput/progress.tmp"),
+        (["reput/progress/x"], "reput/progress"),
     ],
 )
 def test_a_foreign_directory_is_refused_with_the_file_found(
     take: Take, output: Path, store: Path, files: list[str], found: str
 ) -> None:
-    for name in files:
-        path = output / name
-        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
-        if not name.endswith("/"):
-            path.write_bytes(b"precious")
-    assert f"it holds {found};" in assert_refused(take, output, store)
+    fill(output, files)
+    reason = assert_refused(take, output, store)
+    assert take is take_to_recover or f"it holds {found}; give a new OUTPUT, or" in reason
 
 
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("name", "found"),
     [
-        (["reput/bulk/src/main.py"], "reput/bulk/src"),
-        (["reput/bulk/new/consumequeue/T/page.html"], "reput/bulk/new/consumequeue/T/page.html"),
-        (["reput/bulk/", "src/main.py"], "src"),
-        (["reput/bulk/", "index/index.html"], "index/index.html"),
-        (["reput/bulk/notes.txt"], "reput/bulk/notes.txt"),
-        (["reput/bulk/plan"], "reput/bulk/plan"),
-        (["reput/bulk/old/x/"], "reput/bulk/old/x"),
-        (["reput/spark/mine/job.py"], "reput/spark/mine"),
-        (["reput/spark/job.py"], "reput/spark/job.py"),
-        (["reput/spark/epoch-1/job.py"], "reput/spark/epoch-1"),
-        (["reput/batch"], "reput/batch"),
-        (["reput/swap"], "reput/swap"),
-        (["reput/progress.tmp"], "reput/progress.tmp"),
-        (["reput/progress"], "reput/progress"),
-        (["reput/progress/x"], "reput/progress"),
+        ("reput/bulk/src/main.py", "reput/bulk/src"),
+        ("reput/bulk/new/consumequeue/T/page.html", "reput/bulk/new/consumequeue/T/page.html"),
+        ("reput/bulk/notes.txt", "reput/bulk/notes.txt"),
+        ("reput/bulk/plan", "reput/bulk/plan"),
+        ("reput/bulk/old/x/", "reput/bulk/old/x"),
     ],
 )
 def test_known_names_do_not_make_a_foreign_directory_a_root(
-    take: Take, output: Path, store: Path, files: list[str], found: str
+    take: Take, output: Path, store: Path, name: str, found: str
 ) -> None:
-    for name in files:
-        path = output / name
-        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
-        if not name.endswith("/"):
-            path.write_bytes(b"precious")
-    assert f"it holds {found};" in assert_refused(take, output, store)
+    fill(output, [name])
+    assert f"{output / found} is not a file of a rebuild" in assert_refused(take, output, store)
+
+
+@pytest.mark.parametrize("name", ["progress", "batch", "swap"])
+@pytest.mark.parametrize("data", [b"precious", b"", bytes(100), b'{"batch": 1'])
+def test_a_state_file_without_a_valid_checksum_is_damage(
+    take: Take, output: Path, store: Path, name: str, data: bytes
+) -> None:
+    fill(output, [f"reput/{name}"], data)
+    reason = assert_refused(take, output, store, error=DamageError)
+    assert f"the {name} record does not match its checksum" in reason
 
 
 @pytest.mark.parametrize(
@@ -126,8 +145,7 @@ def test_a_root_is_refused_where_foreign_files_would_be_deleted(
     dispatch_all(store, output, CONFIG)
     if not is_ours:
         shutil.rmtree(output / "reput")
-    (output / name).parent.mkdir(parents=True)
-    (output / name).write_bytes(b"precious")
+    fill(output, [name])
     assert "is not a file of a rebuild" in assert_refused(take, output, store)
 
 
@@ -149,18 +167,15 @@ def test_a_spark_directory_with_foreign_files_is_kept(output: Path, store: Path)
     [
         ["reput/"],
         ["reput/progress.tmp"],
-        ["reput/bulk/", "reput/spark/"],
+        ["reput/bulk/", "reput/swap.tmp"],
         ["reput/bulk/new/consumequeue/T/0/00000000000000000000", "reput/bulk/boot.123.tmp"],
+        ["reput/bulk/new/reput/progress", "reput/bulk/boot"],
     ],
 )
 def test_the_files_of_a_start_killed_before_its_first_state_are_accepted(
     take: Take, output: Path, store: Path, names: list[str]
 ) -> None:
-    for name in ["lock", *names]:
-        path = output / name
-        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
-        if not name.endswith("/"):
-            path.write_bytes(bytes(10))
+    fill(output, ["lock", *names], bytes(10))
     assert_accepted(take, output, store)
 
 
@@ -228,8 +243,7 @@ def test_an_empty_directory_is_accepted(
     take: Take, output: Path, store: Path, files: list[str]
 ) -> None:
     output.mkdir()
-    for name in files:
-        (output / name).mkdir() if name.endswith("/") else (output / name).touch()
+    fill(output, files, b"")
     assert_accepted(take, output, store)
     assert all((output / name).exists() for name in files)
 
@@ -241,13 +255,49 @@ def test_the_store_itself_is_accepted(take: Take, store: Path, way: str) -> None
 
 def test_a_root_with_its_operators_files_is_accepted(take: Take, output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
-    for is_brokers in (False, True):
-        if is_brokers:
-            shutil.rmtree(output / "reput")
-        (output / "README").write_bytes(b"of the operator")
-        (output / ".snapshot").mkdir(exist_ok=True)
-        take(output, store, CONFIG)
-        assert (output / "README").read_bytes() == b"of the operator"
+    fill(output, ["README", ".snapshot/"])
+    take(output, store, CONFIG)
+    assert (output / "README").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("more", [[], ["README", "reput/recovered", "reput/spark/"]])
+def test_only_recover_adopts_the_files_of_a_broker(
+    output: Path, store: Path, more: list[str]
+) -> None:
+    dispatch_all(store, output, CONFIG)
+    shutil.rmtree(output / "reput")
+    fill(output, more)
+    for take in (take_to_dispatch, take_to_rebuild):
+        reason = assert_refused(take, output, store)
+        assert reason.endswith("or adopt a broker's files with reput recover")
+    for take in (take_to_recover, take_to_dispatch, take_to_rebuild):
+        take(output, store)
+    assert all((output / name).exists() for name in ["reput/progress", *more])
+
+
+@pytest.mark.parametrize(
+    "name", ["index/notes.txt", "consumequeue/TopicTest/page.html", "consumequeue_ext/x", "reput/x"]
+)
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_tree_with_foreign_files_is_not_adopted(
+    output: Path, store: Path, name: str, is_link: bool
+) -> None:
+    dispatch_all(store, output, CONFIG)
+    shutil.rmtree(output / "reput")
+    fill(output, [name])
+    if is_link:
+        (output / name).rename(output.with_name("target"))
+        (output / name).symlink_to(output.with_name("target"))
+    found = assert_refused(take_to_recover, output, store)
+    assert f"{output / name} is neither a broker's nor reput's" in found
+
+
+@pytest.mark.parametrize("files", [["consumequeue/T/0/"], ["checkpoint"], ["notes.txt"], ["reput"]])
+def test_a_tree_without_a_file_of_a_broker_is_not_adopted(
+    output: Path, store: Path, files: list[str]
+) -> None:
+    fill(output, files)
+    assert_refused(take_to_recover, output, store)
 
 
 def test_a_rebuild_does_not_replace_foreign_files(output: Path, store: Path) -> None:
@@ -267,34 +317,3 @@ def test_a_loop_of_links_is_refused(take: Take, output: Path, store: Path) -> No
     os.symlink(output, output)
     with pytest.raises(Exception, match=r"output"):
         take(output, store, CONFIG)
-
-
-# --- The decision alone ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("listing", "kind"),
-    [
-        (Listing({}), RootKind.EMPTY),
-        (Listing({"lock": FILE, "lost+found": DIRECTORY}), RootKind.EMPTY),
-        (Listing({"reput": DIRECTORY}, frozenset({"bulk"})), RootKind.OURS),
-        (Listing({"reput": DIRECTORY}, frozenset({"progress.tmp"})), RootKind.OURS),
-        (Listing({"reput": DIRECTORY, "x": FILE}, frozenset({"progress"})), RootKind.OURS),
-        (Listing({"reput": DIRECTORY}, frozenset({"x"})), RootKind.FOREIGN),
-        (Listing({"consumequeue": DIRECTORY}), RootKind.BROKERS),
-        (Listing({"consumequeue": DIRECTORY, "x": FILE}), RootKind.FOREIGN),
-        (Listing({"consumequeue": DIRECTORY, "x": FILE}, built=Built(1)), RootKind.BROKERS),
-        (Listing({"checkpoint": FILE, "x": FILE}, has_checkpoint=True), RootKind.BROKERS),
-        (Listing({"index": DIRECTORY}, built=Built(0, Path("index/x"))), RootKind.FOREIGN),
-    ],
-)
-def test_a_listing_decides(listing: Listing, kind: RootKind) -> None:
-    assert kind_of(listing) is kind
-
-
-@given(st.dictionaries(st.text(min_size=1), st.sampled_from(EntryKind), min_size=1))
-def test_a_directory_of_unknown_names_is_foreign(entries: dict[str, EntryKind]) -> None:
-    known = {"lost+found", "lock", "consumequeue", "consumequeue_ext", "index", "reput"}
-    known |= {"checkpoint", "abort", "config", "broker.conf"}
-    if not entries.keys() <= known:
-        assert kind_of(Listing(entries)) is RootKind.FOREIGN

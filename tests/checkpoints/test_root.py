@@ -174,13 +174,13 @@ def test_the_log_may_grow_new_files_while_a_root_is_open(output: Path, store: Pa
     assert StoreCheckpoint(1019, 1019, 1017) == read_checkpoint(output)
 
 
-def test_the_checkpoint_keeps_the_fields_of_a_broker(output: Path, store: Path) -> None:
+def test_the_checkpoint_keeps_the_fields_of_a_broker(store: Path) -> None:
     known = StoreCheckpoint(1, 2, 3, master_flushed_offset=44, confirm_phy_offset=55)
-    write_checkpoint(output, known, Disk())
-    dispatch_all(store, output, CONFIG)
+    write_checkpoint(store, known, Disk())
+    dispatch_all(store, store, CONFIG)
     assert replace(
         known, physic_msg_timestamp=1019, logics_msg_timestamp=1019, index_msg_timestamp=1017
-    ) == read_checkpoint(output)
+    ) == read_checkpoint(store)
 
 
 def test_drops_are_counted_over_all_runs(output: Path, tmp_path: Path) -> None:

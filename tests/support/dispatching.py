@@ -80,6 +80,7 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
     twice: bool = False,
     fail_on_data_loss: bool = True,
     keep_expired: bool = False,
+    adopts: bool = False,
     disk: Callable[[], Disk] = HastyDisk,
 ) -> Progress:
     """Dispatch the current log and return the progress record.
@@ -89,7 +90,7 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
     `twice` applies the previous batch and each batch again.
     """
     sizes = iter(itertools.repeat(1) if one_by_one else cuts if cuts is not None else ())
-    root = DispatchRoot.open(output, store_root, config, disk=disk())
+    root = DispatchRoot.open(output, store_root, config, adopts=adopts, disk=disk())
     how: dict[str, Any] = {"fail_on_data_loss": fail_on_data_loss, "keep_expired": keep_expired}
     sink = DispatchSink(root, config, **how)
     planner = LogPlanner(root.log, lambda: root.is_log_clean(store_root), range_bytes=range_bytes)

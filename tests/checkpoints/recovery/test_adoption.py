@@ -52,9 +52,9 @@ def test_a_brokers_root_is_adopted(golden: Golden, tmp_path: Path) -> None:
         output = copy_root(golden.directory / kind, tmp_path / kind)
         if golden.name == "v-magic2-5.0.0":  # which that broker takes for the end of its log
             with pytest.raises(DamageError, match="V2 record"):
-                dispatch_all(golden.store_root, output, golden.config)
+                dispatch_all(golden.store_root, output, golden.config, adopts=True)
         else:
-            dispatch_all(golden.store_root, output, golden.config)
+            dispatch_all(golden.store_root, output, golden.config, adopts=True)
             found = verify(golden.store_root, output, golden.config)
             assert found.is_reput_root
             assert found.differences == ()
@@ -67,7 +67,7 @@ def test_adoption_reports_what_was_truncated(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
     flip(output / "consumequeue/TopicTest/0" / f"{100:020d}", 7)  # unit 5
-    with opened(output, store) as root:
+    with opened(output, store, adopts=True) as root:
         [recovered] = root.recovered
         assert recovered.why.startswith("a broker made it; ")
         assert "unit 0 (position 5) expected commit log offset" in recovered.why
@@ -121,7 +121,7 @@ def test_a_damaged_root_is_adopted(tmp_path: Path, seed: int) -> None:
     output = copy_root(tmp_path / "clean", tmp_path / "o")
     damage(output, random)
     try:
-        dispatch_all(store, output, config, reopen=random.random() < 0.5)
+        dispatch_all(store, output, config, adopts=True, reopen=random.random() < 0.5)
     except ConfigError as e:
         assert "is the root of another log" in str(e)  # noqa: PT017 - the only error allowed
         return
@@ -133,7 +133,7 @@ def test_queues_and_index_ahead_of_the_log_are_cut(output: Path, tmp_path: Path)
         write_log(build_log(MESSAGES[:count], FILE_SIZE), tmp_path / name / "commitlog")
         dispatch_all(tmp_path / name, output.with_name(f"{name}.out"), CONFIG)
     copy_root(output.with_name("whole.out"), output)
-    dispatch_all(tmp_path / "short", output, CONFIG)
+    dispatch_all(tmp_path / "short", output, CONFIG, adopts=True)
     assert_same_store(output, output.with_name("short.out"))
 
 
@@ -179,7 +179,7 @@ def test_files_that_a_power_loss_left_empty_are_recreated(output: Path, store: P
     for path in output.rglob("*"):
         if path.is_file() and path.name.isdigit():
             path.write_bytes(b"")
-    dispatch_all(store, output, CONFIG)
+    dispatch_all(store, output, CONFIG, adopts=True)
     assert built_tree(output) == clean
 
 
@@ -193,7 +193,7 @@ def test_older_units_of_an_aged_root_stay(output: Path, store: Path, is_ours: bo
         a_broker_stopped(output)
     else:
         forget_progress(output)
-    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    root = DispatchRoot.open(output, store, CONFIG, adopts=not is_ours, disk=HastyDisk())
     [recovered] = root.recovered
     assert recovered.cut.units == recovered.cut.index_entries == 0
     root.close(clean=True)
@@ -216,7 +216,7 @@ def test_a_root_in_use_is_not_adopted(output: Path, store: Path) -> None:
     held.stdout.readline()
     try:
         with pytest.raises(RootInUseError):
-            DispatchRoot.open(output, store, CONFIG)
+            DispatchRoot.open(output, store, CONFIG, adopts=True)
     finally:
         held.communicate()
     assert before == built_tree(output)
@@ -237,7 +237,7 @@ def test_a_root_with_other_file_sizes_is_refused(
     forget_progress(output)
     before = built_tree(output)
     with pytest.raises(ConfigError, match=rf"has \d+ bytes, not \d+ \(.*{setting}"):
-        DispatchRoot.open(output, store, config)
+        DispatchRoot.open(output, store, config, adopts=True)
     assert before == built_tree(output)
 
 
@@ -248,7 +248,7 @@ def test_the_root_of_another_log_is_refused(output: Path, store: Path, tmp_path:
     write_log(build_log(others, FILE_SIZE), tmp_path / "other" / "commitlog")
     before = built_tree(output)
     with pytest.raises(ConfigError, match=r"is the root of another log: .* names a record"):
-        DispatchRoot.open(output, tmp_path / "other", CONFIG)
+        DispatchRoot.open(output, tmp_path / "other", CONFIG, adopts=True)
     assert before == built_tree(output)
 
 
@@ -258,7 +258,7 @@ def test_another_store_with_its_queues_is_refused_as_output(store: Path, tmp_pat
     dispatch_all(other, other, CONFIG)
     forget_progress(other)
     with pytest.raises(ConfigError, match="has queues and a log of its own"):
-        DispatchRoot.open(other, store, CONFIG)
+        DispatchRoot.open(other, store, CONFIG, adopts=True)
 
 
 class DyingDisk(HastyDisk):
@@ -295,10 +295,11 @@ def test_a_killed_adoption_is_repeated(output: Path, store: Path) -> None:
         root = output.with_name(f"killed{calls}")
         shutil.copytree(output, root)
         try:
-            DispatchRoot.open(root, store, CONFIG, disk=DyingDisk(calls)).close(clean=True)
+            disk = DyingDisk(calls)
+            DispatchRoot.open(root, store, CONFIG, adopts=True, disk=disk).close(clean=True)
             break
         except KeyboardInterrupt:
-            dispatch_all(store, root, CONFIG)
+            dispatch_all(store, root, CONFIG, adopts=True)
             assert built_tree(root) == clean
     assert 10 < calls < 99
 
@@ -308,7 +309,7 @@ def test_adoption_reports_its_progress(output: Path, store: Path) -> None:
     forget_progress(output)
     reports: list[tuple[str, int, int]] = []
     root = DispatchRoot.open(
-        output, store, CONFIG, disk=HastyDisk(), report=lambda *r: reports.append(r)
+        output, store, CONFIG, adopts=True, disk=HastyDisk(), report=lambda *r: reports.append(r)
     )
     root.close(clean=True)
     assert [(d, t) for what, d, t in reports if what == "comparing with the log"][-1] == (
