@@ -19,9 +19,10 @@ from pathlib import Path
 
 from bench.log import templates
 from checkpoints.progress import read_progress
-from store.commitlog.writer import CommitLogWriter, numbered
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.consumequeue.files import ConsumeQueue
+from tests.support.bulk_writer import numbered
 
 # The interval, and messages a second. At one message in 5 s, each comes after a pause.
 RUNS = (("0s", 100), ("auto", 100), ("auto", 16), ("auto", 0.2), ("auto", 0))

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
+from tests.support.bulk_writer import BulkWriter
 
 QUEUES = 8
 _BODY = b"order ######## " + b"x" * 185
@@ -33,7 +33,7 @@ def write_bench_log(store: Path, messages: int) -> dict[str, float]:
     if (store / "commitlog").is_dir():
         return {}
     began = time.perf_counter()
-    with CommitLogWriter(store, StoreConfig()) as writer:
+    with BulkWriter(store, StoreConfig()) as writer:
         writer.append_many(templates(), messages)
         size = writer.end / messages
     seconds = time.perf_counter() - began

@@ -24,11 +24,11 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Scanner
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
 from streaming.sinks.dispatch import DispatchSink
+from tests.support.bulk_writer import BulkWriter
 
 OPEN_QUEUES = 1000
 TIME_MESSAGES = 10_000_000
@@ -70,7 +70,7 @@ def run(store: Path, work: Path, *, broker: Broker | None = None) -> dict[str, f
 def _open_many(work: Path) -> dict[str, float]:
     body = b"x" * 100
     many = [NewMessage(f"Topic{n // 8}", n % 8, body) for n in range(OPEN_QUEUES)]
-    with CommitLogWriter(work / "store", StoreConfig()) as writer:
+    with BulkWriter(work / "store", StoreConfig()) as writer:
         writer.append_many(many, OPEN_QUEUES * 10)
     dispatch(work / "store", work / "out")
     opened = listed = float("inf")
@@ -146,7 +146,7 @@ def _find_times(root: Path, broker: Broker | None) -> dict[str, float]:
         return 1_700_000_000_000 + written // 10
 
     body = NewMessage("T", 0, b"x" * 10)
-    with CommitLogWriter(root, config, clock=clock) as writer:
+    with BulkWriter(root, config, clock=clock) as writer:
         while written < TIME_MESSAGES:
             writer.append_many([body], 1000, first=written)
             written += 1000
@@ -167,7 +167,7 @@ def _find_times(root: Path, broker: Broker | None) -> dict[str, float]:
 def _find_keys(root: Path, broker: Broker | None) -> dict[str, float]:
     keys = " ".join(f"key{n}-########" for n in range(KEYS_PER_MESSAGE))
     template = NewMessage("K", 0, b"x" * 10, make_properties(keys=keys))
-    with CommitLogWriter(root, StoreConfig()) as writer:
+    with BulkWriter(root, StoreConfig()) as writer:
         writer.append_many([template], KEY_MESSAGES)
     dispatch(root, root)
     random = Random(1)

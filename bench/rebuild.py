@@ -28,8 +28,8 @@ from bench.log import templates
 from bench.memory import PeakMemory
 from bench.picture import Line, draw
 from bench.streaming_query import falls_behind_rate
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
+from tests.support.bulk_writer import BulkWriter
 from tools.maven import rocketmq_jars
 
 GIB = 1 << 30
@@ -135,7 +135,7 @@ def make_log(directory: Path, gib: float, keys: int) -> Path:
 def write_log(store: Path, size: int, keys: int) -> None:
     """Write about so many bytes of messages."""
     step = 200_000
-    with CommitLogWriter(store, StoreConfig()) as writer:
+    with BulkWriter(store, StoreConfig()) as writer:
         while writer.end < size:
             before = writer.end
             writer.append_many(templates(keys), step)

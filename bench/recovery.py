@@ -21,12 +21,12 @@ from store import layout
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Scanner
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.errors import StoreIOError
 from store.io.disk import Disk
 from store.io.mapped_file import file_name
 from streaming.sinks.dispatch import DispatchSink
+from tests.support.bulk_writer import BulkWriter
 
 QUEUES = (100, 1_000, 10_000)
 MESSAGES_PER_QUEUE = 10
@@ -95,7 +95,7 @@ class Root:
 
     def _write(self, messages: int) -> int:
         """Append messages to the log; return where they begin."""
-        with CommitLogWriter(self.store, StoreConfig()) as writer:
+        with BulkWriter(self.store, StoreConfig()) as writer:
             begin = writer.end
             writer.append_many(self._templates, messages, first=self._messages)
         self._messages += messages

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from store.layout import SYS_COMMIT
+from store.layout import SYS_COMMIT, SYS_TRANSACTION
 
 # Name and element type of each packed column, in wire order.
 COLUMN_TYPES: dict[str, str] = {
@@ -30,6 +30,17 @@ COLUMN_TYPES: dict[str, str] = {
     "multi_queue": "<i4",
     "multi_offset": "<i8",
 }
+_NOT_PER_RECORD = ("key_hash", "multi_row", "multi_queue", "multi_offset")
+
+
+def is_queued(sys_flag: Any) -> Any:
+    """Return whether a record with a system flag enters its queue; for an array, of each.
+
+    A prepared or rolled back message of a transaction does not
+    (``CommitLogDispatcherBuildConsumeQueue``).
+    """
+    transaction = sys_flag & SYS_TRANSACTION
+    return (transaction == 0) | (transaction == SYS_COMMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +73,8 @@ class DispatchRequests:
 
     @property
     def is_queued(self) -> NDArray[np.bool_]:
-        """Whether each record enters its queue: not a prepared or rolled back one of a transaction.
-
-        ``CommitLogDispatcherBuildConsumeQueue`` of the broker has this rule.
-        """
-        queued: NDArray[np.bool_] = (self.transaction == 0) | (self.transaction == SYS_COMMIT)
+        """Whether each record enters its queue."""
+        queued: NDArray[np.bool_] = is_queued(self.transaction)
         return queued
 
     def packed(self) -> dict[str, bytes]:
@@ -85,6 +93,21 @@ class DispatchRequests:
         topics, queue_ids = queues
         arrays = {n: np.frombuffer(columns[n], kind) for n, kind in COLUMN_TYPES.items()}
         return cls(begin, end, topics, np.frombuffer(queue_ids, "<i4"), **arrays)
+
+    @classmethod
+    def of(
+        cls,
+        span: tuple[int, int],
+        queues: tuple[list[str], list[int]] = ([], []),
+        **columns: NDArray[Any],
+    ) -> DispatchRequests:
+        """Build from some columns; the others hold zeros, and no keys and no units."""
+        sizes = dict.fromkeys(COLUMN_TYPES, len(columns["commit_log_offset"]))
+        sizes |= dict.fromkeys(_NOT_PER_RECORD, 0)
+        zeros = {name: np.zeros(sizes[name], kind) for name, kind in COLUMN_TYPES.items()}
+        begin, end = span
+        topics, queue_ids = queues
+        return cls(begin, end, topics, np.array(queue_ids, np.int32), **{**zeros, **columns})
 
     def starting_at(self, offset: int) -> DispatchRequests:
         """Return the part whose records begin at ``offset`` or later."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from store.commitlog.dispatch_request import is_queued
 from store.commitlog.record import Message
 from store.consumequeue.reader import QueueReader
 from store.index.file import IndexFile, index_key_hash
-from store.layout import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION
+from store.layout import SYS_ROLLBACK, SYS_TRANSACTION
 from store.reads.query_message import keys_of
 
 _ENTRIES_MAX = 20_000  # of one key's chain that are looked at
@@ -68,7 +69,7 @@ def find_in_index(message: Message, files: list[IndexFile]) -> list[IndexPlace]:
 
 def why_not_in_queue(message: Message, reput_from_offset: int | None, *, is_queue: bool) -> str:
     """Return why no unit of its queue refers to a message."""
-    if message.sys_flag & SYS_TRANSACTION in (SYS_PREPARED, SYS_ROLLBACK):
+    if not is_queued(message.sys_flag):
         return "a prepared or rolled back message of a transaction is in no queue"
     if reput_from_offset is not None and message.commit_log_offset >= reput_from_offset:
         return f"not dispatched yet: the log is dispatched up to offset {reput_from_offset}"

@@ -19,7 +19,6 @@ from store.arrow.batches import BodyLimits, message_batches
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.errors import ConfigError
-from store.layout import SYS_COMMIT
 
 # The headers added to the message's properties, in this order.
 HEADERS = (
@@ -108,13 +107,9 @@ class RecordReader:
 
 
 def mirrored_rows(requests: DispatchRequests, routes: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Return the rows of the messages that are in a queue and whose topic has a route.
-
-    A prepared or rolled back half message is in no queue.
-    """
+    """Return the rows of the messages that are in a queue and whose topic has a route."""
     of_queue = np.array([topic in routes for topic in requests.topics], np.bool_)
-    is_stored = (requests.transaction == 0) | (requests.transaction == SYS_COMMIT)
-    return np.flatnonzero(of_queue[requests.queue] & is_stored)
+    return np.flatnonzero(of_queue[requests.queue] & requests.is_queued)
 
 
 def _records(

@@ -17,10 +17,10 @@ from checkpoints.progress import read_progress
 from checkpoints.state_paths import NEW_ROOT_DIR
 from store import MessageStore
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from tests.integration.servers.processes import wait_for
 from tests.integration.servers.spark_cluster import SparkCluster, run_environment
+from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import assert_same_store, dispatch_all
 
 pytestmark = pytest.mark.integration
@@ -94,7 +94,7 @@ def store(directory: Path) -> Path:
     properties = make_properties(uniq_key="01234567########", keys="order-######## all")
     body = b"body ######## " + b"x" * 1_000
     templates = [NewMessage("Topic", queue, body, properties) for queue in range(5)]
-    with CommitLogWriter(root, CONFIG) as writer:
+    with BulkWriter(root, CONFIG) as writer:
         writer.append_many(templates, MESSAGES)
     (root / "broker.conf").write_text(CONF)
     return root

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
 from tests.integration.servers.processes import Server
+from tests.support.bulk_writer import BulkWriter
 from tests.support.stores.written import CONF, small_config
 from tools.maven import POMS, jars
 
@@ -77,7 +77,7 @@ def make_broker(data: Path, name: str) -> Path:
 
 
 def append(root: Path, templates: list[NewMessage], count: int) -> None:
-    with CommitLogWriter(root, CONFIG) as writer:
+    with BulkWriter(root, CONFIG) as writer:
         writer.append_many(templates, count)
 
 

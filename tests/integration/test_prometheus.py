@@ -14,11 +14,11 @@ import httpx
 import pytest
 import yaml
 
-from store.commitlog.writer import CommitLogWriter
 from tests.conftest import ARCHIVES, archive_name, unpack
 from tests.integration.servers.kafka import KafkaServer
 from tests.integration.servers.processes import Server, free_port, is_listening, wait_for
 from tests.integration.servers.reput import REPUT, children
+from tests.support.bulk_writer import BulkWriter
 from tests.support.ops import ALERTS, OPS, metric_names, panel_queries, rules
 from tests.support.stores.written import TEMPLATES
 
@@ -127,7 +127,7 @@ class Site:
 
     def _write(self) -> None:
         """Append messages until the end, as a broker does."""
-        with CommitLogWriter(self.store, self.golden.config) as writer:
+        with BulkWriter(self.store, self.golden.config) as writer:
             while not self._stop.wait(0.5):
                 writer.append_many(TEMPLATES, 30)
 

@@ -13,9 +13,9 @@ from typing import Any
 from checkpoints.progress import read_progress
 from checkpoints.state_paths import NEW_ROOT_DIR
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.root.progress import SWAP
+from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import assert_same_store, dispatch_all
 
 _REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
@@ -60,7 +60,7 @@ def _write(store: Path) -> None:
     (store / "broker.conf").write_text(_CONF)
     properties = make_properties(uniq_key="01234567########", keys="order-######## all", tags="A")
     templates = [NewMessage("Topic", q, b"x" * 200, properties) for q in range(5)]
-    with CommitLogWriter(store, _CONFIG) as writer:
+    with BulkWriter(store, _CONFIG) as writer:
         while writer.end < _LOG_BYTES:
             writer.append_many(templates, 100_000)
 

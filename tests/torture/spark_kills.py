@@ -13,8 +13,8 @@ from random import Random
 from checkpoints.batch_record import read_batch
 from checkpoints.progress import read_progress
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
+from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import assert_same_store, dispatch_all
 
 _REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
@@ -73,7 +73,7 @@ def _write(store: Path, count: int) -> None:
         NewMessage("T", 1, b"y" * 400, make_properties(uniq_key="U########")),
         NewMessage("主题", 0, b"z", make_properties(keys="z", tags="B", **lmq)),
     ]
-    with CommitLogWriter(store, CONFIG) as writer:
+    with BulkWriter(store, CONFIG) as writer:
         writer.append_many(templates, count)
 
 

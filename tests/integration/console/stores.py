@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter, schedule
+from store.commitlog.writer import schedule
 from store.config import StoreConfig, load_config
+from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import HastyDisk, dispatch_all
 
 CONF = """\
@@ -41,9 +42,9 @@ class Shown:
         """Dispatch the current log."""
         dispatch_all(self.root, self.output, self.config)
 
-    def writer(self) -> CommitLogWriter:
+    def writer(self) -> BulkWriter:
         """Open a writer at the end of the log."""
-        return CommitLogWriter(self.root, self.config, disk=HastyDisk())
+        return BulkWriter(self.root, self.config, disk=HastyDisk())
 
 
 def make_shown(directory: Path, output_name: str = "output", conf: str = CONF) -> Shown:

@@ -19,12 +19,13 @@ from store.commitlog.message import Message
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Scanner
-from store.commitlog.writer import CommitLogWriter, numbered
+from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig, config_from, load_config
 from store.layout import SYS_COMMIT, SYS_TRANSACTION
 from streaming.kafka.routes import Creation
 from streaming.kafka.topic_rules import make_rules
 from streaming.queries.mirror import MirrorOptions, PreparedMirror, prepare_mirror
+from tests.support.bulk_writer import numbered
 
 CONF = {
     "mappedFileSizeCommitLog": "262144",

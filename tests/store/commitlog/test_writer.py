@@ -21,12 +21,13 @@ from store.commitlog.record import (
     make_properties,
 )
 from store.commitlog.scanner import Damage, Scanner
-from store.commitlog.writer import CommitLogWriter, numbered, schedule
+from store.commitlog.writer import CommitLogWriter, schedule
 from store.config import BrokerVersion, StoreConfig
 from store.errors import DamageError, StoreIOError
 from store.io.disk import Disk
 from tests.logs import build as logs
 from tests.model.dispatch import Built, ModelConfig, dispatch
+from tests.support.bulk_writer import BulkWriter, numbered
 
 FILE_SIZE = 1024
 CLOCK = 1_700_000_000_000
@@ -39,9 +40,9 @@ def config_of(version: str = "5.3.3", size: int = FILE_SIZE, **settings: bool | 
     return StoreConfig(version=parsed, mapped_file_size_commit_log=size, **settings)  # type: ignore[arg-type]
 
 
-def writer_of(root: Path, config: StoreConfig | None = None, ticks: int = 0) -> CommitLogWriter:
+def writer_of(root: Path, config: StoreConfig | None = None, ticks: int = 0) -> BulkWriter:
     """Open a writer whose clock ticks once per append."""
-    return CommitLogWriter(root, config or config_of(), clock=count(CLOCK + ticks).__next__)
+    return BulkWriter(root, config or config_of(), clock=count(CLOCK + ticks).__next__)
 
 
 def write(writer: CommitLogWriter, items: Sequence[Item]) -> list[int]:

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.commitlog.record import Message, decode_message
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.errors import BodyTooLargeError, ConfigError, DamageError, LostDataError
 from store.io.mapped_file import MappedFile, map_file
@@ -28,6 +27,7 @@ from tests.conftest import Golden
 from tests.logs.build import COMMIT, PREPARED, ROLLBACK, Batch, build_log, flatten, write_log
 from tests.logs.build import Message as Sent
 from tests.logs.random_logs import Mix, message_lists, random_messages
+from tests.support.bulk_writer import BulkWriter
 from tests.support.stores.golden import WITH_UNKNOWN_MAGIC, golden_slice
 from tests.support.stores.written import TEMPLATES, corrupt, make_store
 
@@ -369,7 +369,7 @@ def test_following_yields_what_is_appended(tmp_path: Path) -> None:
     found = job.follow(job.end, poll_seconds=0.01)
     followed: list[int] = []
     for part in range(1, 12):
-        with CommitLogWriter(tmp_path, config) as writer:
+        with BulkWriter(tmp_path, config) as writer:
             writer.append_many(TEMPLATES, 300, first=300 * part)
         followed += numbers(islice(found, 200))
         if part in (4, 9):  # what has been read expires

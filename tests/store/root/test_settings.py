@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
 from store.layout import INDEX_DIR
 from store.reads.message_store import MessageStore
 from store.root.config import config_to_compare, find_config, open_store_config
 from streaming.queries.rebuild import rebuild_root, take_root
+from tests.support.bulk_writer import BulkWriter
 from tests.support.stores.written import CONF, TEMPLATES, make_store, small_config
 
 COUNT = 1500  # rolls the log, the queues and the index
@@ -193,7 +193,7 @@ def test_a_root_without_a_file_follows_the_log_that_appears(tmp_path: Path) -> N
     config = open_store_config(store, output, None, None, needs_log=False)
     assert config.mapped_file_size_commit_log == 1 << 30
     DispatchRoot.open(output, store, config).close(clean=True)
-    with CommitLogWriter(store, replace(small_config())) as writer:
+    with BulkWriter(store, replace(small_config())) as writer:
         writer.append_many(TEMPLATES, COUNT)
     config = open_store_config(store, output, None, None, needs_log=True)
     assert config.mapped_file_size_commit_log == 65536
@@ -204,7 +204,7 @@ def test_the_compose_files_broker_is_read_without_its_broker_conf(tmp_path: Path
     conf = Path(__file__).parents[3] / "compose" / "broker.conf"
     store = tmp_path / "store"
     config = replace(small_config(), mapped_file_size_commit_log=67108864)
-    with CommitLogWriter(store, config) as writer:
+    with BulkWriter(store, config) as writer:
         writer.append_many(TEMPLATES, 10)
     with (store / "commitlog" / f"{67108864:020d}").open("wb") as f:
         f.truncate(67108864)

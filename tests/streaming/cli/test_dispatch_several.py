@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from checkpoints.progress import read_progress
-from store.commitlog.writer import CommitLogWriter
 from streaming.cli import run
 from streaming.queries.dispatch import PreparedDispatch, RunningDispatch
 from tests.streaming.conftest import Run
+from tests.support.bulk_writer import BulkWriter
 from tests.support.commands import REPUT
 from tests.support.dispatching import assert_same_store, dispatch_all
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
@@ -218,7 +218,7 @@ def test_a_failure_is_reported_at_once_and_by_the_health_check(
                 break
         health = httpx.get(url.removesuffix("metrics") + "healthz", trust_env=False, timeout=60)
         text = httpx.get(url, trust_env=False, timeout=60).text
-        with CommitLogWriter(stores[0], small_config()) as writer:
+        with BulkWriter(stores[0], small_config()) as writer:
             writer.append_many(TEMPLATES, 30)
         for event in process_events(process):
             if event["event"] == "progress" and event["messages"] == COUNTS["alpha"] + 30:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter, schedule
+from store.commitlog.writer import schedule
 from store.config import StoreConfig
+from tests.support.bulk_writer import BulkWriter
 from tests.support.commands import REPUT
 
 FEW, MANY = 30_000, 120_000
@@ -39,7 +40,7 @@ def of_topic() -> NewMessage:
 
 
 def write_log(root: Path, message: NewMessage, count: int) -> Path:
-    with CommitLogWriter(root, StoreConfig(mapped_file_size_commit_log=256 << 20)) as writer:
+    with BulkWriter(root, StoreConfig(mapped_file_size_commit_log=256 << 20)) as writer:
         writer.append_many([message], count)
         size = writer.end // count
     (root / "broker.conf").write_text(f"mappedFileSizeCommitLog={256 << 20}\n")

@@ -15,8 +15,8 @@ import prometheus_client.parser as text_parser
 import pytest
 
 from checkpoints.progress import read_progress
-from store.commitlog.writer import CommitLogWriter
 from streaming.cli import run
+from tests.support.bulk_writer import BulkWriter
 from tests.support.commands import REPUT
 from tests.support.stores.written import TEMPLATES, make_store, small_config
 
@@ -98,7 +98,7 @@ def test_a_dispatch_serves_what_it_has_done_and_its_health(tmp_path: Path) -> No
             == found["reput_batch_duration_milliseconds_count/dispatch/triggerExecution"]
         )
         assert httpx.get(health, trust_env=False).text == "ok\n"
-        with CommitLogWriter(store, small_config()) as writer:
+        with BulkWriter(store, small_config()) as writer:
             writer.append_many(TEMPLATES, 50)
         wait_for(lambda: scrape(url)["reput_dispatch_messages_total"] == 350, "50 more messages")
 
@@ -113,7 +113,7 @@ def test_idle_connections_do_not_end_a_dispatch(tmp_path: Path) -> None:
         url = stack.enter_context(dispatching(store, output, files_max=FILES_MAX))
         wait_for(lambda: _committed(output) == 300, "300 messages")
         port = httpx.URL(url).port
-        writer = stack.enter_context(CommitLogWriter(store, small_config()))
+        writer = stack.enter_context(BulkWriter(store, small_config()))
         for batch in range(1, 6):
             for _ in range(IDLE // 5):
                 stack.enter_context(socket.create_connection(("127.0.0.1", port), SECONDS))

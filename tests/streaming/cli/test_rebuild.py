@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from streaming.cli import run
+from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import (
     assert_same_content,
     assert_same_store,
@@ -234,7 +234,7 @@ def test_topics_whose_paths_collide_exit_with_6_and_stay_searchable(
     root, output = tmp_path / "store", tmp_path / "out"
     config = make_store(root, 0)
     topics = ["a", "a/0/00000000000000000000"][::order]
-    with CommitLogWriter(root, config) as writer:
+    with BulkWriter(root, config) as writer:
         for topic in topics:
             writer.append_many([NewMessage(topic, 0, b"x", make_properties(keys="k"))], 1)
     for _ in range(2):

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from store.commitlog.record import NewMessage
-from store.commitlog.writer import CommitLogWriter
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
 from streaming.cli import run
 from streaming.cli import search as search_module
 from tests.logs.build import PREPARED, Message, build_log, write_log
+from tests.support.bulk_writer import BulkWriter
 from tests.support.commands import REPUT
 from tests.support.dispatching import dispatch_all
 from tests.support.stores.written import TEMPLATES, corrupt, make_store
@@ -231,7 +231,7 @@ def test_a_tail_follows_a_writer_over_rolls_and_expiry(
         assert process.stdout is not None
         found = [json.loads(process.stdout.readline())]
         for part in range(1, 8):
-            with CommitLogWriter(tmp_path, config) as writer:
+            with BulkWriter(tmp_path, config) as writer:
                 writer.append_many(TEMPLATES, 300, first=300 * part)
             found += [json.loads(process.stdout.readline()) for _ in range(100)]
             if part == 4:
@@ -252,9 +252,9 @@ def test_a_tail_of_no_lines_follows_from_the_end(tmp_path: Path) -> None:
         first = threading.Thread(target=process.stdout.readline)
         first.start()
         while first.is_alive():  # until the tail has started, which it does not show
-            with CommitLogWriter(tmp_path, config) as writer:
+            with BulkWriter(tmp_path, config) as writer:
                 writer.append(NewMessage("TopicB", 0, b"new"))
-        with CommitLogWriter(tmp_path, config) as writer:
+        with BulkWriter(tmp_path, config) as writer:
             writer.append(NewMessage("TopicB", 0, b"last"))
         while (body := json.loads(process.stdout.readline())["body"]) != "last":
             assert body == "new"
@@ -267,7 +267,7 @@ def test_get_waits_for_the_next_message(tmp_path: Path) -> None:
     command = [*REPUT, "get", str(tmp_path), *place, "--max", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
-            with CommitLogWriter(tmp_path, config) as writer:
+            with BulkWriter(tmp_path, config) as writer:
                 writer.append(NewMessage("TopicB", 0, b"new"))
             dispatch_all(tmp_path, tmp_path, config)
         assert process.stdout is not None

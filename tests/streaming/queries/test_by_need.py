@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from checkpoints.progress import read_progress
-from store.commitlog.writer import CommitLogWriter
 from streaming import start_dispatch
 from streaming.queries.dispatch import DispatchOptions, begin_dispatch
+from tests.support.bulk_writer import BulkWriter
 from tests.support.cases import first_cases
 from tests.support.commands import REPUT
 from tests.support.dispatching import assert_same_store, dispatch_all
@@ -50,7 +50,7 @@ def test_messages_after_pauses_reach_each_of_several_stores(
             query.processAllAvailable()
         for n in range(1, 4):
             for store in stores:
-                with CommitLogWriter(store, config) as writer:
+                with BulkWriter(store, config) as writer:
                     writer.append_many(TEMPLATES[:1], 1)
             for output in outputs:
                 wait_until(lambda output=output, n=n: dispatched(output) == 30 + n)
@@ -94,7 +94,7 @@ def test_a_log_gets_few_lines_of_progress_and_a_signal_ends_the_wait(
         wait_until(lambda: dispatched(output) == 30)
         began = time.monotonic()
         for n in range(1, 7):
-            with CommitLogWriter(store, small_config()) as writer:
+            with BulkWriter(store, small_config()) as writer:
                 writer.append_many(TEMPLATES[:1], 1)
             wait_until(lambda n=n: dispatched(output) == 30 + n)
         seconds = time.monotonic() - began

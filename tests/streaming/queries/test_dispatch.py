@@ -93,7 +93,8 @@ def test_small_batches_with_a_stop_in_the_middle(
 WRITER = """
 import sys
 from pathlib import Path
-from store.commitlog.writer import CommitLogWriter, numbered
+from store.commitlog.writer import CommitLogWriter
+from tests.support.bulk_writer import numbered
 from store.config import load_config
 from tests.support.stores.written import TEMPLATES
 root = Path(sys.argv[1])

@@ -16,7 +16,6 @@ from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Stretch
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.consumequeue.writer import ConsumeQueueStore
 from store.errors import DamageError, StoreIOError, UnsupportedFormatError
@@ -29,6 +28,7 @@ from streaming.queries.verify import verify
 from streaming.sinks.dispatch import DispatchSink
 from streaming.sinks.ordered_sink import StoppedError
 from streaming.sources.spool import SPOOL_DIR, Spool
+from tests.support.bulk_writer import BulkWriter
 from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, dispatch_all
 from tests.support.verify_stores import flip
@@ -46,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("spool") / "store"
     properties = make_properties(uniq_key="01234567########", keys="order-######## all")
     templates = [NewMessage("Topic", q, b"body ########", properties) for q in range(5)]
-    with CommitLogWriter(root, LARGE) as writer:
+    with BulkWriter(root, LARGE) as writer:
         while writer.end < 3 * FILE_SIZE + FILE_SIZE // 2:
             writer.append_many(templates, 5_000)
     (root / "broker.conf").write_text(CONF)

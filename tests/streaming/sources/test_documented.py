@@ -11,8 +11,8 @@ from pyspark.sql.streaming import StreamingQueryManager
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from store.commitlog.record import NewMessage
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
+from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import dispatch_all
 from tests.support.stores.written import CONF, TEMPLATES, make_store, small_config
 
@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> Path:
     make_store(root / "rocketmq" / "store", COUNT)
     with (root / "rocketmq" / "store" / "broker.conf").open("a") as conf:
         conf.write("brokerName=broker-r\n")
-    with CommitLogWriter(root / "rocketmq" / "store", small_config()) as writer:
+    with BulkWriter(root / "rocketmq" / "store", small_config()) as writer:
         for n in range(20):
             writer.append(NewMessage("OrderTopic", n % 2, b"order", {"KEYS": "order-42 x"}))
     dispatch_all(root / "rocketmq" / "store", root / "reput", small_config())
@@ -133,7 +133,7 @@ def test_every_cell_of_the_notebook_runs(
 
 
 def _write_orders(root: Path, config: StoreConfig) -> None:
-    with CommitLogWriter(root, config) as writer:
+    with BulkWriter(root, config) as writer:
         writer.append_many(TEMPLATES, 3)
         for n in range(60):
             order = {"id": n, "item": "tea", "price": 2.5, "time": f"2024-05-01T08:{n:02}:00Z"}

@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
-from store.commitlog.writer import CommitLogWriter, numbered
 from streaming import CommitLogDataSource
 from streaming.sources.messages import FORMAT, MESSAGE_SCHEMA
 from tests.support.batches import collect_into, take_batches
+from tests.support.bulk_writer import BulkWriter, numbered
 from tests.support.cases import first_cases
 from tests.support.spark_stderr import read_until
 from tests.support.stores.rocksdb import make_rocksdb
@@ -204,7 +204,7 @@ def test_stream_starts_at_latest_and_resumes_from_its_checkpoint(
     _, before = drain(spark, store, tmp_path)
     assert before == [[]]  # Spark's first batch records where the query begins
     logged = (tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1]
-    with CommitLogWriter(store, config) as writer:
+    with BulkWriter(store, config) as writer:
         writer.append_many(TEMPLATES, 25)
     _, after = drain(spark, store, tmp_path)
     assert [o for b in after for o in b] == offsets_of(store)[40:]

@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from store.commitlog.record import NewMessage
-from store.commitlog.writer import CommitLogWriter
 from store.errors import ConfigError
 from streaming import CommitLogDataSource, register_source
 from streaming.sources.messages import FORMAT
@@ -17,6 +16,7 @@ from streaming.sources.options import parse_options
 from streaming.sources.queues.offsets import QueueOffsets
 from tests.logs.build import Message
 from tests.support.batches import collect_into, take_batches
+from tests.support.bulk_writer import BulkWriter
 from tests.support.stores.written import TEMPLATES, make_store, small_config
 from tests.support.verify_stores import CONFIG, write_store
 
@@ -154,7 +154,7 @@ def test_a_stream_keeps_the_bound_of_each_queue_across_restarts(
     rows, end = drain(spark, store, checkpoint, startingOffsets=start, maxBytesPerTrigger="2k")
     assert sorted(rows) == [("TopicA", 0, n) for n in range(40, 100)]
     assert end["queues"] == {"TopicA": {"0": 40, "1": 100}}
-    with CommitLogWriter(store, small_config()) as writer:
+    with BulkWriter(store, small_config()) as writer:
         writer.append_many(TEMPLATES, 30)
         writer.append(NewMessage("TopicA", 2, b"a new queue"))
     rows, end = drain(spark, store, checkpoint)  # the checkpoint has the offsets

@@ -9,7 +9,6 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.errors import BodyTooLargeError, DamageError
 from streaming.sources.dispatch import DispatchRequestReader
@@ -22,6 +21,7 @@ from streaming.sources.messages import (
 )
 from streaming.sources.workers.calls import in_option_terms
 from streaming.spark.errors import to_store_error
+from tests.support.bulk_writer import BulkWriter
 from tests.support.stores.written import TEMPLATES, corrupt, make_store
 
 ERROR = "store.errors."
@@ -118,7 +118,7 @@ def test_an_error_of_another_kind_keeps_its_traceback(monkeypatch: pytest.Monkey
 @pytest.mark.spark
 @pytest.mark.classic("starts a classic session in a process of its own")
 def test_a_limit_ends_the_read_without_a_traceback(tmp_path: Path) -> None:
-    with CommitLogWriter(tmp_path, StoreConfig(mapped_file_size_commit_log=1 << 26)) as writer:
+    with BulkWriter(tmp_path, StoreConfig(mapped_file_size_commit_log=1 << 26)) as writer:
         writer.append_many(TEMPLATES, 800_000)
     command = [sys.executable, "-c", OWN_SESSION, str(tmp_path)]
     env = os.environ | {"PYSPARK_PYTHON": sys.executable}

@@ -18,7 +18,6 @@ import pytest
 from checkpoints.root import DispatchRoot
 from checkpoints.state_paths import VERIFIED
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
 from store.errors import ConfigError, StoreError
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
@@ -26,6 +25,7 @@ from store.root.progress import PROGRESS
 from streaming.cli import run
 from streaming.web.brokers import Broker
 from streaming.web.security import ConsoleSettings
+from tests.support.bulk_writer import BulkWriter
 from tests.support.consoles import console, source, wait_until
 from tests.support.dispatching import HastyDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all
@@ -89,7 +89,7 @@ def test_the_status_counts_the_backlog(tmp_path: Path) -> None:
     with console(source(root, output), stuck_after=0.0) as c:
         before = c.api("b/status")
         assert (before["behind_bytes"], before["behind_ms"], before["is_stuck"]) == (0, 0, False)
-        with CommitLogWriter(root, config) as writer:
+        with BulkWriter(root, config) as writer:
             writer.append_many(TEMPLATES, 30, first=300)
         status = c.api("b/status")
         assert status["behind_bytes"] == status["log_max_offset"] - before["log_max_offset"]
@@ -127,7 +127,7 @@ def test_hostile_numbers_and_surrogates_break_no_page(tmp_path: Path) -> None:
     root, output = tmp_path / "store", tmp_path / "out"
     config = make_store(root, 30)
     properties = {**make_properties(), "REAL_TOPIC": "X", "REAL_QID": "²"}
-    with CommitLogWriter(root, config) as writer:
+    with BulkWriter(root, config) as writer:
         at = writer.append(NewMessage("SCHEDULE_TOPIC_XXXX", 0, b"x", properties))
     offsets = {"offsetTable": {"TopicA@g\ud800": {"0": 1}, "TopicB@h": {"0": 10**400}}}
     (root / "config").mkdir()
@@ -337,7 +337,7 @@ def test_hostile_content_is_escaped_everywhere(tmp_path: Path) -> None:
         SCRIPT.encode(),
         make_properties(keys=SCRIPT, tags=SCRIPT, **{SCRIPT: f"'\"{SCRIPT}"}),
     )
-    with CommitLogWriter(tmp_path, small_config()) as writer:
+    with BulkWriter(tmp_path, small_config()) as writer:
         writer.append(hostile)
     dispatch_all(tmp_path, tmp_path / "out", small_config())
     os.mkdir(os.fsencode(tmp_path / "out" / "consumequeue") + b"/\xff<svg>")
@@ -365,7 +365,7 @@ def test_a_body_beyond_what_is_shown_is_cut(tmp_path: Path) -> None:
     config = replace(small_config(), mapped_file_size_commit_log=4 << 20)
     conf = (tmp_path / "broker.conf").read_text().replace("65536", str(4 << 20))
     (tmp_path / "broker.conf").write_text(conf)
-    with CommitLogWriter(tmp_path, config) as writer:
+    with BulkWriter(tmp_path, config) as writer:
         writer.append(NewMessage("T", 0, body, make_properties()))
     with console(source(tmp_path)) as c:
         found = c.api("b/messages/0")

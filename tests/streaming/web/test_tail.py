@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from store.commitlog.writer import CommitLogWriter
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
 from streaming.web import server, tail
 from streaming.web.tails import feed
+from tests.support.bulk_writer import BulkWriter
 from tests.support.consoles import Console, console, source, wait_until
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
@@ -24,7 +24,7 @@ CONFIG = small_config()
 
 
 def append(root: Path, count: int, first: int) -> None:
-    with CommitLogWriter(root, CONFIG) as writer:
+    with BulkWriter(root, CONFIG) as writer:
         writer.append_many(TEMPLATES, count, first=first)
 
 
@@ -160,7 +160,7 @@ def test_damage_is_reported_and_the_tail_goes_on(tmp_path: Path, shown: Console)
 def test_damage_in_older_messages_does_not_end_a_tail(tmp_path: Path) -> None:
     make_store(tmp_path, 900)
     message = next(LogSearch(tmp_path, CONFIG, MessageFilter()).messages())
-    with CommitLogWriter(tmp_path, CONFIG) as writer:
+    with BulkWriter(tmp_path, CONFIG) as writer:
         corrupt(Path(message.path), message.spans.body_at)
         with console(source(tmp_path)) as c, c.events("b/tail", n=1000) as events:
             assert len(take(events, 899)) == 899

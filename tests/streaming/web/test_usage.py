@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from store.commitlog.record import NewMessage
-from store.commitlog.writer import CommitLogWriter
 from store.errors import StoreError
 from streaming.cli import run
 from streaming.web.scans import background
+from tests.support.bulk_writer import BulkWriter
 from tests.support.consoles import SECONDS, Console, console, source, wait_until
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
 
@@ -22,7 +22,7 @@ HOSTILE = "<script>alert(1)</script>"
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("usage")
-    with CommitLogWriter(root, small_config()) as writer:
+    with BulkWriter(root, small_config()) as writer:
         writer.append_many(TEMPLATES, 900)
         for n in range(150):
             writer.append(NewMessage(f"Many{n}", 0, b"x", {"TAGS": HOSTILE}))

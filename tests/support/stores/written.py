@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig, config_from, load_config
+from tests.support.bulk_writer import BulkWriter
 
 TEMPLATES = [
     NewMessage("TopicA", 0, b"body ########", make_properties(uniq_key="U########", keys="k## a")),
@@ -27,7 +27,7 @@ def small_config() -> StoreConfig:
 def make_store(root: Path, count: int) -> StoreConfig:
     """Write a cleanly closed log of `count` messages and its broker.conf."""
     config = small_config()
-    with CommitLogWriter(root, config) as writer:
+    with BulkWriter(root, config) as writer:
         writer.append_many(TEMPLATES, count)
     (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
     return config

@@ -6,8 +6,8 @@ import prometheus_client.parser as text_parser
 import pytest
 
 from store.commitlog.record import NewMessage
-from store.commitlog.writer import CommitLogWriter
 from tests.conftest import ARCHIVES, Golden, archive_name
+from tests.support.bulk_writer import BulkWriter
 from tests.support.consoles import Console, console, source, wait_until
 from tests.support.dispatching import dispatch_all
 from tests.support.stores.written import TEMPLATES, corrupt, make_store
@@ -54,7 +54,7 @@ def test_two_brokers_are_shown_with_the_backlog_of_their_dispatch(tmp_path: Path
     for store in (done, behind):
         config = make_store(store, 60)
         dispatch_all(store, tmp_path / f"{store.name}-out", config)
-    with CommitLogWriter(behind, config) as writer:
+    with BulkWriter(behind, config) as writer:
         writer.append_many(TEMPLATES, 30)
     sources = [source(s, tmp_path / f"{s.name}-out", s.name) for s in (done, behind)]
     with console(*sources) as c:
@@ -73,7 +73,7 @@ def test_messages_that_are_appended_are_counted_by_topic(tmp_path: Path) -> None
     with console(source(tmp_path / "store", tmp_path / "out")) as c:
         wait_until(lambda: c.api("b/status")["monitor_timestamp"] is not None)
         begin = c.api("b/status")["log_max_offset"]
-        with CommitLogWriter(tmp_path / "store", config) as writer:
+        with BulkWriter(tmp_path / "store", config) as writer:
             writer.append_many(TEMPLATES, 30)
             writer.append(NewMessage(hostile, 0, b"body"))
         shown = hostile.replace("\n", "\\n")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from checkpoints.root import DispatchRoot
-from store.commitlog.writer import CommitLogWriter
 from streaming.web.metrics import history
 from streaming.web.metrics.history import HISTORY_SECONDS, INTERVAL_SECONDS, History
+from tests.support.bulk_writer import BulkWriter
 from tests.support.consoles import console, source, wait_until
 from tests.support.dispatching import dispatch_all
 from tests.support.stores.written import TEMPLATES, make_store
@@ -84,7 +84,7 @@ def test_the_server_samples_without_a_browser_and_passes_what_it_cannot_read(
         wait_until(lambda: samples.columns()["messages_per_second"][1:2] == [0.0])
         assert not c.api("b/status")["is_live"]
         assert "data-is-live" not in c.get("/brokers/b").text
-        with CommitLogWriter(root, config) as writer:
+        with BulkWriter(root, config) as writer:
             writer.append_many(TEMPLATES, 30, first=30)
         wait_until(lambda: any(samples.columns()["messages_per_second"]))
         assert c.api("b/status")["is_live"]
