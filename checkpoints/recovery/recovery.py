@@ -44,7 +44,7 @@ from store.consumequeue.ends import QueueEnd
 from store.errors import DamageError
 from store.index.ends import IndexEnd
 from store.index.file import list_index_files
-from store.index.writer import read_header
+from store.index.parts import read_header
 from store.io.disk import Disk
 from store.io.mapped_file import intact, map_file
 from store.kernels.index import END_TIMESTAMP, INDEX_COUNT

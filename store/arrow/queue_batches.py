@@ -77,24 +77,15 @@ def _requests(
     refs = [RecordRef(begins[n], sizes[n], position + n) for n in np.flatnonzero(~matches).tolist()]
     owners = _Owners(queue, position, count)
     readable = owners.add_all(refs, heads)
-    none = np.empty(0, np.int32)
-    return DispatchRequests(
-        begin=begins[0],
-        end=begins[count - 1] + sizes[count - 1],
-        topics=[topic for topic, _ in owners.numbers],
-        queue_ids=np.array([queue_id for _, queue_id in owners.numbers], np.int32),
+    return DispatchRequests.of(
+        (begins[0], begins[count - 1] + sizes[count - 1]),
+        ([topic for topic, _ in owners.numbers], [queue_id for _, queue_id in owners.numbers]),
         commit_log_offset=begin,
         size=size.astype(np.int32),
         queue=owners.of_row,
         queue_offset=heads.queue_offset,
         tags_code=_tags_codes(queue, tags_codes[:count]),
         store_timestamp=heads.store_timestamp,
-        transaction=np.zeros(count, np.uint8),
-        key_end=np.zeros(count, np.int32),
-        key_hash=none,
-        multi_row=none,
-        multi_queue=none,
-        multi_offset=np.empty(0, np.int64),
     ).slice(0, readable)
 
 

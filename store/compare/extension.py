@@ -19,7 +19,6 @@ from store.compare.findings import (
     NOTHING,
     ComparisonPolicy,
     Difference,
-    Findings,
     MapCache,
     describe_ext_unit,
     first_data,
@@ -42,13 +41,12 @@ _MARK = np.array(-1, EXT_END_MARK).tobytes()
 class ExtComparison:
     """Compares the ext units of a root's queues. All directories are in the root."""
 
-    def __init__(self, config: StoreConfig, policy: ComparisonPolicy, findings: Findings) -> None:
+    def __init__(self, config: StoreConfig, policy: ComparisonPolicy, views: MapCache) -> None:
         self.by_address = policy.is_aged or policy.by_broker
         self.file_size = config.mapped_file_size_consume_queue_ext
         self._per_file = (self.file_size - EXT_END_BLANK_SIZE) // EXT_UNIT_SIZE
         self._policy = policy
-        self._findings = findings
-        self._views = MapCache(findings)
+        self._views, self._findings = views, views.findings
         self._ends: dict[Path, int] = {}  # derived bytes by file
         # Numbers of ext units by directory: derived, compared by address, well-formed in the file.
         self._derived: Counter[Path] = Counter()

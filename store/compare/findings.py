@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import stat
-from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from store.layout import CQ_UNIT, EXT_UNIT, INDEX_ENTRY, PRE_BLANK_SIZE
 
 NOTHING = "nothing (zeros)"
 
-_MAPS_MAX = 128
+_MAPS_MAX = 256  # a map holds a descriptor
 _CHUNK = 1 << 20
 
 
@@ -99,32 +99,26 @@ class Findings:
 
 
 class MapCache:
-    """Read-only maps of the compared files; keeps the most recently used ones open."""
+    """Read-only maps of the compared files; the most recently used ones stay open.
+
+    ``get`` maps a file that should have a size; it adds a difference to ``findings`` and returns
+    None if there is no such file.
+    """
 
     def __init__(self, findings: Findings) -> None:
-        self._findings = findings
-        self._views: OrderedDict[Path, NDArray[np.uint8] | None] = OrderedDict()
+        self.findings = findings
+        self.get = lru_cache(_MAPS_MAX)(partial(_map, findings))
 
-    def get(self, path: Path, size: int) -> NDArray[np.uint8] | None:
-        """Map a file that should have ``size`` bytes; else add a difference and return None."""
-        if path in self._views:
-            self._views.move_to_end(path)
-            return self._views[path]
-        view = self._map(path, size)
-        self._views[path] = view
-        if len(self._views) > _MAPS_MAX:
-            self._views.popitem(last=False)
-        return view
 
-    def _map(self, path: Path, size: int) -> NDArray[np.uint8] | None:
-        if path.is_symlink() or not path.is_file():
-            self._findings.add_file(path, f"a file of {size} bytes", describe_file(path))
-            return None
-        view = map_file(path)
-        if len(view) != size:
-            self._findings.add_file(path, f"a file of {size} bytes", f"{len(view)} bytes")
-            return None
-        return view
+def _map(findings: Findings, path: Path, size: int) -> NDArray[np.uint8] | None:
+    if path.is_symlink() or not path.is_file():
+        findings.add_file(path, f"a file of {size} bytes", describe_file(path))
+        return None
+    view = map_file(path)
+    if len(view) != size:
+        findings.add_file(path, f"a file of {size} bytes", f"{len(view)} bytes")
+        return None
+    return view
 
 
 def describe_file(path: Path) -> str:

@@ -16,7 +16,6 @@ from store.compare.findings import (
     NOTHING,
     ComparisonPolicy,
     Difference,
-    Findings,
     MapCache,
     describe_entry,
     describe_file,
@@ -25,7 +24,7 @@ from store.compare.findings import (
 )
 from store.config import StoreConfig
 from store.index.file import is_index_file_name
-from store.index.writer import read_slots
+from store.index.parts import IndexHeader, decode_header, index_file_size, read_slots
 from store.io.disk import Bytes, Disk
 from store.io.listing import list_entries
 
@@ -34,7 +33,7 @@ class IndexComparison(Disk):
     """Compares the writes of an IndexService, file by file in order, with a root's index files."""
 
     def __init__(
-        self, root: Path, config: StoreConfig, policy: ComparisonPolicy, findings: Findings
+        self, root: Path, config: StoreConfig, policy: ComparisonPolicy, views: MapCache
     ) -> None:
         super().__init__()
         self._directory = root / layout.INDEX_DIR
@@ -42,9 +41,8 @@ class IndexComparison(Disk):
         self.files = [p for p in list_entries(self._directory) if is_index_file_name(p.name)]
         self._config = config
         self._policy = policy
-        self._findings = findings
-        self._views = MapCache(findings)
-        self._size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
+        self._views, self._findings = views, views.findings
+        self._size = index_file_size(config)
         self._entries_at = layout.index_entry_at(0, config.max_hash_slot_num)
         self._number = -1  # of the current file
         self._header = np.zeros(layout.INDEX_HEADER_SIZE, np.uint8)
@@ -144,20 +142,19 @@ class IndexComparison(Disk):
         expected = self._header
         if np.array_equal(expected, actual):
             return
-        pairs = []
-        for name in layout.INDEX_HEADER.names or ():
-            values = [int(h.view(layout.INDEX_HEADER)[0][name]) for h in (expected, actual)]
-            if values[0] == values[1] or self._is_unwritten_count(name, values):
-                continue
-            if self._is_from_expired(name):
-                continue
-            pairs.append((f"{name} {values[0]}", f"{name} {values[1]}"))
+        fields = zip(*map(decode_header, (expected, actual)), strict=True)
+        pairs = [
+            [f"{name} {value}" for value in values]
+            for name, values in zip(IndexHeader._fields, fields, strict=True)
+            if values[0] != values[1]
+            and not (self._is_unwritten_count(name, values) or self._is_from_expired(name))
+        ]
         if pairs:
             self._add_difference(
                 "header", None, *(", ".join(side) for side in zip(*pairs, strict=True))
             )
 
-    def _is_unwritten_count(self, name: str, values: list[int]) -> bool:
+    def _is_unwritten_count(self, name: str, values: tuple[int, ...]) -> bool:
         """Return whether a broker has yet to write the count of a file without entries (§8.2)."""
         return self._policy.by_broker and name == "index_count" and set(values) == {0, 1}
 

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from store import layout
 from store.commitlog.dispatch_request import DispatchRequests
-from store.compare.findings import ComparisonPolicy, Counts, MapCache
+from store.compare.findings import ComparisonPolicy, MapCache
 from store.config import StoreConfig
-from store.index.writer import read_header
-from store.kernels.index import BEGIN_TIMESTAMP, END_TIMESTAMP, INDEX_COUNT
+from store.index.parts import decode_header, entries_of, index_file_size
 
 _CHUNK = 1 << 16
 _MISMATCHES_MAX = 64  # beyond it, the index is unrelated, and is compared without alignment
@@ -51,12 +50,11 @@ class IndexAligner:
         files: list[Path],
         config: StoreConfig,
         policy: ComparisonPolicy,
-        counts: Counts,
         views: MapCache,
     ) -> None:
         self._entries = _Entries(files, config, views)
         self._policy = policy
-        self._counts = counts
+        self._counts = views.findings.counts
         self._at = 0  # entries consumed so far
         self._mismatches = 0
         self._last = _no_keys()  # the keys of the last record that had any
@@ -199,7 +197,7 @@ class _Entries:
         self._files = files
         self._config = config
         self._views = views
-        self._size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
+        self._size = index_file_size(config)
         counts = [self._count(path) for path in files]
         self._ends = list(accumulate(counts))
 
@@ -223,22 +221,18 @@ class _Entries:
         view = self._views.get(self._files[number], self._size)
         if view is None or count == 0:
             return _no_keys()
-        at = layout.index_entry_at(1 + begin, self._config.max_hash_slot_num)
-        raw = view[at : at + count * layout.INDEX_ENTRY_SIZE].view(layout.INDEX_ENTRY)
-        header = read_header(view)
+        raw, header = entries_of(view, self._config)[begin : begin + count], decode_header(view)
         seconds = raw["time_diff_seconds"].astype(np.int64)
-        stamp = header[BEGIN_TIMESTAMP] + seconds * _SECOND_MS
+        stamp = header.begin_timestamp + seconds * _SECOND_MS
         if begin == 0:
-            stamp[0] = header[BEGIN_TIMESTAMP]
+            stamp[0] = header.begin_timestamp
         if begin + count == self._count(self._files[number]):
-            stamp[-1] = header[END_TIMESTAMP]
+            stamp[-1] = header.end_timestamp
         return Keys(raw["key_hash"].astype(np.int32), raw["phy_offset"].astype(np.int64), stamp)
 
     def _count(self, path: Path) -> int:
         view = self._views.get(path, self._size)
-        if view is None:
-            return 0
-        return int(np.clip(read_header(view)[INDEX_COUNT], 1, self._config.max_index_num)) - 1
+        return 0 if view is None else len(entries_of(view, self._config))
 
 
 def _keys_of(requests: DispatchRequests) -> tuple[Keys, NDArray[np.int64]]:
@@ -251,26 +245,13 @@ def _keys_of(requests: DispatchRequests) -> tuple[Keys, NDArray[np.int64]]:
 
 
 def _requests_of(keys: Keys) -> DispatchRequests:
-    """Return requests with these keys, one key per record; their other fields are unused."""
-    count = len(keys.offset)
-    zeros = np.zeros(count, np.int32)
-    return DispatchRequests(
-        begin=0,
-        end=0,
-        topics=[],
-        queue_ids=np.empty(0, np.int32),
+    """Return requests with these keys, one key per record; their other columns are unused."""
+    return DispatchRequests.of(
+        (0, 0),
         commit_log_offset=keys.offset,
-        size=zeros,
-        queue=zeros,
-        queue_offset=np.zeros(count, np.int64),
-        tags_code=np.zeros(count, np.int64),
         store_timestamp=keys.stamp,
-        transaction=np.zeros(count, np.uint8),
-        key_end=np.arange(1, count + 1, dtype=np.int32),
+        key_end=np.arange(1, len(keys.offset) + 1, dtype=np.int32),
         key_hash=keys.key_hash,
-        multi_row=np.empty(0, np.int32),
-        multi_queue=np.empty(0, np.int32),
-        multi_offset=np.empty(0, np.int64),
     )
 
 

@@ -18,7 +18,6 @@ from store.compare.findings import (
     NOTHING,
     ComparisonPolicy,
     Difference,
-    Findings,
     MapCache,
     describe_file,
     describe_unit,
@@ -66,7 +65,7 @@ class QueueComparison(Disk):
         derived: Path,
         config: StoreConfig,
         policy: ComparisonPolicy,
-        findings: Findings,
+        views: MapCache,
     ) -> None:
         super().__init__()
         self._root = root
@@ -75,9 +74,8 @@ class QueueComparison(Disk):
         self._size_max = config.mapped_file_size_commit_log
         self._has_ext = config.enable_consume_queue_ext
         self._policy = policy
-        self._findings = findings
-        self._views = MapCache(findings)
-        self._ext = ExtComparison(config, policy, findings)
+        self._views, self._findings = views, views.findings
+        self._ext = ExtComparison(config, policy, views)
         self._queues: dict[Path, _Queue] = {}
 
     def create(self, path: Path, size: int) -> None:

@@ -43,9 +43,10 @@ class StoreComparison:
         if derived.exists():
             raise ConfigError(f"{derived} must not exist: rename it")
         self._findings = Findings()
-        self._queue_files = QueueComparison(root, derived, config, policy, self._findings)
+        views = MapCache(self._findings)
+        self._queue_files = QueueComparison(root, derived, config, policy, views)
         self._queues = ConsumeQueueStore(derived, config, self._queue_files)
-        self._index_files = IndexComparison(root, config, policy, self._findings)
+        self._index_files = IndexComparison(root, config, policy, views)
         self._index: IndexService | None = None
         if config.message_index_enable:
             self._index = IndexService(derived, config, self._index_files)
@@ -53,9 +54,7 @@ class StoreComparison:
         self.has_older = policy.is_aged
         self._root = root
         self._is_exact = not (policy.is_aged or policy.may_be_ahead or policy.by_broker)
-        self._aligner = IndexAligner(
-            self._index_files.files, config, policy, self._findings.counts, MapCache(self._findings)
-        )
+        self._aligner = IndexAligner(self._index_files.files, config, policy, views)
         self._has_begun = False
 
     def put(self, requests: DispatchRequests) -> None:

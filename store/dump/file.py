@@ -25,7 +25,9 @@ from store.dump.queue import (
 )
 from store.dump.rows import COMMON_MEANINGS, Meanings, Sections, Source
 from store.errors import ConfigError, DamageError, UnsupportedFormatError
-from store.io.mapped_file import each_intact, intact, map_file
+from store.index.file import is_index_file_name
+from store.index.parts import index_file_size
+from store.io.mapped_file import each_intact, intact, is_mapped_file_name, map_file
 from store.layout import (
     BATCH_CONSUME_QUEUE_DIR,
     CHECKPOINT_FILE,
@@ -34,9 +36,6 @@ from store.layout import (
     CONSUME_QUEUE_DIR,
     CONSUME_QUEUE_EXT_DIR,
     INDEX_DIR,
-    INDEX_FILE_NAME_DIGITS,
-    MAPPED_FILE_NAME_DIGITS,
-    index_file_size,
 )
 from store.root.file_sizes import IndexShape, index_shape
 from store.root.progress import read_progress_view
@@ -128,7 +127,7 @@ def detect_kind(path: Path, view: NDArray[np.uint8]) -> FileKind:
         return FileKind.CHECKPOINT
     if first_offset(Source(path, view, 0, StoreConfig())) is not None:
         return FileKind.COMMIT_LOG
-    if _is_named(path, INDEX_FILE_NAME_DIGITS):
+    if is_index_file_name(path.name):
         return FileKind.INDEX
     known = ", ".join(FileKind)
     raise ConfigError(
@@ -174,18 +173,14 @@ def _base(source: Source, kind: FileKind) -> int:
     """Return a file's first offset in its stream, by its name or by a log's first record."""
     if kind in (FileKind.INDEX, FileKind.CHECKPOINT):
         return 0
-    if _is_named(source.path, MAPPED_FILE_NAME_DIGITS):
+    if is_mapped_file_name(source.path.name):
         return int(source.path.name)
     first = first_offset(source) if kind is FileKind.COMMIT_LOG else None
     return first if first is not None else 0
 
 
-def _is_named(path: Path, digits: int) -> bool:
-    return len(path.name) == digits and path.name.isascii() and path.name.isdigit()
-
-
 def _check_index_size(path: Path, size: int, config: StoreConfig, *, is_known: bool) -> None:
-    full = index_file_size(config.max_hash_slot_num, config.max_index_num)
+    full = index_file_size(config)
     if size and size != full and not (is_known and size < full):
         raise ConfigError(
             f"{path} has {size} bytes; with {config.max_hash_slot_num} slots and "

@@ -7,7 +7,7 @@ unless it is shorter and the settings were given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 from store import layout
 from store.dump.rows import NOTE, Meanings, Row, Sections, Source
-from store.index.file import IndexEntry, entry_fault
+from store.index.parts import (
+    IndexEntry,
+    IndexHeader,
+    decode_header,
+    entry_fault,
+    header_fault,
+    size_fault,
+    slot_fault,
+    slots_of,
+    stored_entries,
+)
 
 INDEX_MEANINGS: Meanings = {
     "header": {
@@ -78,10 +88,9 @@ def dump_index(source: Source) -> Sections:
     if len(view) < layout.INDEX_HEADER_SIZE:
         reason = f"{len(view)} bytes are too few for an index header"
         return (iter([source.damage(0, reason, None)]),)
-    header = view[: layout.INDEX_HEADER_SIZE].view(layout.INDEX_HEADER)[0]
-    fields = dict(zip(layout.INDEX_HEADER.names or (), header.tolist(), strict=True))
-    index = _parts(source, fields["begin_timestamp"], fields["index_count"])
-    return _header(source, fields), _slots(source, index), _entries(source, index)
+    header = decode_header(view)
+    index = _parts(source, header)
+    return _header(source, header), _slots(source, index), _entries(source, index)
 
 
 def dump_checkpoint(source: Source) -> Sections:
@@ -117,32 +126,25 @@ def _checkpoint(source: Source) -> Iterator[Row]:
         yield source.end(end, "zeros: there are no more fields")
 
 
-def _header(source: Source, fields: Mapping[str, int]) -> Iterator[Row]:
-    size, config = len(source.view), source.config
-    full = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
-    if size != full:
-        yield source.damage(0, f"the index file has {size} bytes, not {full}", 0)
+def _header(source: Source, header: IndexHeader) -> Iterator[Row]:
+    fault = size_fault(len(source.view), source.config)
+    if fault:
+        yield source.damage(0, fault, 0)
     if source.start == 0:
-        yield Row("header", 0, fields)
-    if not 0 <= fields["index_count"] <= config.max_index_num:
-        reason = f"its header counts {fields['index_count']} entries of {config.max_index_num}"
-        yield source.damage(0, reason, layout.INDEX_HEADER_SIZE)
+        yield Row("header", 0, header._asdict())
+    fault = header_fault(header, source.config)
+    if fault:
+        yield source.damage(0, fault, layout.INDEX_HEADER_SIZE)
 
 
-def _parts(source: Source, begin_timestamp: int, index_count: int) -> _Index:
-    slot_num, view = source.config.max_hash_slot_num, source.view
-    slots_at, entries_at = layout.index_slot_at(0), layout.index_entry_at(0, slot_num)
-    slots = view[slots_at:entries_at]
-    slots = slots[: len(slots) // layout.INDEX_SLOT_SIZE * layout.INDEX_SLOT_SIZE]
-    entries = view[entries_at:]
-    entries = entries[: len(entries) // layout.INDEX_ENTRY_SIZE * layout.INDEX_ENTRY_SIZE]
-    parsed = entries.view(layout.INDEX_ENTRY)
-    if not 0 <= index_count <= source.config.max_index_num:
+def _parts(source: Source, header: IndexHeader) -> _Index:
+    entries, count = stored_entries(source.view, source.config), header.index_count
+    if header_fault(header, source.config):
         # The header gives no count: dump up to the last entry that is not all zero.
-        used = np.flatnonzero(entries)
-        index_count = int(used[-1]) // layout.INDEX_ENTRY_SIZE + 1 if len(used) else 1
-    index_count = min(max(index_count, 1), max(len(parsed), 1))
-    return _Index(begin_timestamp, index_count, slots.view(layout.INDEX_SLOT), parsed)
+        used = np.flatnonzero(entries.view(np.uint8))
+        count = int(used[-1]) // layout.INDEX_ENTRY_SIZE + 1 if len(used) else 1
+    count = min(max(count, 1), max(len(entries), 1))
+    return _Index(header.begin_timestamp, count, slots_of(source.view, source.config), entries)
 
 
 def _slots(source: Source, index: _Index) -> Iterator[Row]:
@@ -150,11 +152,11 @@ def _slots(source: Source, index: _Index) -> Iterator[Row]:
     used = np.flatnonzero(index.slots)
     for slot in used[np.searchsorted(used, -(-first // layout.INDEX_SLOT_SIZE)) :].tolist():
         at, newest = layout.index_slot_at(slot), int(index.slots[slot])
-        if 0 < newest < index.index_count:
-            yield Row("slot", at, {"slot": slot, "index": newest})
+        fault = slot_fault(slot, newest, index.index_count)
+        if fault:
+            yield source.damage(at, fault, at + layout.INDEX_SLOT_SIZE)
         else:
-            reason = f"slot {slot} names entry {newest}, the file has {index.index_count - 1}"
-            yield source.damage(at, reason, at + layout.INDEX_SLOT_SIZE)
+            yield Row("slot", at, {"slot": slot, "index": newest})
 
 
 def _entries(source: Source, index: _Index) -> Iterator[Row]:

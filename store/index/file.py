@@ -4,7 +4,7 @@ The slot of a key's hash holds the number of the newest entry of a chain. Each e
 previous one of the same slot, so numbers descend along a chain. A chain that does not descend is
 damage, and so is an entry that belongs to another slot.
 
-``store.layout`` defines header, slots and entries. An entry holds only the hash of its key: the
+``store.index.parts`` reads header, slots and entries. An entry holds only the hash of its key: the
 caller verifies each result against the message.
 """
 
@@ -13,43 +13,30 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
-from typing import NamedTuple
 
 from store import java, layout
 from store.config import StoreConfig
 from store.errors import DamageError, StoreIOError
+from store.index.parts import (
+    ENTRY,
+    SLOT,
+    IndexEntry,
+    IndexHeader,
+    as_read,
+    check_size,
+    decode_header,
+    entry_fault,
+    header_fault,
+    slot_fault,
+)
 from store.io.listing import list_names
 from store.io.mapped_file import MappedFile
 
-_HEADER = layout.struct_of(layout.INDEX_HEADER)
-_SLOT = layout.struct_of(layout.INDEX_SLOT)
-_ENTRY = layout.struct_of(layout.INDEX_ENTRY)
 _COUNT_READS, _COUNT_SECONDS = 5, 0.002
 _REBUILD_HINT = "the index can be rebuilt from the log"
-
-
-@dataclass(frozen=True, slots=True)
-class IndexHeader:
-    """Fields in on-disk order: store times in ms, physical offsets; a count of 0 is read as 1."""
-
-    begin_timestamp: int
-    end_timestamp: int
-    begin_phy_offset: int
-    end_phy_offset: int
-    hash_slot_count: int
-    index_count: int
-
-
-class IndexEntry(NamedTuple):
-    """One entry, fields in on-disk order."""
-
-    key_hash: int
-    phy_offset: int
-    time_diff_seconds: int
-    prev_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +62,8 @@ class IndexFile:
         length, inode = _identify(path)
         self._file = MappedFile(path, 0, length, inode)
         self._first_hole: int | None = None  # as of the first lookup: holes only become fewer
+        self._config = config
         self._slot_num = config.max_hash_slot_num
-        self._index_num = config.max_index_num
 
     def is_unchanged(self) -> bool:
         """Return whether the path still refers to this file."""
@@ -88,17 +75,16 @@ class IndexFile:
 
     def header(self) -> IndexHeader:
         """Return the current header."""
-        header = IndexHeader(*_HEADER.unpack_from(self._checked_map()))
-        if not 0 <= header.index_count <= self._index_num:
-            reason = f"its header counts {header.index_count} entries of {self._index_num}"
-            raise DamageError(self.path, 0, reason)
-        # Java parity: IndexHeader.load reads a count that was never written as 1.
-        return header if header.index_count else replace(header, index_count=1)
+        header = decode_header(self._checked_map())
+        fault = header_fault(header, self._config)
+        if fault:
+            raise DamageError(self.path, 0, fault)
+        return as_read(header)
 
     def entry(self, number: int) -> IndexEntry:
         """Return an entry by its number, from 1 to ``maxIndexNum - 1``."""
         at = layout.index_entry_at(number, self._slot_num)
-        return IndexEntry(*_ENTRY.unpack_from(self._file.map(), at))
+        return IndexEntry(*ENTRY.unpack_from(self._file.map(), at))
 
     def select_phy_offset(self, key_hash: int) -> Iterator[int]:
         """Yield the physical offsets of entries with this hash, newest first, duplicates included.
@@ -115,7 +101,7 @@ class IndexFile:
         number, bound = self._slot(data, slot), self.bound
         while number:
             at = layout.index_entry_at(number, self._slot_num)
-            entry = IndexEntry(*_ENTRY.unpack_from(data, at))
+            entry = IndexEntry(*ENTRY.unpack_from(data, at))
             self._check(number, entry, slot)
             if entry.key_hash == key_hash and (bound is None or number <= bound.count):
                 yield number, entry
@@ -126,16 +112,16 @@ class IndexFile:
         at = layout.index_slot_at(slot)
         if self._first_hole is None:
             self._first_hole = self._file.first_hole()
-        if at + _SLOT.size <= self._first_hole:
-            (number,) = _SLOT.unpack_from(data, at)
+        if at + SLOT.size <= self._first_hole:
+            (number,) = SLOT.unpack_from(data, at)
         else:  # possibly a hole, which a map cannot always show
-            (number,) = _SLOT.unpack(self._file.read_at(at, _SLOT.size))
+            (number,) = SLOT.unpack(self._file.read_at(at, SLOT.size))
         # While a dispatch writes the file, its slots run ahead of the progress record.
-        count = self._await_count(number) if self.bound is None else self._index_num
-        if 0 <= number < max(count, 1):
-            return int(number)
-        reason = f"slot {slot} names entry {number}, the file has {count - 1}"
-        raise DamageError(self.path, at, reason, _REBUILD_HINT)
+        count = self._await_count(number) if self.bound is None else self._config.max_index_num
+        fault = slot_fault(slot, number, count)
+        if fault:
+            raise DamageError(self.path, at, fault, _REBUILD_HINT)
+        return int(number)
 
     def _await_count(self, number: int) -> int:
         """Return the header's count, which a running broker writes a moment after the slots."""
@@ -176,25 +162,9 @@ class IndexFile:
         return ""
 
     def _checked_map(self) -> mmap:
-        size = layout.index_file_size(self._slot_num, self._index_num)
-        if self._file.length != size:
-            raise DamageError(
-                self.path,
-                0,
-                f"the index file has {self._file.length} bytes, not {size}",
-                "pass the broker.conf that this root was written with (--broker-conf)",
-            )
+        check_size(self.path, self._file.length, self._config)
         self._file.check_length()
         return self._file.map()
-
-
-def entry_fault(number: int, entry: IndexEntry) -> str:
-    """Return why an entry cannot be valid in any file, "" if it can be."""
-    if not 0 <= entry.prev_index < number:
-        return f"the chain goes from entry {number} to entry {entry.prev_index}"
-    if entry.time_diff_seconds < 0 or entry.phy_offset < 0:
-        return f"entry {number} has a negative offset or time"
-    return ""
 
 
 def index_key_hash(topic: str, key: str, *, is_tag: bool = False) -> int:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from io import FileIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +18,18 @@ from numpy.typing import NDArray
 from store import layout
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
-from store.errors import DamageError, StoreIOError
+from store.errors import DamageError
 from store.index.ends import INDEX_HEADER_FIELDS, IndexEnd
 from store.index.file import list_index_files
+from store.index.parts import (
+    entries_of,
+    index_file_size,
+    map_index_file,
+    read_header,
+    read_slots,
+)
 from store.io.disk import Disk
-from store.io.file_system import open_regular
-from store.io.mapped_file import data_pieces, intact, map_file
+from store.io.mapped_file import intact
 from store.kernels.index import (
     BEGIN_PHY,
     BEGIN_TIMESTAMP,
@@ -161,15 +165,12 @@ class IndexService:
             self._write_slots(last)
             self._write_header(last)
         path = self.directory / next_name(last.path.name if last is not None else None)
-        self._disk.create(path, self._file_size())
+        self._disk.create(path, index_file_size(self._config))
         self._names.append(path.name)
         slots = np.zeros(self._config.max_hash_slot_num, np.int32)
         self._file = _ActiveFile(path, header, slots)
         self._write_header(self._file)
         return self._file
-
-    def _file_size(self) -> int:
-        return layout.index_file_size(self._config.max_hash_slot_num, self._config.max_index_num)
 
     def _write_header(self, file: _ActiveFile) -> None:
         self._disk.write(file.path, 0, encode_header(file.header, self._config))
@@ -195,56 +196,6 @@ class IndexService:
         fill_slots(entries_of(view, self._config).view(np.uint8), file.slots)
         file.dirty_pages[np.flatnonzero(file.slots) // SLOTS_PER_PAGE] = 1
         return file
-
-
-def read_header(view: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return an index file's header; a count of 0 is read as 1, as a broker does."""
-    raw = view[: layout.INDEX_HEADER_SIZE].view(layout.INDEX_HEADER)[0]
-    header = np.array([int(raw[n]) for n in layout.INDEX_HEADER.names or ()], np.int64)
-    header[INDEX_COUNT] = max(header[INDEX_COUNT], 1)
-    return header
-
-
-def map_index_file(path: Path, config: StoreConfig) -> NDArray[np.uint8]:
-    """Map an index file read-only. Raises DamageError for a wrong size, StoreIOError."""
-    view = map_file(path)
-    size = layout.index_file_size(config.max_hash_slot_num, config.max_index_num)
-    if len(view) != size:
-        raise DamageError(
-            path,
-            0,
-            f"the index file has {len(view)} bytes, not {size}",
-            "pass the broker.conf that this root was written with (--broker-conf)",
-        )
-    return view
-
-
-def read_slots(
-    path: Path, config: StoreConfig, kind: np.dtype[Any] = layout.INDEX_SLOT
-) -> NDArray[Any]:
-    """Return an index file's slots, as ``kind`` of the same size. Raises StoreIOError.
-
-    Holes are neither mapped nor read: a table of 2 GB with few used slots takes little memory.
-    """
-    slots, first = np.zeros(config.max_hash_slot_num, kind), layout.INDEX_HEADER_SIZE
-    end = layout.index_slot_at(config.max_hash_slot_num)
-    try:
-        with FileIO(open_regular(path)) as f:
-            for begin, stop in data_pieces(path, first, end):
-                f.seek(begin)
-                data = np.frombuffer(f.read(stop - begin), layout.INDEX_SLOT)
-                at = (begin - first) // layout.INDEX_SLOT_SIZE
-                slots[at : at + len(data)] = data
-    except OSError as e:
-        raise StoreIOError("read", path, e) from e
-    return slots
-
-
-def entries_of(view: NDArray[np.uint8], config: StoreConfig) -> NDArray[np.void]:
-    """Return the entries that an index file's header counts, starting with entry 1."""
-    count = int(read_header(view)[INDEX_COUNT])
-    begin, end = (layout.index_entry_at(n, config.max_hash_slot_num) for n in (1, count))
-    return view[begin:end].view(layout.INDEX_ENTRY)
 
 
 def encode_header(header: NDArray[np.int64], config: StoreConfig) -> bytes:

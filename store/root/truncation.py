@@ -23,7 +23,8 @@ from store.consumequeue.names import queue_directory
 from store.errors import DamageError
 from store.index.ends import IndexEnd
 from store.index.file import list_index_files
-from store.index.writer import encode_header, read_slots
+from store.index.parts import read_slots
+from store.index.writer import encode_header
 from store.io.disk import Disk
 from store.io.listing import list_names
 from store.io.mapped_file import data_pieces, file_name, intact, is_mapped_file_name, map_file

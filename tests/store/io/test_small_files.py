@@ -10,7 +10,7 @@ import pytest
 from store.broker_files import parse_fastjson, read_consumer_offsets, read_topic_configs
 from store.config import load_config
 from store.errors import ConfigError, StoreIOError
-from store.index.writer import read_slots
+from store.index.parts import read_slots
 from store.io.file_system import read_small_file
 from store.io.mapped_file import MappedFile, data_pieces
 from streaming.cli import run
