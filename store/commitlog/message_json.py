@@ -69,11 +69,16 @@ def body_head(message: Message, characters: int = HEAD_CHARACTERS) -> str:
         head = message.body_head(size)
     except BodyTooLargeError as e:
         return f"({e})"
-    if len(head) == size:  # it may end within a character
-        text, end = utf_8_decode(head, "ignore", False)
-        head = head[:end] if text else head
+    if len(head) == size:
+        head = whole_characters(head)
     found = body_text(head)
     return "0x" + head[: characters // 2].hex() if found is None else found[:characters]
+
+
+def whole_characters(head: bytes) -> bytes:
+    """Return the head of a body without a truncated last character, if it is text."""
+    text, end = utf_8_decode(head, "ignore", False)
+    return head[:end] if text else head
 
 
 def message_body_json(message: Message) -> dict[str, str | None]:

@@ -13,7 +13,7 @@ from typing import Annotated
 from store import java
 from store.errors import DamageError, StoreIOError
 from store.io.checked_json import Check, Count, Int32
-from store.io.file_system import list_directories
+from store.io.listing import list_directories
 from store.io.mapped_file import is_mapped_file_name
 from store.layout import CONSUME_QUEUE_DIR, SCHEDULE_TOPIC, TOPIC_BYTES_MAX
 

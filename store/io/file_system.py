@@ -84,31 +84,6 @@ def data_extents(fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
         begin = stop
 
 
-def list_directories(parent: Path, links: list[StoreIOError] | None = None) -> list[Path]:
-    """List the directories in a directory, sorted; a missing one is empty.
-
-    A symbolic link is refused, whatever its target: following it could leave the root or enter a
-    loop, ignoring it could hide data. ``parent`` itself may be a link. Raises StoreIOError (ELOOP
-    for a link); with ``links``, the errors of links are appended to that list instead.
-    """
-    found = []
-    try:
-        with os.scandir(parent) as entries:
-            for entry in entries:
-                if entry.is_symlink():
-                    error = StoreIOError("list", entry.path, OSError(errno.ELOOP, LINK_REFUSED))
-                    if links is None:
-                        raise error
-                    links.append(error)
-                elif entry.is_dir():
-                    found.append(entry.path)
-    except FileNotFoundError:
-        return []
-    except OSError as e:
-        raise StoreIOError("list", parent, e) from e
-    return [Path(path) for path in sorted(found)]
-
-
 def link_below(root: Path, directory: Path) -> StoreIOError | None:
     """Return the error of the first link on the path from ``root`` to a directory below it.
 

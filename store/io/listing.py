@@ -1,4 +1,4 @@
-"""Listings of a directory's regular files, repeated only when the directory may have changed.
+"""Listings of directories; those of files are repeated only when a directory may have changed.
 
 File systems record modification times in ticks, so a directory that changed within the last tick
 is listed again even if its times are unchanged.
@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from store.errors import StoreIOError
 from store.io.file_system import LINK_REFUSED
@@ -25,6 +26,7 @@ _COARSE_TICK_NS = 2_500_000_000
 _COARSE_UNIT_NS = 1_000_000
 
 IsNamed = Callable[[str], bool]
+_T = TypeVar("_T")
 
 
 class DirectoryWatch:
@@ -88,13 +90,7 @@ def list_files(
 
 def list_entries(directory: Path) -> list[Path]:
     """List all entries of a directory, sorted; a missing one is empty. Raises StoreIOError."""
-    try:
-        return sorted(directory.iterdir())
-    except FileNotFoundError:
-        _refuse_dangling(directory)
-        return []
-    except OSError as e:
-        raise StoreIOError("list", directory, e) from e
+    return sorted(_pick(directory, lambda entry: Path(entry.path)))
 
 
 def list_names(directory: Path, is_named: IsNamed) -> list[str]:
@@ -102,37 +98,59 @@ def list_names(directory: Path, is_named: IsNamed) -> list[str]:
 
     Raises StoreIOError, also if an entry with such a name is a link or not a regular file.
     """
-    names = []
+
+    def pick(entry: os.DirEntry[str]) -> str | None:
+        if not is_named(entry.name):
+            return None
+        if not entry.is_file(follow_symlinks=False):
+            raise _refused(entry)
+        return entry.name
+
+    return sorted(_pick(directory, pick))
+
+
+def list_directories(parent: Path, links: list[StoreIOError] | None = None) -> list[Path]:
+    """List the directories in a directory, sorted; a missing one is empty.
+
+    A symbolic link is refused, whatever its target: following it could leave the root or enter a
+    loop, ignoring it could hide data. ``parent`` itself may be a link. Raises StoreIOError (ELOOP
+    for a link); with ``links``, the errors of links are appended to that list instead.
+    """
+
+    def pick(entry: os.DirEntry[str]) -> str | None:
+        if not entry.is_symlink():
+            return entry.path if entry.is_dir() else None
+        error = StoreIOError("list", entry.path, OSError(errno.ELOOP, LINK_REFUSED))
+        if links is None:
+            raise error
+        links.append(error)
+        return None
+
+    return [Path(path) for path in sorted(_pick(parent, pick))]
+
+
+def _pick(directory: Path, pick: Callable[[os.DirEntry[str]], _T | None]) -> list[_T]:
+    """Return what ``pick`` returns for each entry of a directory, but None; empty without one."""
     try:
         with os.scandir(directory) as entries:
-            for entry in entries:
-                if not is_named(entry.name):
-                    continue
-                if not entry.is_file(follow_symlinks=False):
-                    raise _refused(entry)
-                names.append(entry.name)
+            return [found for entry in entries if (found := pick(entry)) is not None]
     except FileNotFoundError:
         _refuse_dangling(directory)
+        return []
     except OSError as e:
         raise StoreIOError("list", directory, e) from e
-    return sorted(names)
 
 
 def _list_once(
     directory: Path, is_named: IsNamed, *, follows_links: bool
 ) -> list[tuple[Path, os.stat_result | StoreIOError]]:
-    found: list[tuple[Path, os.stat_result | StoreIOError]] = []
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                status = _status(entry, is_named(entry.name), follows_links=follows_links)
-                if status is not None and not entry.name.startswith("."):
-                    found.append((Path(entry.path), status))
-    except FileNotFoundError:
-        _refuse_dangling(directory)
-    except OSError as e:
-        raise StoreIOError("list", directory, e) from e
-    return found
+    def pick(entry: os.DirEntry[str]) -> tuple[Path, os.stat_result | StoreIOError] | None:
+        status = _status(entry, is_named(entry.name), follows_links=follows_links)
+        if status is None or entry.name.startswith("."):
+            return None
+        return Path(entry.path), status
+
+    return _pick(directory, pick)
 
 
 def _status(

@@ -27,7 +27,8 @@ from store.errors import (
     StoreIOError,
 )
 from store.index.file import IndexFiles
-from store.io.file_system import link_below, list_directories
+from store.io.file_system import link_below
+from store.io.listing import list_directories
 from store.io.user_path import given_path
 from store.layout import CONSUME_QUEUE_DIR
 from store.reads.arrow_reads import ArrowReads

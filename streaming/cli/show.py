@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from store.commitlog.message_json import body_text, message_json
+from store.commitlog.message_json import body_text, message_json, whole_characters
 from store.commitlog.record import Message
 from store.errors import BodyTooLargeError
 from store.printable import printable
@@ -154,14 +153,8 @@ def message_cell(message: Message) -> str:
     except BodyTooLargeError as e:
         return f"({e})"
     if len(head) == _HEAD_BYTES:
-        head = _whole_characters(head)
+        head = whole_characters(head)
     return body_cell(head)
-
-
-def _whole_characters(head: bytes) -> bytes:
-    """Return the head of a body without a truncated last character, if it is text."""
-    text, size = codecs.utf_8_decode(head, "ignore", False)
-    return head[:size] if text else head
 
 
 def body_cell(body: bytes) -> str:

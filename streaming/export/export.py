@@ -16,21 +16,17 @@ from pathlib import Path
 
 from checkpoints.progress import LostRange
 from checkpoints.recovery.fingerprint import find_log_change
-from store.broker_files import read_topic_configs
 from store.commitlog.commit_log import CommitLog, was_closed_cleanly
 from store.commitlog.scanner import LogRange
 from store.commitlog.search import first_stored_at
 from store.config import StoreConfig
-from store.consumequeue.names import can_name_directory
 from store.errors import (
     ConfigError,
     DamageError,
     LostDataError,
-    StoreIOError,
     UnknownTopicError,
     shown,
 )
-from store.layout import CONSUME_QUEUE_DIR
 from store.root.config import open_store_config
 from streaming.export.directory import ExportDirectory, check_directory
 from streaming.export.not_consumed import NotConsumed, read_not_consumed
@@ -46,6 +42,7 @@ from streaming.export.task import (
     similar_names,
 )
 from streaming.sinks.ordered_sink import ReportProgress
+from streaming.sources.known_topics import is_listed
 from streaming.sources.log_stream import LogStream
 from streaming.sources.options import OFFSET_KEY
 
@@ -270,7 +267,7 @@ class ExportJob:
         """
         requested = set(self._record.settings.topics)
         missing = requested.difference(*(part.seen for part in parts))
-        unknown = {t for t in missing if not _is_known_to_broker(self._root, t)}
+        unknown = {t for t in missing if not is_listed(self._root, t)}
         if unknown and self._is_first and self.not_consumed is None:
             others = self._search_rest(run, tuple(sorted(unknown)))
             unknown = unknown.difference(*(part.seen for part in others))
@@ -296,13 +293,3 @@ class ExportJob:
             hint = f" (did you mean {any_of(similar)}?)" if similar else ""
             texts.append(f"topic {shown(topic)} is not in the log of {self._root}{hint}")
         return "; ".join(texts)
-
-
-def _is_known_to_broker(store_root: Path, topic: str) -> bool:
-    """Return whether the broker's files have the topic's queues or its settings."""
-    if can_name_directory(topic) and (store_root / CONSUME_QUEUE_DIR / topic).is_dir():
-        return True
-    try:
-        return topic in (read_topic_configs(store_root).content or {})
-    except StoreIOError:
-        return False

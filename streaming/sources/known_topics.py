@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from store.broker_files import read_topic_configs
+from store.consumequeue.names import can_name_directory
 from store.errors import StoreIOError, UnknownTopicError
 from store.layout import CONSUME_QUEUE_DIR
 from streaming.sources.log_stream import LogStream
@@ -50,12 +51,14 @@ def warn_of_unlisted(topics: tuple[str, ...], stores: Collection[Path]) -> None:
 
 
 def _unlisted(topics: tuple[str, ...], stores: Collection[Path]) -> list[str]:
-    return [topic for topic in topics if not any(_lists(root, topic) for root in stores)]
+    return [topic for topic in topics if not any(is_listed(root, topic) for root in stores)]
 
 
-def _lists(store_root: Path, topic: str) -> bool:
+def is_listed(store_root: Path, topic: str) -> bool:
+    """Return whether the broker's files have a topic's queues or its settings."""
+    if can_name_directory(topic) and (store_root / CONSUME_QUEUE_DIR / topic).is_dir():
+        return True
     try:
-        configured = read_topic_configs(store_root).content or {}
+        return topic in (read_topic_configs(store_root).content or {})
     except StoreIOError:
-        configured = {}
-    return topic in configured or (store_root / CONSUME_QUEUE_DIR / topic).is_dir()
+        return False

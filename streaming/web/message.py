@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from store import java, layout
-from store.commitlog.message_json import body_json, message_fields
+from store.commitlog.message_json import body_json, message_fields, whole_characters
 from store.commitlog.record import Message, decode_msg_id
 from store.errors import BodyTooLargeError, ConfigError, StoreError
 from store.reads.message_place import QueuePlace
@@ -124,18 +124,12 @@ def _body(found: Message) -> dict[str, Any]:
         return {**dict.fromkeys(names), "body_error": str(e), "body_truncated": True,
                 "body_hex": []}  # fmt: skip
     return {
-        **body_json(head if is_whole else _whole_text(head[:_SHOWN_BYTES])),
+        **body_json(head if is_whole else whole_characters(head[:_SHOWN_BYTES])),
         "body_truncated": not is_whole,
         "body_bytes": size,
         "body_json": pretty_json(head) if is_whole else None,
         "body_hex": hex_lines(head[:_HEX_BYTES]),
     }
-
-
-def _whole_text(data: bytes) -> bytes:
-    """Return the head of a body without a truncated last character, if it is text."""
-    text = data.decode("utf-8", "ignore").encode()
-    return text if len(data) - len(text) < 4 else data  # noqa: PLR2004 - bytes of a character
 
 
 def pretty_json(data: bytes) -> str | None:
