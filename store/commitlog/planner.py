@@ -106,20 +106,22 @@ class LogPlanner:
 
         Only the first range of a file begins at a record. A body may hold a copy of a record, and a
         range may hold damage or the live end, so the caller checks that each scan begins where the
-        previous one ended and is whole; elsewhere a plan is needed. The ranges end before a file
-        that is missing, cannot be read or has the wrong size.
+        previous one ended and is whole; elsewhere a plan is needed. Files that are missing, cannot
+        be read or have the wrong size are left out.
         """
         log = self._log
         log.refresh()
         until = min(until, log.likely_end() - min(split_bytes, _TAIL_BYTES))
         while begin < until:
             file = log.find(begin)
-            if file is None or file.problem is not None or file.length != log.file_size:
-                return
-            end = file.base + file.length
-            for at in range(begin, min(end, until), split_bytes):
-                stop = min(at + split_bytes, end, until)
-                yield LogRange(at, stop, str(file.path), file.base, at_record=at == begin)
+            if file is None:
+                begin = log.next_base(begin) or until
+                continue
+            end = file.base + log.file_size
+            if file.problem is None and file.length == log.file_size:
+                for at in range(begin, min(end, until), split_bytes):
+                    stop = min(at + split_bytes, end, until)
+                    yield LogRange(at, stop, str(file.path), file.base, at_record=at == begin)
             begin = end
 
     def end(self, boundary: int = 0) -> int:

@@ -1,18 +1,19 @@
-"""Replay of a commit log: its dispatch requests in log order, scanned by threads of this process.
+"""Scans of a commit log by threads of this process, in the order of its ranges, or reversed.
 
 Scanning is the expensive part, and the kernels release the interpreter lock: threads scan ranges
-ahead of the caller, who consumes them in log order. Memory is bounded by the ranges in flight: one
-more than the number of threads.
+ahead of the caller, who takes the results in order (``ScanAhead``). Memory is bounded by the ranges
+in flight: one more than the number of threads.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -25,7 +26,7 @@ from store.config import StoreConfig
 from store.errors import RESTORE, DamageError
 
 BATCH_BYTES = 32 * 1024 * 1024
-_THREADS_MAX = 4  # enough to outpace any caller that applies or compares
+SCAN_THREADS = min(len(os.sched_getaffinity(0)), 4)  # outpace a caller that applies or compares
 
 _Scan = TypeVar("_Scan")
 Scanned = tuple[int, list[Stretch]]  # the end, and the stretches up to it
@@ -83,10 +84,13 @@ def scan_in_order(
     span: tuple[int, int],
     *,
     batch_bytes: int = BATCH_BYTES,
+    skip_damage: bool = False,
 ) -> Generator[Scanned, None, None]:
     """Yield the adjacent stretches of a span in log order, with the offset where each group ends.
 
     The scan stops at the span's end, at the log's end, or at damage, which is the last stretch.
+    With ``skip_damage``, damage ends before the next valid record, where the scan resumes.
+
     Threads scan the splits of ``LogPlanner.splits``. A split whose first record does not begin
     where the previous one ended is scanned again from there; parts without a whole split are
     planned by a walk.
@@ -95,7 +99,7 @@ def scan_in_order(
     """
     at, end = span
     splits = planner.splits(at, end, batch_bytes)
-    with closing(_ScanAhead(config, splits, Scanner.read_split)) as ahead:
+    with closing(ScanAhead(config, splits, Scanner.read_split)) as ahead:
         while at < end:
             scan = _scan_from(ahead, at)
             if scan is not None and scan.is_whole and scan.requests[-1].end <= end:
@@ -105,20 +109,21 @@ def scan_in_order(
             plan = planner.plan(at, max_bytes=batch_bytes, until=end)
             if not plan.ranges:
                 return
-            stretches = ahead.scanner.read_all(plan.ranges)
-            at = plan.end
+            stretches = ahead.scanner.read_all(plan.ranges, skip_damage=skip_damage)
+            at = stretches[-1].end
             yield at, stretches
-            if isinstance(stretches[-1], Damage):
+            if isinstance(stretches[-1], Damage) and not skip_damage:
                 return
 
 
 def scan_newest_first(
-    planner: LogPlanner, config: StoreConfig, span: tuple[int, int]
+    planner: LogPlanner, config: StoreConfig, span: tuple[int, int], *, skip_damage: bool = False
 ) -> Generator[list[Stretch], None, None]:
     """Yield the stretches of each range of a span, from the last range to the first.
 
     Files are planned one by one, so the planner's ``range_bytes`` bounds each range. The scan does
-    not stop at damage, which is the last stretch of its range; the next range begins after it.
+    not stop at damage: it is the last stretch of its range or, with ``skip_damage``, ends before
+    the next valid record.
 
     Raises StoreError as the planner and the scanner do.
     """
@@ -126,9 +131,9 @@ def scan_newest_first(
     bases = reversed(range(begin - begin % file_size, end, file_size))
     files = (_plan_all(planner, max(at, begin), min(at + file_size, end)) for at in bases)
     ranges = (part for parts in files for part in reversed(parts))
-    with closing(_ScanAhead(config, ranges, _read)) as ahead:
-        while ahead.next_range() is not None:
-            yield ahead.take()
+    with closing(ScanAhead(config, ranges, partial(_read, skip_damage=skip_damage))) as ahead:
+        for _, stretches in ahead:
+            yield stretches
 
 
 def _plan_all(planner: LogPlanner, begin: int, end: int) -> list[LogRange]:
@@ -140,11 +145,11 @@ def _plan_all(planner: LogPlanner, begin: int, end: int) -> list[LogRange]:
     return ranges
 
 
-def _read(scanner: Scanner, part: LogRange) -> list[Stretch]:
-    return list(scanner.read(part))
+def _read(scanner: Scanner, part: LogRange, *, skip_damage: bool) -> list[Stretch]:
+    return list(scanner.read(part, skip_damage=skip_damage))
 
 
-def _scan_from(ahead: _ScanAhead[SplitScan], at: int) -> SplitScan | None:
+def _scan_from(ahead: ScanAhead[SplitScan], at: int) -> SplitScan | None:
     """Return the scan from ``at``, where a record begins; None if no split holds it."""
     while True:
         split = ahead.next_range()
@@ -159,24 +164,33 @@ def _scan_from(ahead: _ScanAhead[SplitScan], at: int) -> SplitScan | None:
         return ahead.scanner.read_split(replace(split, begin=at, at_record=True))
 
 
-class _ScanAhead(Generic[_Scan]):
-    """Scans ranges in threads, a few ahead of the caller, who takes the scans in their order."""
+class ScanAhead(Generic[_Scan]):
+    """Scans ranges in threads, a few ahead of the caller, who takes the scans in their order.
+
+    Iteration yields each range with its scan. ``close`` it, also after an error.
+    """
 
     def __init__(
         self,
         config: StoreConfig,
-        ranges: Iterator[LogRange],
+        ranges: Iterable[LogRange],
         scan: Callable[[Scanner, LogRange], _Scan],
+        *,
+        threads: int = SCAN_THREADS,
     ) -> None:
         self.scanner = Scanner(config)  # used by the calling thread
-        self._ranges = ranges
+        self._ranges = iter(ranges)
         self._scan = scan
-        self._threads = min(len(os.sched_getaffinity(0)), _THREADS_MAX)
+        self._threads = threads
         self._idle: SimpleQueue[Scanner] = SimpleQueue()
-        for _ in range(self._threads):
+        for _ in range(threads):
             self._idle.put(Scanner(config))
-        self._pool = ThreadPoolExecutor(self._threads, "reput-scan")
+        self._pool = ThreadPoolExecutor(threads, "reput-scan")
         self._ahead: deque[tuple[LogRange, Future[_Scan]]] = deque()
+
+    def __iter__(self) -> Iterator[tuple[LogRange, _Scan]]:
+        while (part := self.next_range()) is not None:
+            yield part, self.take()
 
     def next_range(self) -> LogRange | None:
         """Return the range whose scan is next, None after the last one."""

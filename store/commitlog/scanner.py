@@ -220,12 +220,12 @@ class Scanner:
             why = f"the file has been truncated to {len(view)} bytes since the read was planned"
             yield Damage(cut, log_range.end, log_range.path, why)
 
-    def read_all(self, ranges: Iterable[LogRange]) -> list[Stretch]:
-        """Return the stretches of adjacent ranges, up to damage."""
+    def read_all(self, ranges: Iterable[LogRange], *, skip_damage: bool = False) -> list[Stretch]:
+        """Return the stretches of adjacent ranges, up to damage unless it is skipped."""
         stretches: list[Stretch] = []
         for log_range in ranges:
-            stretches += self.read(log_range)
-            if isinstance(stretches[-1], Damage):
+            stretches += self.read(log_range, skip_damage=skip_damage)
+            if isinstance(stretches[-1], Damage) and not skip_damage:
                 break
         return stretches
 

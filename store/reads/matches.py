@@ -29,7 +29,7 @@ from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import Message, limit_bodies
-from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
+from store.commitlog.scanner import Damage, Scanner, Stretch, scan_rules
 from store.commitlog.search import is_boundary
 from store.config import StoreConfig
 from store.errors import StoreIOError
@@ -69,37 +69,20 @@ class LogMatches:
             self.log, lambda: was_closed_cleanly(store_root), range_bytes=_RANGE_BYTES
         )
         self._limits = BodyLimits(max_body_bytes, leaves_out=leaves_out)
-        self._scanner = Scanner(self.config)
 
     def readable(
         self, stretches: Iterable[Stretch], passed: list[Damage] | None = None
     ) -> Iterator[DispatchRequests]:
         """Yield the requests of adjacent stretches; nothing of a part that has expired.
 
-        Damage raises DamageError. With ``passed``, it is appended to that list instead, and the
-        requests from the next valid record on follow.
+        Damage raises DamageError. With ``passed``, it is appended to that list instead.
         """
         for stretch in stretches:
             if isinstance(stretch, DispatchRequests):
                 yield stretch
             elif passed is None:
                 self.check_expired(stretch)
-            else:
-                yield from self._past(stretch, passed)
-
-    def _past(self, damage: Damage, passed: list[Damage]) -> Iterator[DispatchRequests]:
-        """Yield the requests of a damaged range; append what of it cannot be read."""
-        if self._has_expired(damage):
-            return
-        file = self.log.find(damage.begin)
-        if damage.is_lost or file is None or file.length != self.log.file_size:
-            passed.append(damage)
-            return
-        part = LogRange(damage.begin, damage.end, damage.path, file.base)
-        for stretch in self._scanner.read(part, skip_damage=True):
-            if isinstance(stretch, DispatchRequests):
-                yield stretch
-            else:
+            elif not self._has_expired(stretch):
                 passed.append(stretch)
 
     @intact()
@@ -113,7 +96,7 @@ class LogMatches:
             return None
         at = end - file.base
         span = (file.base, at, at + 1)
-        reason = walk(file.view(), span, self._scanner.rules, False, NO_CUTS).reason
+        reason = walk(file.view(), span, scan_rules(self.config), False, NO_CUTS).reason
         if reason in (rk.OK, rk.BLANK, rk.EMPTY):
             return None
         return Damage(end, self.log.likely_end(), str(file.path), rk.REASONS[reason])

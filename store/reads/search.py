@@ -194,8 +194,11 @@ class LogSearch:
         return file.base if file is not None else max(log.min_offset(), 0)
 
     def _oldest_first(self, begin: int, end: int) -> Generator[DispatchRequests]:
+        skip = self._passed is not None
         while begin < end:
-            with closing(scan_in_order(self._planner, self._config, (begin, end))) as scan:
+            span = begin, end
+            scan = scan_in_order(self._planner, self._config, span, skip_damage=skip)
+            with closing(scan):
                 for _, stretches in scan:
                     yield from self._matches.readable(stretches, self._passed)
                     self.end = stretches[-1].end
@@ -204,7 +207,9 @@ class LogSearch:
             begin = self.end  # the end, or that of a part that has expired
 
     def _newest_first(self, begin: int, end: int) -> Generator[DispatchRequests]:
-        with closing(scan_newest_first(self._planner, self._config, (begin, end))) as scan:
+        skip = self._passed is not None
+        scan = scan_newest_first(self._planner, self._config, (begin, end), skip_damage=skip)
+        with closing(scan):
             for stretches in scan:
                 if self.end == begin:
                     self.end = stretches[-1].end

@@ -4,6 +4,7 @@ import re
 import threading
 import zlib
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -223,6 +224,13 @@ def test_every_order_passes_each_of_many_damaged_records(
     for at in broken:
         corrupt(file, at - int(file.name) + BODY_AT)
     waits: list[float] = []
+    pools: list[ThreadPoolExecutor] = []
+
+    def pool(threads: int, name: str) -> ThreadPoolExecutor:
+        pools.append(ThreadPoolExecutor(threads, name))
+        return pools[-1]
+
+    monkeypatch.setattr("store.commitlog.replay.ThreadPoolExecutor", pool)
     monkeypatch.setattr("store.commitlog.scanner._waited", {})
     monkeypatch.setattr("store.commitlog.scanner.time.sleep", waits.append)
     left = [at for at in everything if at not in broken]
@@ -232,6 +240,7 @@ def test_every_order_passes_each_of_many_damaged_records(
         assert found == left[:: -1 if newest_first else 1]
         assert sorted(damage.begin for damage in job.damages) == broken
     assert len(waits) < 5  # not one for each record
+    assert len(pools) == 2  # one for each search
 
 
 def test_a_time_after_damage_reports_it(small: tuple[Path, StoreConfig]) -> None:
