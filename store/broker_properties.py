@@ -37,11 +37,11 @@ def refuse_unsupported_settings(values: Mapping[str, str], path: Path) -> None:
     """Raise UnsupportedFormatError for settings with which a broker writes another kind of log."""
     plug_in = values.get("messageStorePlugIn", "")
     found = [
-        (_is_true(values.get("enableDLegerCommitLog")),
+        (java.parse_boolean(values.get("enableDLegerCommitLog", "")),
          "its log is a DLedger log (enableDLegerCommitLog=true)"),
         ("tiered" in plug_in.lower(),
          "it is a tiered store (messageStorePlugIn={messageStorePlugIn})"),
-        (_is_true(values.get("enableCalcFilterBitMap")),
+        (java.parse_boolean(values.get("enableCalcFilterBitMap", "")),
          "its queues hold bitmaps of filters not in the log (enableCalcFilterBitMap=true)"),
     ]  # fmt: skip
     for applies, reason in found:
@@ -49,10 +49,6 @@ def refuse_unsupported_settings(values: Mapping[str, str], path: Path) -> None:
             raise UnsupportedFormatError(
                 f"{path}: {reason.format(**values)}; that is not supported"
             )
-
-
-def _is_true(value: str | None) -> bool:
-    return value is not None and value.strip().lower() == "true"
 
 
 class BrokerProperties:
@@ -83,7 +79,7 @@ class BrokerProperties:
         raw = self._values.get(name)
         if raw is None:
             return default
-        value = raw.strip().lower()
-        if value not in ("true", "false"):
+        value = java.parse_boolean(raw)
+        if value is None:
             raise ConfigError(f"{self._origin}: {name}={shown(raw)} is neither true nor false")
-        return value == "true"
+        return value

@@ -47,6 +47,11 @@ def split(text: str, separator: str) -> list[str]:
     return parts
 
 
+def parse_boolean(text: str) -> bool | None:
+    """Parse true or false in any case, None for another text; blanks around it do not count."""
+    return {"true": True, "false": False}.get(text.strip().lower())
+
+
 def parse_int(text: str, *, bits: int = 32) -> int | None:
     """Parse as ``Integer.parseInt`` (``bits=64``: ``Long.parseLong``); None if Java throws.
 

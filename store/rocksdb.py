@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from store.errors import StoreIOError, UnsupportedFormatError
+from store.java import parse_boolean
 from store.layout import CONSUME_QUEUE_DIR
 
 _CURRENT = "CURRENT"  # every RocksDB has this file
@@ -47,12 +48,12 @@ def rocksdb_queues(root: Path, values: Mapping[str, str]) -> str:
     store_type = values.get("storeType", "").strip()
     if "rocksdb" in store_type.lower():
         return f"storeType={store_type}"
-    is_written_twice = values.get(_TWICE, "").strip().lower() == "true"
+    is_written_twice = parse_boolean(values.get(_TWICE, ""))
     if is_written_twice:
         types = values.get(_TYPES, "default").strip()
         if "default" not in types.split(";"):
             return f"{_TYPES}={types}"
-        if values.get("combineCQUseRocksdbForLmq", "").strip().lower() == "true":
+        if parse_boolean(values.get("combineCQUseRocksdbForLmq", "")):
             return "combineCQUseRocksdbForLmq=true"
         return ""
     for directory in (root / CONSUME_QUEUE_DIR, root / _SEPARATE_DIR):

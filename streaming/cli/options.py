@@ -16,6 +16,7 @@ from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, shown
 from store.io.user_path import given_output, given_path
+from store.java import parse_boolean
 from store.root.config import find_config
 from store.unsupported import require_log_files
 from streaming.cli.lines import say
@@ -203,9 +204,10 @@ def check_seconds(option: str, value: float) -> float:
 
 def flag_option(option: str, text: str) -> bool:
     """Parse an option's true or false. Raises ConfigError naming option and value."""
-    if text.lower() not in ("true", "false"):
+    value = parse_boolean(text)
+    if value is None:
         raise ConfigError(f"{option} {shown(text)} is neither true nor false")
-    return text.lower() == "true"
+    return value
 
 
 def describe_settings(config: StoreConfig) -> str:

@@ -21,6 +21,7 @@ from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import BrokerVersion
 from store.errors import ConfigError, shown
 from store.io.user_path import given_path
+from store.java import parse_boolean
 from streaming.sources.option_values import INT64_MAX, parse_bytes, parse_time_ms, time_fault
 from streaming.sources.queues.offsets import QueueOffsets, parse_queue_offsets
 
@@ -361,7 +362,7 @@ def _is_kafka(raw: str) -> bool:
 
 
 def _flag(name: str, raw: str) -> bool:
-    value = raw.strip().lower()
-    if value not in ("true", "false"):
+    value = parse_boolean(raw)
+    if value is None:
         raise ConfigError(f"option {name!r} = {shown(raw)} is neither true nor false")
-    return value == "true"
+    return value
