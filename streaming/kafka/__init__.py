@@ -3,8 +3,8 @@
 ======================  ===========================================================================
 module                  contains
 ======================  ===========================================================================
-``client_options``      Kafka's option names to kafka-python's; unknown options are refused
-``producer_options``    kafka-python's settings to librdkafka's
+``client_options``      options by Kafka's names, to kafka-python's; unknown ones are refused
+``producer_options``    the same to librdkafka's
 ``topic_rules``         which topics are mirrored, and their names in Kafka
 ``records``             the messages of a stretch of the log as Kafka records
 ``cluster``             the administrative client: topics, partitions, limits

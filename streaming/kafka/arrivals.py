@@ -44,10 +44,10 @@ _RETRY_SECONDS, _RETRY_SECONDS_MAX = 0.5, 10.0
 _LOG_SECONDS = 60.0
 # Short, to detect an unavailable Kafka soon; options that the user sets take precedence.
 _DEFAULTS: Mapping[str, Any] = {
-    "delivery_timeout_ms": 10_000,
-    "request_timeout_ms": 5_000,
-    "max_block_ms": 5_000,
-    "reconnect_backoff_max_ms": 1_000,
+    "delivery.timeout.ms": 10_000,
+    "request.timeout.ms": 5_000,
+    "max.block.ms": 5_000,
+    "reconnect.backoff.max.ms": 1_000,
 }
 
 Queue = tuple[str, int]
@@ -208,7 +208,7 @@ class KafkaArrivals:
                 except Exception as e:  # noqa: BLE001 - kafka-python raises many kinds
                     failure = e
             sent.append((arrival, future))
-        deadline = time.monotonic() + self._options.get("delivery_timeout_ms") / 1000 + 1
+        deadline = time.monotonic() + self._options.get("delivery.timeout.ms") / 1000 + 1
         accepted = []
         for arrival, future in sent:
             try:

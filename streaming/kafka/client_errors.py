@@ -97,7 +97,7 @@ def connect(options: ClientOptions, make: Callable[[], _Client]) -> _Client:
 
 
 def _unreachable(options: ClientOptions, cause: str) -> StoreError:
-    protocol = options.get("security_protocol")
+    protocol = options.get("security.protocol")
     if "SaslAuthenticationFailed" in cause:
         return ConfigError(
             f"Kafka at {options} rejected the login: are sasl.mechanism, user name and password "

@@ -1,21 +1,18 @@
-"""Options of Kafka's clients: Kafka's names in, kafka-python's out.
+"""Options of Kafka's clients, by Kafka's names, and as arguments of kafka-python's.
 
 Names are Kafka's (``security.protocol``), optionally prefixed with ``kafka.`` as for Spark's Kafka
-source. An option that kafka-python does not know, or that the user may not set, is refused by name.
-``producer_options`` maps the result for the mirror's producer, which is librdkafka's.
+source. kafka-python's names are accepted too. An option that kafka-python does not know, or that
+the user may not set, is refused by name. ``producer_options`` has them for the mirror's producer,
+which is librdkafka's: what Java's client names otherwise has librdkafka's name here.
 
 ==================================  ============================================================
-names of other clients              kafka-python's
+option                              becomes
 ==================================  ============================================================
-sasl.jaas.config                    user name and password of the Plain or Scram login module
-sasl.username, sasl.password        sasl_plain_username, sasl_plain_password
-ssl.truststore.location (PEM),      ssl_cafile
-ssl.ca.location
-ssl.keystore.location (PEM),        ssl_certfile
-ssl.certificate.location
-ssl.key.location                    ssl_keyfile
-ssl.key.password                    ssl_password
-ssl.endpoint.identification-        ssl_check_hostname: ``https`` or nothing
+sasl.jaas.config                    sasl.username and sasl.password, of the Plain or Scram login
+                                    module
+ssl.truststore.location (PEM)       ssl.ca.location
+ssl.keystore.location (PEM)         ssl.certificate.location
+ssl.endpoint.identification-        whether it is ``https``, else it must be empty
 .algorithm
 ==================================  ============================================================
 """
@@ -33,45 +30,52 @@ from kafka import KafkaProducer
 
 from store.errors import ConfigError, StoreIOError, shown
 from store.io.file_system import read_small_file
+from store.java import parse_boolean
 
 PREFIX = "kafka."
 # The limit for a first connection, in milliseconds.
 BOOTSTRAP_TIMEOUT_MS = 10_000
 
-_OTHER_NAMES = {
+_PEM_ONLY = ("ssl.truststore.type", "ssl.keystore.type")
+HOSTNAME_CHECK = "ssl.endpoint.identification.algorithm"
+_JAAS = "sasl.jaas.config"
+# kafka-python's names, where they are not Kafka's with underscores.
+_PYTHON_NAMES = {
     "sasl.username": "sasl_plain_username",
     "sasl.password": "sasl_plain_password",
-    "ssl.truststore.location": "ssl_cafile",
     "ssl.ca.location": "ssl_cafile",
-    "ssl.keystore.location": "ssl_certfile",
     "ssl.certificate.location": "ssl_certfile",
+    "ssl.cipher.suites": "ssl_ciphers",
+    "ssl.crl.location": "ssl_crlfile",
     "ssl.key.location": "ssl_keyfile",
     "ssl.key.password": "ssl_password",
-    "compression.type": "compression_type",
+    HOSTNAME_CHECK: "ssl_check_hostname",
 }
-_PEM_ONLY = ("ssl.truststore.type", "ssl.keystore.type")
-_HOSTNAME_CHECK = "ssl.endpoint.identification.algorithm"
-_JAAS = "sasl.jaas.config"
-_INTEGERS = {"receive_buffer_bytes", "send_buffer_bytes"}
-_TEXTS = {
-    "client_id", "compression_type", "proxy_url", "sasl_mechanism", "sasl_plain_username",
-    "sasl_plain_password", "sasl_kerberos_name", "sasl_kerberos_domain_name", "ssl_cafile",
-    "ssl_certfile", "ssl_keyfile", "ssl_crlfile", "ssl_password", "ssl_ciphers",
+_OTHER_NAMES = {
+    "ssl.truststore.location": "ssl.ca.location",
+    "ssl.keystore.location": "ssl.certificate.location",
+    **{python.replace("_", "."): name for name, python in _PYTHON_NAMES.items()},
+}
+_INTEGERS = {"receive.buffer.bytes", "send.buffer.bytes"}
+_FILES = {"ssl.ca.location", "ssl.certificate.location", "ssl.crl.location", "ssl.key.location"}
+_TEXTS = _FILES | {
+    "client.id", "compression.type", "proxy.url", "sasl.kerberos.domain.name",
+    "sasl.kerberos.name", "sasl.mechanism", "sasl.password", "sasl.username",
+    "ssl.cipher.suites", "ssl.key.password",
 }  # fmt: skip
 # Changing these would break exactly-once delivery or one-line errors.
 _FIXED = {
     "acks": "every message is acknowledged by all replicas",
-    "allow_auto_create_topics": "topics are created only with --create-topics",
-    "bootstrap_servers": "--kafka-bootstrap sets it",
-    "enable_idempotence": "it is always on",
+    "allow.auto.create.topics": "topics are created only with --create-topics",
+    "bootstrap.servers": "--kafka-bootstrap sets it",
+    "enable.idempotence": "it is always on",
     "retries": "delivery.timeout.ms bounds them",
-    "transactional_id": "it follows from --name",
+    "transactional.id": "it follows from --name",
 }
 _LOGIN = re.compile(r"\s*(?P<module>[\w.]+)\s+\w+(?P<options>.*?);?\s*", re.DOTALL)
 _LOGIN_OPTION = re.compile(r"""\s+(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|(\S+))""")
 _SEPARATED = re.compile(r"\s*(?:[^\\\s=:]|\\\r\n|\\.)*\s*[=:]", re.DOTALL)  # a key, then = or :
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_FILES = {"ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"}
 _MODULE_END = "LoginModule"
 _USER_MODULES = ("PlainLoginModule", "ScramLoginModule")
 _HOST_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")
@@ -81,23 +85,29 @@ _PROPERTIES_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """The addresses of a cluster, and its clients' settings by kafka-python's names."""
+    """The addresses of a cluster, and its clients' settings by Kafka's names."""
 
     bootstrap: tuple[str, ...]
     settings: Mapping[str, Any]
 
     def of(self, client: Any, **more: Any) -> dict[str, Any]:
-        """Return the arguments for a class of client: the settings that it knows."""
-        known = {k: v for k, v in self.settings.items() if k in client.DEFAULT_CONFIG}
+        """Return the arguments for a client of kafka-python: the settings that it knows."""
+        named = {python_name(name): value for name, value in self.settings.items()}
+        known = {k: v for k, v in named.items() if k in client.DEFAULT_CONFIG}
         bootstrap = {"bootstrap_servers": list(self.bootstrap)}
         return {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS, **known, **bootstrap, **more}
 
     def get(self, name: str) -> Any:
         """Return the effective value of a setting: kafka-python's default if it was not given."""
-        return self.settings.get(name, KafkaProducer.DEFAULT_CONFIG[name])
+        return self.settings.get(name, KafkaProducer.DEFAULT_CONFIG[python_name(name)])
 
     def __str__(self) -> str:
         return ",".join(self.bootstrap)
+
+
+def python_name(name: str) -> str:
+    """Return kafka-python's name of a setting."""
+    return _PYTHON_NAMES.get(name, name.replace(".", "_"))
 
 
 def client_options(
@@ -178,17 +188,18 @@ def _setting(name: str, text: str) -> dict[str, Any]:
     plain = name.removeprefix(PREFIX)
     if plain == _JAAS:
         return _login(name, text)
-    if plain == _HOSTNAME_CHECK:
+    if plain == HOSTNAME_CHECK:
         if text not in ("", "https"):
             raise ConfigError(
                 f"Kafka option {name} = {shown(text)}: only 'https' or an empty value is supported"
             )
-        return {"ssl_check_hostname": bool(text)}
+        return {HOSTNAME_CHECK: bool(text)}
     if plain in _PEM_ONLY:
         if text.upper() != "PEM":
             raise ConfigError(f"Kafka option {name} = {shown(text)}: only PEM files are supported")
         return {}
-    setting = _OTHER_NAMES.get(plain, plain.replace(".", "_"))
+    dotted = plain.replace("_", ".")
+    setting = _OTHER_NAMES.get(dotted, dotted)
     if setting in _FIXED:
         raise ConfigError(f"Kafka option {name} cannot be set: {_FIXED[setting]}")
     return {setting: _value(name, setting, text)}
@@ -198,15 +209,16 @@ def _value(name: str, setting: str, text: str) -> Any:
     """Parse a setting's value; kafka-python's default determines its type."""
     if setting in _TEXTS:
         return text
-    default = KafkaProducer.DEFAULT_CONFIG.get(setting)
+    default = KafkaProducer.DEFAULT_CONFIG.get(python_name(setting))
     if setting in _INTEGERS or type(default) in (int, float):
         if not re.fullmatch("[0-9]{1,18}", text):
             raise ConfigError(f"Kafka option {name} = {shown(text)} is not a number")
         return int(text)
     if isinstance(default, bool):
-        if text.lower() not in ("true", "false"):
+        value = parse_boolean(text)
+        if value is None:
             raise ConfigError(f"Kafka option {name} = {shown(text)} is neither true nor false")
-        return text.lower() == "true"
+        return value
     if isinstance(default, str):
         return text
     raise ConfigError(f"Kafka option {name} is not supported")
@@ -228,7 +240,4 @@ def _login(name: str, text: str) -> dict[str, Any]:
         values[option[1]] = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else option[4]
     if not {"username", "password"} <= set(values):
         raise ConfigError(f"Kafka option {name} needs username and password")
-    return {
-        "sasl_plain_username": values["username"],
-        "sasl_plain_password": values["password"],
-    }
+    return {"sasl.username": values["username"], "sasl.password": values["password"]}

@@ -121,7 +121,7 @@ def read_position(
     wait for the records after it, up to Kafka's transaction timeout; without ``waits``, return what
     is committed before the first open transaction. Raises ConfigError, KafkaIOError.
     """
-    seconds = options.get("transaction_timeout_ms") / 1000 + 30
+    seconds = options.get("transaction.timeout.ms") / 1000 + 30
     try:
         ends = _ends(options, topic, "read_uncommitted" if waits else "read_committed")
         consumer = _consumer(options, "read_committed")

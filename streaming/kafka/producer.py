@@ -84,8 +84,8 @@ class TransactionalProducer:
         self.is_open = False
         self._options = options
         self._stopping = stopping
-        self._wait_seconds = options.get("delivery_timeout_ms") / 1000
-        self._timeout_seconds: float = options.get("transaction_timeout_ms") / 1000
+        self._wait_seconds = options.get("delivery.timeout.ms") / 1000
+        self._timeout_seconds: float = options.get("transaction.timeout.ms") / 1000
         self._began = 0.0
         self._failure: DeliveryFailure | None = None
         self._cause = ""  # the last failure of a connection

@@ -1,8 +1,7 @@
-"""The settings of the mirror's producer: kafka-python's names in, librdkafka's out. Pure.
+"""The settings of the mirror's producer, as librdkafka names and bounds them. Pure.
 
-``client_options`` accepts the same properties for every client. A number beyond librdkafka's range
-becomes the nearest one in it. A setting that is in no table here tunes kafka-python's own buffers
-and metrics, and has no effect on the mirror's producer.
+A number beyond librdkafka's range becomes the nearest one in it. A setting that is in no table here
+tunes kafka-python's own buffers and metrics, and has no effect on the mirror's producer.
 """
 
 from __future__ import annotations
@@ -12,51 +11,40 @@ from types import MappingProxyType
 from typing import Any
 
 from store.errors import ConfigError, shown
-from streaming.kafka.client_options import ClientOptions
+from streaming.kafka.client_options import HOSTNAME_CHECK, ClientOptions, python_name
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # The largest record before compression: one must fit into the producer's queue.
 RECORD_BYTES_MAX = 256 * 1024 * 1024
 _INT32_MAX = 2**31 - 1
 _HOUR_MS = 3_600_000
-_TEXTS: Mapping[str, str] = MappingProxyType(
-    {
-        "client_dns_lookup": "client.dns.lookup",
-        "client_id": "client.id",
-        "security_protocol": "security.protocol",
-        "sasl_mechanism": "sasl.mechanism",
-        "sasl_plain_username": "sasl.username",
-        "sasl_plain_password": "sasl.password",
-        "sasl_kerberos_service_name": "sasl.kerberos.service.name",
-        "ssl_cafile": "ssl.ca.location",
-        "ssl_certfile": "ssl.certificate.location",
-        "ssl_keyfile": "ssl.key.location",
-        "ssl_password": "ssl.key.password",
-        "ssl_crlfile": "ssl.crl.location",
-        "ssl_ciphers": "ssl.cipher.suites",
-    }
-)
-# Name, least and greatest value.
+_TEXTS = (
+    "client.dns.lookup", "client.id", "sasl.kerberos.service.name", "sasl.mechanism",
+    "sasl.password", "sasl.username", "security.protocol", "ssl.ca.location",
+    "ssl.certificate.location", "ssl.cipher.suites", "ssl.crl.location", "ssl.key.location",
+    "ssl.key.password",
+)  # fmt: skip
+# librdkafka's name, least and greatest value.
 _NUMBERS: Mapping[str, tuple[str, int, int]] = MappingProxyType(
     {
-        "batch_size": ("batch.size", 1, _INT32_MAX),
-        "connections_max_idle_ms": ("connections.max.idle.ms", 0, _INT32_MAX),
-        "delivery_timeout_ms": ("message.timeout.ms", 1, _INT32_MAX),
-        "linger_ms": ("linger.ms", 0, 900_000),
-        "max_in_flight_requests_per_connection": ("max.in.flight", 1, 5),
-        "metadata_max_age_ms": ("topic.metadata.refresh.interval.ms", 10, _HOUR_MS),
-        "receive_buffer_bytes": ("socket.receive.buffer.bytes", 0, 100_000_000),
-        "receive_message_max_bytes": ("receive.message.max.bytes", 1_000_000, _INT32_MAX),
-        "reconnect_backoff_ms": ("reconnect.backoff.ms", 0, _HOUR_MS),
-        "reconnect_backoff_max_ms": ("reconnect.backoff.max.ms", 0, _HOUR_MS),
-        "request_timeout_ms": ("socket.timeout.ms", 10, 300_000),
-        "retry_backoff_ms": ("retry.backoff.ms", 1, 300_000),
-        "send_buffer_bytes": ("socket.send.buffer.bytes", 0, 100_000_000),
-        "transaction_timeout_ms": ("transaction.timeout.ms", 1_000, _INT32_MAX - 1_000),
+        "batch.size": ("batch.size", 1, _INT32_MAX),
+        "connections.max.idle.ms": ("connections.max.idle.ms", 0, _INT32_MAX),
+        "delivery.timeout.ms": ("message.timeout.ms", 1, _INT32_MAX),
+        "linger.ms": ("linger.ms", 0, 900_000),
+        "max.in.flight.requests.per.connection": ("max.in.flight", 1, 5),
+        "metadata.max.age.ms": ("topic.metadata.refresh.interval.ms", 10, _HOUR_MS),
+        "receive.buffer.bytes": ("socket.receive.buffer.bytes", 0, 100_000_000),
+        "receive.message.max.bytes": ("receive.message.max.bytes", 1_000_000, _INT32_MAX),
+        "reconnect.backoff.ms": ("reconnect.backoff.ms", 0, _HOUR_MS),
+        "reconnect.backoff.max.ms": ("reconnect.backoff.max.ms", 0, _HOUR_MS),
+        "request.timeout.ms": ("socket.timeout.ms", 10, 300_000),
+        "retry.backoff.ms": ("retry.backoff.ms", 1, 300_000),
+        "send.buffer.bytes": ("socket.send.buffer.bytes", 0, 100_000_000),
+        "transaction.timeout.ms": ("transaction.timeout.ms", 1_000, _INT32_MAX - 1_000),
     }
 )
 # They decide where a connection leads, and librdkafka has nothing like them.
-_UNSUPPORTED = ("proxy_url", "sasl_kerberos_name", "sasl_kerberos_domain_name")
+_UNSUPPORTED = ("proxy.url", "sasl.kerberos.name", "sasl.kerberos.domain.name")
 # Settings that follow from the mirror's contract, whatever the user sets.
 _FIXED: Mapping[str, Any] = MappingProxyType(
     {
@@ -86,14 +74,14 @@ def producer_options(
     for name in _UNSUPPORTED:
         if settings.get(name):
             raise ConfigError(
-                f"Kafka option {name} is not supported by the mirror, whose producer (librdkafka) "
-                "has no such option"
+                f"Kafka option {python_name(name)} is not supported by the mirror, whose "
+                "producer (librdkafka) has no such option"
             )
-    found = {name: settings[ours] for ours, name in _TEXTS.items() if ours in settings}
-    for ours, (name, least, greatest) in _NUMBERS.items():
-        value = options.get(ours)
+    found = {name: settings[name] for name in _TEXTS if name in settings}
+    for name, (its_name, least, greatest) in _NUMBERS.items():
+        value = options.get(name)
         if value is not None:
-            found[name] = min(max(int(value), least), greatest)
+            found[its_name] = min(max(int(value), least), greatest)
     # librdkafka wants each of these within the next; Kafka's other clients do not.
     transaction_ms = found["transaction.timeout.ms"]
     found["message.timeout.ms"] = min(found["message.timeout.ms"], transaction_ms)
@@ -103,10 +91,10 @@ def producer_options(
     found["reconnect.backoff.ms"] = min(
         found["reconnect.backoff.ms"], found["reconnect.backoff.max.ms"]
     )
-    if "ssl_certfile" in settings:  # one PEM file may hold the certificate and its key
-        found.setdefault("ssl.key.location", settings["ssl_certfile"])
-    if not settings.get("ssl_check_hostname", True):
-        found["ssl.endpoint.identification.algorithm"] = "none"
+    if "ssl.certificate.location" in found:  # one PEM file may hold the certificate and its key
+        found.setdefault("ssl.key.location", found["ssl.certificate.location"])
+    if not settings.get(HOSTNAME_CHECK, True):
+        found[HOSTNAME_CHECK] = "none"
     return {
         **found,
         **_FIXED,

@@ -47,10 +47,6 @@ class Router:
             if rules.wants(topic):
                 self._names.name_of(topic)
 
-    def wants(self, topic: str) -> bool:
-        """Return whether a topic is mirrored."""
-        return self._rules.wants(topic)
-
     def prepare(self) -> None:
         """Resolve the topics that were named explicitly and that the broker knows.
 

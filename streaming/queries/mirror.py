@@ -63,11 +63,11 @@ TRANSACTIONAL_ID_PREFIX = "reput-mirror-"
 WAIT_FOR_KAFKA_SECONDS = 120.0
 # The clients' defaults suit single messages and producers that are never replaced.
 _DEFAULTS: Mapping[str, Any] = {
-    "batch_size": 512 * 1024,
-    "delivery_timeout_ms": 30_000,
-    "linger_ms": 100,
-    "request_timeout_ms": 15_000,
-    "reconnect_backoff_max_ms": 2_000,
+    "batch.size": 512 * 1024,
+    "delivery.timeout.ms": 30_000,
+    "linger.ms": 100,
+    "request.timeout.ms": 15_000,
+    "reconnect.backoff.max.ms": 2_000,
 }
 
 
@@ -103,6 +103,11 @@ class MirrorOptions:
     wait_for_kafka_seconds: float = WAIT_FOR_KAFKA_SECONDS
     on_progress: Callable[[DispatchProgress], None] | None = None
     on_batch: OnBatch | None = None
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the run ends by itself."""
+        return self.available_now or self.to_time is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +176,7 @@ def prepare_mirror(store_root: Path, options: MirrorOptions) -> PreparedMirror:
     broker = options.broker_conf, options.broker_version
     config = open_store_config(store_root, None, *broker, needs_log=options.available_now)
     client = client_options(options.bootstrap, options.properties, _DEFAULTS)
-    codec = client.get("compression_type") or options.compression
+    codec = client.get("compression.type") or options.compression
     check_codec(codec)
     log = CommitLog(config.commit_log_paths(store_root), config)
     name = options.name or default_name(store_root, options.rules.prefix)
@@ -203,13 +208,13 @@ def _prepare(
         router,
         options.oversized,
         codec,
-        client.get("max_request_size"),
+        client.get("max.request.size"),
         options.on_oversized or (lambda message: _log.warning("%s", message)),
     )
     stopping = threading.Event()
 
     def connect() -> tuple[TransactionalProducer, Position | None]:
-        batch_bytes = sizes.batch_bytes(client.get("batch_size"))
+        batch_bytes = sizes.batch_bytes(client.get("batch.size"))
         transactional_id = TRANSACTIONAL_ID_PREFIX + name
         producer = TransactionalProducer(client, transactional_id, codec, batch_bytes, stopping)
         try:
@@ -231,7 +236,7 @@ def _prepare(
     settings = MirrorSettings(
         name=name,
         position_topic=options.position_topic,
-        batch_bytes=client.get("batch_size"),
+        batch_bytes=client.get("batch.size"),
         transaction_bytes=options.transaction_bytes,
         fail_on_data_loss=options.fail_on_data_loss,
         wait_seconds=options.wait_for_kafka_seconds,
@@ -298,7 +303,6 @@ def check_belongs(log: CommitLog, position: Position, store_root: Path, name: st
 
 def _start_query(spark: SparkSession, prepared: PreparedMirror) -> RunningMirror:
     options = prepared.options
-    has_end = options.available_now or options.to_time is not None
     checkpoint = Path(tempfile.mkdtemp(prefix="reput-mirror-"))
     query = LogQuery(
         name="reput-mirror",
@@ -308,7 +312,7 @@ def _start_query(spark: SparkSession, prepared: PreparedMirror) -> RunningMirror
         max_bytes=options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER,
         fail_on_data_loss=options.fail_on_data_loss,
         checkpoint=checkpoint,
-        trigger_interval=None if has_end else options.trigger_interval,
+        trigger_interval=None if options.has_end else options.trigger_interval,
         options={"until": str(prepared.until)},
         on_progress=options.on_progress,
         on_batch=options.on_batch,

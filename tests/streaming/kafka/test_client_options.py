@@ -1,4 +1,4 @@
-"""Kafka's option names in, kafka-python's out; unknown options are refused by name."""
+"""Kafka's option names, and kafka-python's for them; unknown options are refused by name."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,11 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 
 from store.errors import ConfigError, StoreIOError
-from streaming.kafka.client_options import client_options, read_properties
+from streaming.kafka.client_options import (
+    HOSTNAME_CHECK,
+    client_options,
+    read_properties,
+)
 
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required "
 
@@ -17,28 +21,29 @@ JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required "
 @pytest.mark.parametrize(
     ("name", "text", "settings"),
     [
-        ("security.protocol", "SASL_SSL", {"security_protocol": "SASL_SSL"}),
-        ("kafka.security.protocol", "SSL", {"security_protocol": "SSL"}),
-        ("sasl.mechanism", "PLAIN", {"sasl_mechanism": "PLAIN"}),
-        ("sasl.username", "u", {"sasl_plain_username": "u"}),
-        ("sasl_plain_password", "p", {"sasl_plain_password": "p"}),
-        ("ssl.truststore.location", "/ca.pem", {"ssl_cafile": "/ca.pem"}),
+        ("security.protocol", "SASL_SSL", {"security.protocol": "SASL_SSL"}),
+        ("kafka.security.protocol", "SSL", {"security.protocol": "SSL"}),
+        ("sasl.mechanism", "PLAIN", {"sasl.mechanism": "PLAIN"}),
+        ("sasl.username", "u", {"sasl.username": "u"}),
+        ("sasl_plain_password", "p", {"sasl.password": "p"}),
+        ("ssl.truststore.location", "/ca.pem", {"ssl.ca.location": "/ca.pem"}),
         ("ssl.truststore.type", "PEM", {}),
-        ("ssl.endpoint.identification.algorithm", "", {"ssl_check_hostname": False}),
-        ("ssl.endpoint.identification.algorithm", "https", {"ssl_check_hostname": True}),
-        ("linger.ms", "20", {"linger_ms": 20}),
-        ("batch.size", "1000", {"batch_size": 1000}),
-        ("receive.buffer.bytes", "65536", {"receive_buffer_bytes": 65536}),
-        ("metrics_enabled", "false", {"metrics_enabled": False}),
+        ("ssl.endpoint.identification.algorithm", "", {HOSTNAME_CHECK: False}),
+        ("ssl.endpoint.identification.algorithm", "https", {HOSTNAME_CHECK: True}),
+        ("ssl_check_hostname", "False", {HOSTNAME_CHECK: False}),
+        ("linger.ms", "20", {"linger.ms": 20}),
+        ("batch.size", "1000", {"batch.size": 1000}),
+        ("receive.buffer.bytes", "65536", {"receive.buffer.bytes": 65536}),
+        ("metrics_enabled", "false", {"metrics.enabled": False}),
         (
             "sasl.jaas.config",
             JAAS + 'username="a user" password="p=\\"w; d";',
-            {"sasl_plain_username": "a user", "sasl_plain_password": 'p="w; d'},
+            {"sasl.username": "a user", "sasl.password": 'p="w; d'},
         ),
         (
             "sasl.jaas.config",
             "x.ScramLoginModule required username='u' password=p;",
-            {"sasl_plain_username": "u", "sasl_plain_password": "p"},
+            {"sasl.username": "u", "sasl.password": "p"},
         ),
     ],
 )
@@ -140,11 +145,13 @@ def test_addresses() -> None:
 
 
 def test_each_client_gets_what_it_knows() -> None:
-    options = client_options("h:1", {"batch.size": "7", "request.timeout.ms": "9"})
+    given = {"batch.size": "7", "request.timeout.ms": "9", "sasl.username": "u"}
+    options = client_options("h:1", {**given, HOSTNAME_CHECK: ""})
     assert options.of(KafkaProducer)["batch_size"] == 7
     for client in (KafkaConsumer, KafkaAdminClient):
         arguments = options.of(client)
         assert arguments["request_timeout_ms"] == 9
+        assert (arguments["sasl_plain_username"], arguments["ssl_check_hostname"]) == ("u", False)
         assert "batch_size" not in arguments
         assert set(arguments) <= set(client.DEFAULT_CONFIG)
 
