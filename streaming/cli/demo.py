@@ -24,15 +24,15 @@ from store.io.user_path import given_path
 from store.layout import COMMIT_LOG_DIR, SCHEDULE_TOPIC
 from store.printable import printable
 from streaming.cli.columns import Cell, Column, Fit, Moment
-from streaming.cli.dispatch import run_dispatch
 from streaming.cli.dispatch_report import Reporter
 from streaming.cli.lines import time_text
+from streaming.cli.query_runner import Query, QueryRunner
 from streaming.cli.show import print_messages
 from streaming.cli.tables import print_table
+from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from store.commitlog.commit_log import CommitLog
-    from streaming.queries.dispatch import RunningDispatch
 
 _POLL_SECONDS = 0.1
 _CATCH_UP_SECONDS = 300.0  # the first batch of an installation compiles the kernels
@@ -42,11 +42,6 @@ _QUEUE_COLUMNS = (
     *(Column(name, is_right=True) for name in ("queue", "min offset", "max offset")),
     Column("first stored"),
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("demo")(demo)
 
 
 def demo(
@@ -99,15 +94,20 @@ def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: fl
     reporter = Reporter(is_live=sys.stderr.isatty())
     options = DispatchOptions(on_progress=reporter.report)
 
-    def write(running: RunningDispatch, stop: threading.Event) -> None:
-        _write(running, stop, store, seconds)
+    with QueryRunner(reporter) as runner:
+        query = Query(prepare_dispatch(store, output, options), reporter, has_end=False)
+        runner.queries.append(query)
+        runner.run(
+            "reput dispatch", SparkSettings(), lambda stop: _write(query, stop, store, seconds)
+        )
 
-    run_dispatch(prepare_dispatch(store, output, options), reporter, meanwhile=write)
 
-
-def _write(running: RunningDispatch, stop: threading.Event, store: Path, seconds: float) -> None:
+def _write(query: Query, stop: threading.Event, store: Path, seconds: float) -> None:
     """Run the writer, then wait until everything it wrote has been dispatched."""
     from store.commitlog.commit_log import CommitLog
+
+    running = query.running
+    assert running is not None
 
     command = [sys.executable, "-m", "streaming.cli.demo_log", str(store), str(seconds)]
     with subprocess.Popen(command) as writer:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,15 +14,17 @@ import typer
 
 from store.errors import ConfigError
 from store.io.user_path import given_output
-from streaming.cli.dispatch_report import Reporter, arrivals_line
+from streaming.cli.dispatch_report import Board, BrokerReporter, Reporter, arrivals_line
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
-from streaming.cli.long_running import (
-    POLL_SECONDS,
-    start_spark,
-    stop_signals,
+from streaming.cli.lines import say
+from streaming.cli.long_running import LineReporter
+from streaming.cli.metrics import (
+    MetricsOptions,
+    ShownDispatch,
+    metrics_endpoint,
+    show_dispatch,
+    show_failure,
 )
-from streaming.cli.metrics import MetricsOptions, ShownDispatch, metrics_endpoint, show_dispatch
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     StuckAfter,
@@ -33,17 +34,22 @@ from streaming.cli.options import (
     output_option,
     size_option,
 )
+from streaming.cli.query_runner import Query, QueryRunner
 from streaming.cli.recover import recovery_progress
-from streaming.cli.stores import LogStores, NamedStore, log_stores, named_log_stores
+from streaming.cli.stores import (
+    Failures,
+    LogStores,
+    NamedStore,
+    log_stores,
+    named_log_stores,
+)
 from streaming.sources.option_values import TIME_FORMS, parse_time, spark_interval
 from streaming.spark.batch_pace import BY_NEED
-from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
-    from streaming.queries.dispatch import DispatchOptions, PreparedDispatch, RunningDispatch
-    from streaming.sinks.dispatch import ArrivalListener
-
-_log = logging.getLogger("reput.dispatch")
+    from streaming.kafka.arrivals import KafkaArrivals
+    from streaming.queries.dispatch import DispatchOptions
+    from streaming.web.metrics.endpoint import MetricsEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +127,6 @@ class RunOptions(MetricsOptions):
     stuck_after: StuckAfter = 60.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "dispatch", dispatch)
-
-
 def dispatch(
     store: LogStores,
     place: PlaceOptions,
@@ -139,44 +140,70 @@ def dispatch(
     With --output-root, one process dispatches several stores. A broker that fails ends alone, and
     the exit code at the end is that of its failure.
     """
-    stuck_after = check_seconds("--stuck-after", session.stuck_after)
+    check_seconds("--stuck-after", session.stuck_after)
+    is_live, as_json = sys.stderr.isatty() and not session.as_json, session.as_json
+    board: LineReporter
+    reporters: Sequence[Reporter]
     if place.output_root is not None:
         stores = _several_stores(store, place, log, notify)
-        from streaming.cli.dispatch_several import Board, SeveralDispatches
+        board = Board(is_live, as_json, lines={s.name: "" for s in stores})
+        reporters = [BrokerReporter(is_live, as_json, name=s.name, board=board) for s in stores]
+    else:
+        stores = [_only_store(store, place, log)]
+        board = Reporter(is_live, as_json)
+        reporters = [board]
+    options, settings = _options(log), session.spark_settings()
+    failures = Failures()
+    with (
+        metrics_endpoint(session, board) as endpoint,
+        notifying(notify, board) as arrivals,
+        QueryRunner(board, failures) as runner,
+    ):
+        failures.report = partial(_report_failure, board, endpoint)
+        for named, reporter in zip(stores, reporters, strict=True):
+            with failures.of(named.name):
+                reporter.arrivals = arrivals
+                shown = _prepare(named, options, reporter)
+                runner.queries.append(
+                    Query(shown.prepared, reporter, log.available_now, named.name)
+                )
+                if endpoint is not None:
+                    show_dispatch(endpoint, shown, session.stuck_after)
+        if runner.queries:
+            runner.run("reput dispatch", settings)
+    failed = failures.names
+    if failed:
+        say(f"reput: {len(failed)} of {len(stores)} dispatches failed: {', '.join(failed)}")
+    failures.exit()
 
-        board = Board(sys.stderr.isatty() and not session.as_json, session.as_json)
-        several = SeveralDispatches(stores, place.output_root, _options(log), board)
-        several.run(session, stuck_after)
-        return
-    _dispatch_one(_only_store(store, place, log), log, notify, session)
 
-
-def _dispatch_one(
-    store: NamedStore, log: LogOptions, notify: NotifyOptions, session: RunOptions
-) -> None:
+def _prepare(store: NamedStore, options: DispatchOptions, reporter: Reporter) -> ShownDispatch:
+    """Lock the root of a dispatch, and recover it."""
     from streaming.queries.dispatch import prepare_dispatch
     from streaming.web.metrics.query import BatchDurations
 
-    as_json, output = session.as_json, store.output
-    assert output is not None
-    reporter = Reporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
-    durations = BatchDurations()
-    settings = session.spark_settings()
-    options = replace(_options(log), on_progress=reporter.report, on_batch=durations.observe)
-    with (
-        metrics_endpoint(session, reporter) as endpoint,
-        notifying(notify, reporter) as listeners,
-    ):
-        options = replace(options, listeners=listeners)
-        with recovery_progress(is_shown=reporter.is_live) as report:
-            options = replace(options, on_recovery=report)
-            prepared = prepare_dispatch(store.store_root, output, options)
-        if endpoint is not None:
-            shown_dispatch = ShownDispatch(
-                prepared, durations, reporter.arrivals, given=store.given
-            )
-            show_dispatch(endpoint, shown_dispatch, session.stuck_after)
-        run_dispatch(prepared, reporter, settings=settings)
+    assert store.output is not None
+    durations, arrivals = BatchDurations(), reporter.arrivals
+    with recovery_progress(is_shown=reporter.is_live) as report:
+        options = replace(
+            options,
+            on_progress=reporter.report,
+            on_batch=durations.observe,
+            on_recovery=report,
+            listeners=[] if arrivals is None else [arrivals],
+        )
+        prepared = prepare_dispatch(store.store_root, store.output, options)
+    return ShownDispatch(prepared, durations, store, arrivals)
+
+
+def _report_failure(
+    board: LineReporter, endpoint: MetricsEndpoint | None, name: str, error: Exception
+) -> None:
+    """Report the failure of one of several dispatches, which ends alone."""
+    if endpoint is not None:
+        show_failure(endpoint, name, error)
+    kind = type(error).__name__
+    board.say("failed", f"{name}: {error}", error=kind, reason=str(error), broker=name)
 
 
 def _options(log: LogOptions) -> DispatchOptions:
@@ -217,23 +244,21 @@ def _several_stores(
         raise ConfigError("--from-offset is an offset of one log; --from-time applies to several")
     if notify != NotifyOptions():
         raise ConfigError("an arrival does not name its broker: --notify-kafka-… needs --output")
-    return named_log_stores(texts, log.broker_conf)
+    assert place.output_root is not None
+    stores = named_log_stores(texts, log.broker_conf)
+    return [replace(store, output=place.output_root / store.name) for store in stores]
 
 
 @contextmanager
-def notifying(notify: NotifyOptions, reporter: Reporter) -> Iterator[list[ArrivalListener]]:
-    """Yield the listener that notifies Kafka, none unless configured; close it in bounded time.
+def notifying(notify: NotifyOptions, board: LineReporter) -> Iterator[KafkaArrivals | None]:
+    """Yield the listener that notifies Kafka, None unless configured; close it in bounded time.
 
     Raises ConfigError.
     """
     if notify.notify_kafka_bootstrap is None:
-        has_topic, has_file = (
-            notify.notify_kafka_topic is not None,
-            notify.kafka_properties is not None,
-        )
-        if has_topic or has_file or notify.kafka_property:
+        if notify != NotifyOptions():
             raise ConfigError("Kafka options need --notify-kafka-bootstrap")
-        yield []
+        yield None
         return
     from streaming.kafka.arrivals import ARRIVALS_TOPIC, KafkaArrivals
     from streaming.kafka.client_options import client_options, read_properties
@@ -241,51 +266,8 @@ def notifying(notify: NotifyOptions, reporter: Reporter) -> Iterator[list[Arriva
     properties = read_properties(notify.kafka_properties, notify.kafka_property or [])
     client = client_options(notify.notify_kafka_bootstrap, properties)
     arrivals = KafkaArrivals(client, notify.notify_kafka_topic or ARRIVALS_TOPIC)
-    reporter.arrivals = arrivals
     try:
-        yield [arrivals]
+        yield arrivals
     finally:
         counts = arrivals.close()
-        reporter.say("arrivals", arrivals_line(counts), **asdict(counts))
-
-
-def run_dispatch(
-    prepared: PreparedDispatch,
-    reporter: Reporter,
-    *,
-    settings: SparkSettings | None = None,
-    meanwhile: Callable[[RunningDispatch, threading.Event], None] | None = None,
-) -> None:
-    """Run a dispatch until it ends or is stopped, or ``meanwhile`` returns. Raises its failure.
-
-    ``meanwhile`` gets the event that SIGINT and SIGTERM set.
-    """
-    with stop_signals() as stop:
-        reporter.begin(prepared)
-        try:
-            spark = start_spark("reput dispatch", settings or SparkSettings(), stop)
-        except BaseException:
-            prepared.close()
-            raise
-        try:
-            if stop.is_set():
-                prepared.close()
-                reporter.end_early(prepared)
-                return
-            running = prepared.start(spark)
-            reporter.start()
-            try:
-                (meanwhile or _wait)(running, stop)
-                has_ended = not running.query.isActive
-            finally:
-                running.close()
-                reporter.end(running)
-            is_expected = prepared.options.available_now or stop.is_set() or not has_ended
-            running.raise_failure(is_end_expected=is_expected)
-        finally:
-            spark.stop()
-
-
-def _wait(running: RunningDispatch, stop: threading.Event) -> None:
-    while running.query.isActive and not stop.wait(POLL_SECONDS):
-        pass
+        board.say("arrivals", arrivals_line(counts), **asdict(counts))

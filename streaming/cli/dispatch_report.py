@@ -1,8 +1,9 @@
-"""What ``reput dispatch`` reports: its settings, progress, result and losses."""
+"""What ``reput dispatch`` reports of each query: settings, progress, result and losses."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from streaming.cli.lines import counted
@@ -13,7 +14,7 @@ from streaming.cli.show import drops_line
 
 if TYPE_CHECKING:
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
-    from streaming.queries.dispatch import PreparedDispatch, RunningDispatch
+    from streaming.queries.dispatch import PreparedDispatch
     from streaming.queries.metrics import DispatchProgress
 
 
@@ -51,11 +52,9 @@ class Reporter(LineReporter):
         if not root.log.files:
             where = " and ".join(map(str, root.log.directories))
             self.say("warning", f"no commit log file in {where} yet", empty=where)
-        self.show_line("starting Spark")
 
     def end_early(self, prepared: PreparedDispatch) -> None:
         """Report that the query was stopped before it started."""
-        self.end_line()
         at = prepared.root.progress.reput_from_offset
         text = f"{prepared.root.path}: stopped before the query started, at offset {at}"
         self.say("stop", text, reput_from_offset=at)
@@ -70,17 +69,17 @@ class Reporter(LineReporter):
             fields |= {f"arrivals_{name}": value for name, value in asdict(counts).items()}
         self.show_progress(text, **fields)
 
-    def end(self, running: RunningDispatch) -> None:
+    def end(self, prepared: PreparedDispatch) -> None:
         """Report the result; later progress is not shown."""
         from checkpoints.progress import queue_key
 
         seconds = self.end_line()
-        counts, progress = running.sink.counts, running.root.progress
+        counts, progress = prepared.sink.counts, prepared.root.progress
         self.say(
             "stop",
             f"dispatched {counted(counts.messages, 'message')} "
             f"({counts.bytes / MEGA:,.1f} MB of log) in {seconds:.1f} s; "
-            f"{running.root.path} is at offset {progress.reput_from_offset}",
+            f"{prepared.root.path} is at offset {progress.reput_from_offset}",
             messages=counts.messages,
             bytes=counts.bytes,
             seconds=round(seconds, 3),
@@ -96,6 +95,36 @@ class Reporter(LineReporter):
         for lost in progress.lost:
             text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"
             self.say("lost", text, **asdict(lost))
+
+
+@dataclass
+class Board(LineReporter):
+    """Reports several dispatches: on a terminal, one live line for each broker, in their order."""
+
+    lines: dict[str, str] = field(default_factory=dict)  # "" before its first progress
+
+    def show_broker(self, name: str, text: str, fields: Mapping[str, object]) -> None:
+        """Show the progress of one broker."""
+        self.lines[name] = text
+        shown = [f"{name}: {line}" for name, line in self.lines.items() if line]
+        self.show_progress("\n".join(shown), **fields, broker=name)
+
+
+@dataclass
+class BrokerReporter(Reporter):
+    """Reports one of several dispatches; each event names the broker."""
+
+    name: str = ""
+    board: Board = field(default_factory=lambda: Board(is_live=False))
+
+    def say(self, event: str, text: str, **fields: object) -> None:
+        """Report an event of this broker."""
+        self.board.say(event, f"{self.name}: {text}", **fields, broker=self.name)
+
+    def show_progress(self, text: str, **fields: object) -> None:
+        """Show a progress report; ignored after the end."""
+        if not self._has_ended:
+            self.board.show_broker(self.name, text, fields)
 
 
 def arrivals_line(counts: ArrivalCounts) -> str:

@@ -17,7 +17,6 @@ from store.dump.rows import DAMAGE, END, Row, Sections
 from streaming.cli import EXIT_DAMAGE
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import print_json, say, time_text
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import BrokerOptions, Json, MaxBodyBytes, body_limit
 from streaming.cli.show import body_cell, message_cell, print_text
 
@@ -65,11 +64,6 @@ class PartOptions:
             show_default=False,
         ),
     ] = None
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "dump", dump)
 
 
 def dump(

@@ -12,7 +12,6 @@ import typer
 
 from store.errors import StoreError, UnknownTopicError
 from streaming.cli.lines import counted, print_json, print_line, say
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     Json,
@@ -105,12 +104,7 @@ class FileOptions:
     max_body_bytes: MaxBodyBytes = None
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "export", export_messages)
-
-
-def export_messages(
+def export(
     store: LogStores,
     files: FileOptions,
     broker: BrokerOptions,

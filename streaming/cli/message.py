@@ -15,7 +15,6 @@ from store.errors import ConfigError
 from store.io.new_file import write_new_file
 from store.io.user_path import given_path
 from streaming.cli.lines import print_json
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import Json, MaxBodyBytes, RootOptions, Store, opened_store
 from streaming.cli.show import NOT_FOUND, exit_not_found, print_details
 
@@ -45,11 +44,6 @@ class MessageOptions:
         ),
     ] = None
     max_body_bytes: MaxBodyBytes = None
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "message", message)
 
 
 def message(store: Store, wanted: MessageOptions, root: RootOptions, as_json: Json = False) -> None:

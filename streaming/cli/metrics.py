@@ -16,6 +16,7 @@ from streaming.cli.options import SessionOptions
 
 if TYPE_CHECKING:
     from streaming.cli.long_running import LineReporter
+    from streaming.cli.stores import NamedStore
     from streaming.kafka.arrivals import KafkaArrivals
     from streaming.queries.dispatch import PreparedDispatch
     from streaming.queries.mirror import PreparedMirror
@@ -73,16 +74,12 @@ def metrics_endpoint(
 
 @dataclass(frozen=True, slots=True)
 class ShownDispatch:
-    """A dispatch whose metrics are served; ``name`` is that of its broker among several.
-
-    ``given`` is the name that the user gave to the only one.
-    """
+    """A dispatch whose metrics are served."""
 
     prepared: PreparedDispatch
     durations: BatchDurations
+    store: NamedStore
     arrivals: KafkaArrivals | None = None
-    name: str = ""
-    given: str = ""
 
 
 def show_dispatch(endpoint: MetricsEndpoint, shown: ShownDispatch, stuck_after: float) -> None:
@@ -111,9 +108,9 @@ def show_dispatch(endpoint: MetricsEndpoint, shown: ShownDispatch, stuck_after: 
 
     store_root = Path(root.progress.store)
     log = LogReader(store_root, prepared.config, position)
-    node = _node(store_root, prepared.options.broker_conf, shown.name or shown.given)
+    node = _node(store_root, prepared.options.broker_conf, shown.store.name or shown.store.given)
     source = DispatchSource(node, log, shown.durations, counts)
-    endpoint.show(source, lambda: _of_broker(shown.name, _fault(sink, log, stuck_after)))
+    endpoint.show(source, lambda: _of_broker(shown.store.name, _fault(sink, log, stuck_after)))
 
 
 def show_failure(endpoint: MetricsEndpoint, name: str, error: Exception) -> None:

@@ -14,16 +14,8 @@ from store.root.status import status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.lines import counted, print_json, print_line, time_text
-from streaming.cli.long_running import (
-    MEGA,
-    POLL_SECONDS,
-    LineReporter,
-    progress_line,
-    start_spark,
-    stop_signals,
-)
+from streaming.cli.long_running import MEGA, LineReporter, progress_line
 from streaming.cli.metrics import MetricsOptions, metrics_endpoint, show_mirror
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     MaxBodyBytes,
@@ -34,10 +26,10 @@ from streaming.cli.options import (
     flag_option,
     size_option,
 )
+from streaming.cli.query_runner import Query, QueryRunner
 from streaming.cli.status import status_text
 from streaming.sources.option_values import TIME_FORMS, parse_time
 from streaming.spark.batch_pace import BY_NEED
-from streaming.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +38,7 @@ if TYPE_CHECKING:
     from streaming.kafka.routes import Creation
     from streaming.kafka.topic_rules import TopicRules
     from streaming.queries.metrics import DispatchProgress
-    from streaming.queries.mirror import MirrorOptions, PreparedMirror, RunningMirror
+    from streaming.queries.mirror import MirrorOptions, PreparedMirror
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +200,6 @@ class RunOptions(MetricsOptions):
     stuck_after: StuckAfter = 60.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "mirror", mirror)
-
-
 def mirror(
     store: Store,
     target: TargetOptions,
@@ -264,11 +251,12 @@ def mirror(
     if session.status:
         show_status(store, options, stuck_after, as_json=as_json)
         return
-    with metrics_endpoint(session, reporter) as endpoint:
+    with metrics_endpoint(session, reporter) as endpoint, QueryRunner(reporter) as runner:
         prepared = prepare_mirror(store, options)
+        runner.queries.append(Query(prepared, reporter, options.has_end))
         if endpoint is not None:
             show_mirror(endpoint, prepared, durations, stuck_after)
-        run_mirror(prepared, options, reporter, settings)
+        runner.run("reput mirror", settings)
 
 
 def show_status(store: Path, options: MirrorOptions, stuck_after: float, *, as_json: bool) -> None:
@@ -297,41 +285,12 @@ def show_status(store: Path, options: MirrorOptions, stuck_after: float, *, as_j
         raise typer.Exit(EXIT_NO)
 
 
-def run_mirror(
-    prepared: PreparedMirror,
-    options: MirrorOptions,
-    reporter: MirrorReporter,
-    settings: SparkSettings,
-) -> None:
-    """Run a mirror until it ends or is stopped. Raises its failure."""
-    with stop_signals() as stop:
-        reporter.begin(prepared, options)
-        try:
-            spark = start_spark("reput mirror", settings, stop)
-        except BaseException:
-            prepared.close()
-            raise
-        try:
-            running = prepared.start(spark)
-            reporter.start()
-            try:
-                while running.query.isActive and not stop.wait(POLL_SECONDS):
-                    pass
-            finally:
-                running.close()
-                reporter.end(running, prepared)
-            error = running.query.failure()
-            if error is not None:
-                raise error
-        finally:
-            spark.stop()
-
-
 class MirrorReporter(LineReporter):
     """Reports a mirror: a live line on a terminal, structured log lines otherwise."""
 
-    def begin(self, prepared: PreparedMirror, options: MirrorOptions) -> None:
+    def begin(self, prepared: PreparedMirror) -> None:
         """Report the mirror's name and its start offset."""
+        options = prepared.options
         how = "starts" if prepared.is_new else "resumes"
         self.say(
             "position",
@@ -347,7 +306,6 @@ class MirrorReporter(LineReporter):
         if not prepared.log.files:
             where = " and ".join(map(str, prepared.log.directories))
             self.say("warning", f"no commit log file in {where} yet", empty=where)
-        self.show_line("starting Spark")
 
     def report(self, progress: DispatchProgress) -> None:
         """Show one progress report."""
@@ -360,10 +318,14 @@ class MirrorReporter(LineReporter):
         """Report a message that was skipped, or sent to another topic."""
         self.say("oversized", str(message), **asdict(message))
 
-    def end(self, running: RunningMirror, prepared: PreparedMirror) -> None:
+    def end_early(self, prepared: PreparedMirror) -> None:
+        """Report that nothing was mirrored."""
+        self.end(prepared)
+
+    def end(self, prepared: PreparedMirror) -> None:
         """Report the result."""
         seconds = self.end_line()
-        counts, position = running.sink.counts, running.sink.position
+        counts, position = prepared.sink.counts, prepared.sink.position
         self.say(
             "stop",
             f"mirrored {counted(counts.messages, 'message')} "
@@ -376,7 +338,7 @@ class MirrorReporter(LineReporter):
             messages_ever=position.messages,
             oversized_ever=position.oversized,
         )
-        for lost in running.sink.lost:
+        for lost in prepared.sink.lost:
             text = f"lost: offsets {lost.begin} to {lost.end} of {lost.path}: {lost.reason}"
             self.say("lost", text, **asdict(lost))
 

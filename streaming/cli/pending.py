@@ -13,7 +13,6 @@ import typer
 from store.errors import ConfigError, shown
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import print_json, say
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import Json, RootOptions, Store, opened_store
 from streaming.cli.show import NOT_FOUND, exit_not_found, progress_bar
 from streaming.sources.option_values import TIME_FORMS, parse_time
@@ -64,11 +63,6 @@ class PendingOptions:
             show_default=False,
         ),
     ] = None
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "pending", pending)
 
 
 def pending(store: Store, wanted: PendingOptions, root: RootOptions, as_json: Json = False) -> None:

@@ -15,7 +15,6 @@ from store.errors import ConfigError, shown
 from store.reads.get_message import GetMessageResult, GetMessageStatus
 from store.reads.query_message import KEY_TYPE, TAG_TYPE
 from streaming.cli.lines import print_json, print_line, say, time_text
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     Json,
     MaxBodyBytes,
@@ -110,13 +109,6 @@ class QueryOptions:
         int, typer.Option("--max", help="Maximum number of messages; the newest are kept.", min=1)
     ] = 64
     max_body_bytes: MaxBodyBytes = None
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    add_command(app, "get", get)
-    add_command(app, "offset", offset)
-    add_command(app, "query", query)
 
 
 def get(

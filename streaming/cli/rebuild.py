@@ -9,10 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from streaming.cli.lines import counted, print_json, print_line, say
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     Json,
@@ -26,11 +23,6 @@ from streaming.cli.show import drops_line, progress_bar
 
 if TYPE_CHECKING:
     from streaming.queries.rebuild import RebuildResult
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "rebuild", rebuild)
 
 
 def rebuild(

@@ -9,11 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from store.errors import ConfigError
 from streaming.cli.lines import print_json, print_line, say
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     Json,
@@ -25,11 +22,6 @@ from streaming.cli.options import (
 if TYPE_CHECKING:
     from checkpoints.recovery.adoption import RecoveryReporter
     from checkpoints.recovery.recovery import Recovered
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "recover", recover)
 
 
 def recover(

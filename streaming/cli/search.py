@@ -14,7 +14,6 @@ import typer
 from store.errors import ConfigError, shown
 from store.printable import size_text
 from streaming.cli.lines import say
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     Json,
@@ -107,12 +106,6 @@ class TailOptions:
         typer.Option(help=f"Stored at or after: {TIME_FORMS}.", show_default=False),
     ] = None
     max_body_bytes: MaxBodyBytes = None
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    add_command(app, "search", search)
-    add_command(app, "tail", tail)
 
 
 def search(

@@ -15,7 +15,6 @@ from store.errors import ConfigError, StoreIOError, shown
 from store.io.file_system import read_small_file
 from store.io.user_path import given_path
 from streaming.cli.lines import print_json, print_line
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     STORE_VARIABLE,
     BrokerOptions,
@@ -92,11 +91,6 @@ class ViewOptions(BrokerOptions):
 
     max_body_bytes: MaxBodyBytes = None
     stuck_after: StuckAfter = 60.0
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "serve", serve)
 
 
 def serve(

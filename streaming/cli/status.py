@@ -15,7 +15,6 @@ from store.printable import size_text
 from store.root.status import DispatchStatus, read_dispatch_status, status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import duration_text, print_json, print_line
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     Json,
@@ -26,11 +25,6 @@ from streaming.cli.options import (
     opened_store,
     output_option,
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "status", status)
 
 
 def status(

@@ -17,7 +17,6 @@ from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_t
 from store.reads.topics_json import overview_rows
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import counted, duration_text, print_json, print_line, say
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import Json, RootOptions
 from streaming.cli.show import BROKER, broker_json, drops_line, exit_not_found, progress_bar
 from streaming.cli.stores import Failures, NamedStore, Stores, opened_stores, read_stores
@@ -44,11 +43,6 @@ _LAG_COLUMNS = (
     Column("waiting since", rank=4),
     Column("note", Fit.FOLDED, rank=2),
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "topics", topics)
 
 
 def topics(

@@ -13,7 +13,6 @@ from store.errors import ConfigError, shown
 from store.printable import size_text
 from streaming.cli.columns import Cell, Column, Fit
 from streaming.cli.lines import print_json, say
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     Json,
@@ -54,11 +53,6 @@ class UsageOptions:
         int | None,
         typer.Option("--max", help="Show only this many rows.", min=1, show_default=False),
     ] = None
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "usage", usage)
 
 
 def usage(

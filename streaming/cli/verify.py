@@ -12,7 +12,6 @@ import typer
 from store.errors import ConfigError
 from streaming.cli import EXIT_NO
 from streaming.cli.lines import counted, print_json, print_line, say
-from streaming.cli.option_groups import add_command
 from streaming.cli.options import (
     BrokerOptions,
     Json,
@@ -58,12 +57,7 @@ class VerifyOptions(ScanOptions):
     ] = False
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "verify", verify_store)
-
-
-def verify_store(
+def verify(
     store: Store,
     output: Output = None,
     *,

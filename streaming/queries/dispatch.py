@@ -16,7 +16,7 @@ from checkpoints.root import DispatchRoot
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.search import requested_offset
 from store.config import StoreConfig
-from store.errors import ConfigError, SparkError, StoreError
+from store.errors import ConfigError, StoreError
 from store.io.user_path import given_path
 from store.root.config import open_store_config
 from streaming.queries.log_query import LogQuery, RunningLogQuery
@@ -62,14 +62,6 @@ class RunningDispatch:
     def close(self) -> None:
         """Stop the query after the batch in flight and release the root."""
         self.query.stop()
-
-    def raise_failure(self, *, is_end_expected: bool) -> None:
-        """Raise the failure of the closed query, which an unexpected end is too."""
-        error = self.query.failure()
-        if error is None and not is_end_expected:
-            error = SparkError("Spark ended the query without giving a reason")
-        if error is not None:
-            raise error
 
 
 def start_dispatch(  # noqa: PLR0913 - the signature is a contract

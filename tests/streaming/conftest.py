@@ -45,7 +45,7 @@ def run_here(
 ) -> Run:
     """Return a function that runs `reput` in this process and session: code, output, errors."""
     monkeypatch.setattr("streaming.spark.session.build_session", lambda *_: spark)
-    monkeypatch.setattr("streaming.cli.dispatch.start_spark", lambda *_: spark)
+    monkeypatch.setattr("streaming.cli.query_runner.start_spark", lambda *_: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
 
     def run_reput(*arguments: object) -> tuple[int, str, str]:

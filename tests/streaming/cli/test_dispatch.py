@@ -202,7 +202,10 @@ def test_a_query_that_ends_by_itself_is_an_error(
     run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(tmp_path / "store", 20)
-    monkeypatch.setattr("streaming.cli.dispatch._wait", lambda running, _: running.query.stop())
+    monkeypatch.setattr(
+        "streaming.cli.query_runner.QueryRunner._wait",
+        lambda runner, _: runner.queries[0].running.query.stop(),
+    )
     code, _, errors = run_here("dispatch", tmp_path / "store", "--output", tmp_path / "out")
     assert code == 7
     assert "Spark ended the query without giving a reason" in errors

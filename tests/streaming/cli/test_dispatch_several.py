@@ -242,15 +242,15 @@ def test_a_failure_is_reported_at_once_and_by_the_health_check(
 
 def use_session(monkeypatch: pytest.MonkeyPatch, run_here: Run, started: list[object]) -> None:
     """Make the command use the session of the tests, and count how often it starts one."""
-    import streaming.cli.dispatch
+    import streaming.cli.query_runner
 
-    start = streaming.cli.dispatch.start_spark  # replaced by `run_here`
+    start = streaming.cli.query_runner.start_spark  # replaced by `run_here`
 
     def counted(*arguments: Any) -> Any:
         started.append(None)
         return start(*arguments)
 
-    monkeypatch.setattr("streaming.cli.dispatch_several.start_spark", counted)
+    monkeypatch.setattr("streaming.cli.query_runner.start_spark", counted)
 
 
 @contextmanager

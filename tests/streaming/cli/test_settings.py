@@ -41,7 +41,7 @@ def b(tmp_path: Path) -> Place:
     return Place(tmp_path, "broker-b")
 
 
-@pytest.mark.parametrize("command", [c.name for c in COMMANDS if c.name not in READ_NO_STORE])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in READ_NO_STORE])
 def test_each_command_has_the_options_of_the_broker_and_shows_their_variables(
     command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
