@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.broker_properties import BrokerProperties
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog, ReportProgress
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig, broker_properties
@@ -26,7 +26,7 @@ from store.errors import StoreError, StoreIOError
 from store.io.group_totals import GroupTotals
 from store.layout import DLQ_PREFIX, RETRY_PREFIX
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch, Report
+from store.reads.search import LogSearch
 
 _TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _DAY_MS = 24 * 3600 * 1000
@@ -82,7 +82,7 @@ def measure_usage(  # noqa: PLR0913 - the store, its settings, the question, and
     config: StoreConfig,
     by: By = By.TOPIC,
     wanted: MessageFilter | None = None,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     *,
     stop: Event | None = None,
 ) -> Usage:
@@ -148,7 +148,7 @@ def _reserved_hours(store_root: Path, broker_conf: Path | None) -> int:
 
 
 def _requests(
-    search: LogSearch, names: Sequence[str], wanted: MessageFilter, report: Report | None
+    search: LogSearch, names: Sequence[str], wanted: MessageFilter, report: ReportProgress | None
 ) -> Iterator[pa.Table]:
     """Yield counts from the columns of a scan: no record is decoded."""
     for requests in search.stretches(report=report):
@@ -176,7 +176,7 @@ def _with_queues(table: pa.Table, requests: DispatchRequests, names: Sequence[st
 
 
 def _columns(
-    search: LogSearch, names: Sequence[str], wanted: MessageFilter, report: Report | None
+    search: LogSearch, names: Sequence[str], wanted: MessageFilter, report: ReportProgress | None
 ) -> Iterator[pa.Table]:
     """Yield counts by what only the records hold."""
     fields = {"topic": "topic", "tag": "tags", "host": "born_host"}

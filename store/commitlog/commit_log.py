@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,8 @@ from store.layout import (
 
 if TYPE_CHECKING:
     from store.kernels.log_walk import WalkEnd
+
+ReportProgress = Callable[[int, int], None]  # takes the bytes of a log that were read, and all
 
 _CONF_HINT = "pass the broker.conf this log was written with (--broker-conf)"
 _CRC_NAME = PROPERTY_CRC.encode()

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from store.arrow.batches import batch_schema
 from store.arrow.schema import rows_of_topics
+from store.commitlog.commit_log import ReportProgress
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
@@ -57,7 +58,7 @@ from store.pending.deliveries import NONE
 from store.pending.states import longs
 from store.pending.text_hash import TextHash
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch, Report
+from store.reads.search import LogSearch
 from store.regex.match import IsStopped
 
 _RECORD_FIELDS = (
@@ -120,7 +121,7 @@ class Held:
 def read_held(
     store_root: Path,
     config: StoreConfig,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     stop: Event | None = None,
     *,
     names_topic: bool = False,

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.broker_files import ConfigFile, read_delay_offsets
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.commit_log import CommitLog, ReportProgress
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import UnsupportedFormatError
@@ -35,7 +35,6 @@ from store.pending.message_keys import with_keys
 from store.pending.settings import HoldSettings
 from store.pending.states import PENDING_FIELDS, STATES, UNFINISHED, Kind, State, longs
 from store.pending.timer import names_topic, timer_rows
-from store.reads.search import Report
 
 _ROWS_AT_ONCE = 4096
 ROW_NAMES = (*PENDING_FIELDS.names[:4], "uniq_key", "keys", *PENDING_FIELDS.names[4:])
@@ -113,7 +112,7 @@ def find_pending(  # noqa: PLR0913 - the store, its settings, the question, and 
     *,
     now: int,
     settings: HoldSettings | None = None,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     stop: Event | None = None,
 ) -> Pending:
     """Read the log and return the pending messages at ``now`` (epoch ms).

@@ -16,7 +16,7 @@ its messages are no longer in the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Event
@@ -24,6 +24,7 @@ from threading import Event
 import pyarrow as pa
 
 from store.arrow.schema import MESSAGE_FIELDS
+from store.commitlog.commit_log import ReportProgress
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.record import Message
@@ -42,8 +43,6 @@ from store.reads.message_filter import MessageFilter
 CLOCK_STEP_MS = 10 * 60 * 1000
 _TIME_MIN = -(1 << 63)
 _log = logging.getLogger(__name__)
-
-Report = Callable[[int, int], None]  # takes the bytes searched, and those to search in all
 
 
 class LogSearch:
@@ -77,7 +76,7 @@ class LogSearch:
         self._passed = self.damages if skip_damage else None
 
     def messages(
-        self, *, newest_first: bool = False, report: Report | None = None
+        self, *, newest_first: bool = False, report: ReportProgress | None = None
     ) -> Generator[Message]:
         """Yield the matches in the current log as they are found. Raises StoreError.
 
@@ -100,7 +99,7 @@ class LogSearch:
     def batches_of(
         self,
         parts: Sequence[tuple[MessageFilter, Sequence[str]]],
-        report: Report | None = None,
+        report: ReportProgress | None = None,
     ) -> Generator[tuple[int, pa.RecordBatch]]:
         """Yield columns of the matches of several filters, read in one pass of the search.
 
@@ -114,7 +113,7 @@ class LogSearch:
                         yield at, batch
 
     def stretches(
-        self, *, newest_first: bool = False, report: Report | None = None
+        self, *, newest_first: bool = False, report: ReportProgress | None = None
     ) -> Generator[DispatchRequests]:
         """Yield the stretches of the span, until ``stop`` is set; warn if the log ends before."""
         begin, end = self.span = self._span()

@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from store.commitlog.commit_log import ReportProgress
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.consumequeue.names import is_system_topic, list_queues
 from store.io.group_totals import GroupTotals
 from store.layout import CONSUME_QUEUE_DIR, LMQ_TOPIC_PREFIX
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch, Report
+from store.reads.search import LogSearch
 
 _QUEUES_AT_ONCE = 4096
 
@@ -43,7 +44,7 @@ class LogTopics:
 
 
 def topics_from_log(
-    store_root: Path, queue_root: Path, config: StoreConfig, report: Report | None = None
+    store_root: Path, queue_root: Path, config: StoreConfig, report: ReportProgress | None = None
 ) -> LogTopics:
     """Read the whole log, and the names of the queues below ``queue_root``. Raises StoreError."""
     search = LogSearch(store_root, config, MessageFilter(), skip_damage=True)

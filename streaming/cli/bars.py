@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
@@ -15,20 +15,19 @@ from rich.text import Text
 from store.printable import printable
 from streaming.cli.lines import seconds_text
 
+if TYPE_CHECKING:
+    from checkpoints.recovery.adoption import RecoveryReporter
+
 _BAR_WIDTH = 16
 _WHAT_MAX = 30
 
 
-class UpdateBar(Protocol):
-    """Takes progress: how much of the total is done, and the current task if it has changed."""
-
-    def __call__(self, done: int, total: int, what: str = ...) -> None:
-        """Show the progress."""
-
-
 @contextmanager
-def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[UpdateBar]:
-    """Show a bar while inside; ``figures`` are shown next to the percentage."""
+def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[RecoveryReporter]:
+    """Show a bar while inside; ``figures`` are shown next to the percentage.
+
+    The function yielded takes the current activity, "" for the one before.
+    """
     name = TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, max_width=_WHAT_MAX)
     )
@@ -43,10 +42,11 @@ def progress_on_terminal(what: str, *figures: ProgressColumn) -> Iterator[Update
     with bar:
         task = bar.add_task(printable(what), total=None)
 
-        def update(done: int, total: int, what: str = "") -> None:
-            bar.update(task, completed=done, total=total, description=printable(what) or None)
+        def report(what: str, done: int, total: int) -> None:
+            name = printable(what.partition(";")[0]) or None  # None: as before
+            bar.update(task, completed=done, total=total, description=name)
 
-        yield update
+        yield report
 
 
 class _TimeLeft(ProgressColumn):

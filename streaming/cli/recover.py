@@ -103,5 +103,5 @@ def recovery_progress(*, is_shown: bool) -> Iterator[RecoveryReporter | None]:
 
     from streaming.cli.bars import progress_on_terminal
 
-    with progress_on_terminal("recovering", MofNCompleteColumn()) as show:
-        yield lambda what, done, total: show(done, total, what.partition(";")[0])
+    with progress_on_terminal("recovering", MofNCompleteColumn()) as report:
+        yield report

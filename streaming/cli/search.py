@@ -28,8 +28,9 @@ from streaming.sources.option_values import TIME_FORMS, parse_time
 
 if TYPE_CHECKING:
     from store import Message
+    from store.commitlog.commit_log import ReportProgress
     from store.reads.message_filter import MessageFilter
-    from store.reads.search import LogSearch, Report
+    from store.reads.search import LogSearch
 
 _TAIL_COUNT = 10
 
@@ -152,7 +153,7 @@ Found = tuple["Message", str]  # a message and its broker
 
 
 def _messages(
-    name: str, job: LogSearch, failures: Failures, newest_first: bool, report: Report
+    name: str, job: LogSearch, failures: Failures, newest_first: bool, report: ReportProgress
 ) -> Iterator[Found]:
     """Yield the matches in one store, until it fails."""
     with failures.of(name):
@@ -170,11 +171,11 @@ def _merged(found: Sequence[Iterator[Found]], *, newest_first: bool) -> Iterator
 class _Progress:
     """The bytes searched in all stores, and those to search in all, as far as known."""
 
-    def __init__(self, show: Report | None) -> None:
+    def __init__(self, show: ReportProgress | None) -> None:
         self._show = show
         self._parts: dict[str, tuple[int, int]] = {}
 
-    def of(self, name: str) -> Report:
+    def of(self, name: str) -> ReportProgress:
         """Return the function that takes the progress in one store."""
 
         def report(done: int, total: int) -> None:
@@ -233,7 +234,7 @@ def _raise_damage(job: LogSearch) -> None:
         raise errors[0]
 
 
-def _newest(job: LogSearch, wanted: TailOptions, show: Report | None) -> Iterator[Message]:
+def _newest(job: LogSearch, wanted: TailOptions, show: ReportProgress | None) -> Iterator[Message]:
     """Return the newest matches in log order. Afterwards, the job's end is that of the log."""
     if wanted.count is None and wanted.since is not None:
         return job.messages(report=show)
@@ -244,7 +245,7 @@ def _newest(job: LogSearch, wanted: TailOptions, show: Report | None) -> Iterato
     return reversed([m for _, m in zip(range(count), newest, strict=False)])
 
 
-def _progress(*, as_json: bool) -> AbstractContextManager[Report | None]:
+def _progress(*, as_json: bool) -> AbstractContextManager[ReportProgress | None]:
     return progress_bar("searching", is_shown=sys.stderr.isatty() and not as_json)
 
 

@@ -19,7 +19,7 @@ from streaming.cli.lines import counted, print_json, say, time_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from streaming.sinks.ordered_sink import ReportProgress
+    from store.commitlog.commit_log import ReportProgress
 
 # The status for a key, a tag or a commit log offset; queue reads have the broker's statuses.
 NOT_FOUND = "NOT_FOUND"
@@ -187,7 +187,7 @@ def progress_bar(task: str, *, is_shown: bool) -> Iterator[ReportProgress | None
     from streaming.cli.bars import progress_on_terminal
 
     with progress_on_terminal(task, DownloadColumn(), TransferSpeedColumn()) as report:
-        yield report
+        yield lambda done, total: report("", done, total)
 
 
 def _print_pairs(out: Console, pairs: Mapping[str, Any]) -> None:

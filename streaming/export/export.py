@@ -16,7 +16,7 @@ from pathlib import Path
 
 from checkpoints.progress import LostRange
 from checkpoints.recovery.fingerprint import find_log_change
-from store.commitlog.commit_log import CommitLog, was_closed_cleanly
+from store.commitlog.commit_log import CommitLog, ReportProgress, was_closed_cleanly
 from store.commitlog.scanner import LogRange
 from store.commitlog.search import first_stored_at
 from store.config import StoreConfig
@@ -41,7 +41,6 @@ from streaming.export.task import (
     export_part,
     similar_names,
 )
-from streaming.sinks.ordered_sink import ReportProgress
 from streaming.sources.known_topics import is_listed
 from streaming.sources.log_stream import LogStream
 from streaming.sources.options import OFFSET_KEY

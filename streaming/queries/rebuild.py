@@ -14,6 +14,7 @@ from pathlib import Path
 from checkpoints.progress import LostRange, queue_key
 from checkpoints.rebuild import NewRoot
 from checkpoints.root import DispatchRoot
+from store.commitlog.commit_log import ReportProgress
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.replay import cannot_derive
 from store.commitlog.scanner import Damage
@@ -23,7 +24,6 @@ from store.errors import StoreError
 from store.root.config import open_store_config
 from streaming.queries.feed import Feed, threads_feed
 from streaming.sinks.dispatch import DispatchSink, DurableBatch
-from streaming.sinks.ordered_sink import ReportProgress
 
 _log = logging.getLogger(__name__)
 

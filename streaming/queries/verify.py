@@ -7,7 +7,7 @@ from pathlib import Path
 
 from checkpoints.progress import LostRange, Progress, read_progress
 from checkpoints.recovery.fingerprint import check_unchanged
-from store.commitlog.commit_log import CommitLog, was_closed_cleanly
+from store.commitlog.commit_log import CommitLog, ReportProgress, was_closed_cleanly
 from store.commitlog.planner import LogPlanner
 from store.commitlog.replay import log_too_short
 from store.compare.store import ComparisonPolicy, Counts, Difference, StoreComparison
@@ -26,7 +26,6 @@ from store.unsupported import (
 )
 from streaming.queries.feed import Feed, threads_feed
 from streaming.sinks.compare import CompareSink
-from streaming.sinks.ordered_sink import ReportProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from store.commitlog.commit_log import ReportProgress
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.replay import cannot_derive
 from store.commitlog.scanner import Damage, Stretch
 from store.compare.store import StoreComparison
 from streaming.sinks.ordered_sink import (
     BatchSink,
-    ReportProgress,
     SinkCounts,
     WaitingParts,
     take_following,

@@ -14,8 +14,6 @@ from store.errors import StoreError
 
 MESSAGES_PER_QUEUE_MIN = 64  # in a part of a batch that does not wait
 
-ReportProgress = Callable[[int, int], None]  # bytes of log done, bytes of log in total
-
 
 class StoppedError(StoreError):
     """A batch was not applied because its query is being stopped. Not a failure."""
