@@ -52,7 +52,6 @@ def demo(
             metavar="PATH",
             parser=given_path,
             help="The demo's directory. Default: a new temporary directory.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

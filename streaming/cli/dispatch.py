@@ -63,10 +63,7 @@ class PlaceOptions:
     output_root: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR",
-            parser=given_output,
-            help="likewise for several stores: below DIR/NAME",
-            show_default=False,
+            metavar="DIR", parser=given_output, help="likewise for several stores: below DIR/NAME"
         ),
     ] = None
 
@@ -93,8 +90,7 @@ class LogOptions(BrokerOptions):
         typer.Option(help="when to begin a batch: auto, by need; 0s, at once; or every 5s, 1m, …"),
     ] = BY_NEED
     fail_on_data_loss: Annotated[
-        str,
-        typer.Option(metavar="BOOL", help="false: continue past damage and record the loss"),
+        str, typer.Option(metavar="BOOL", help="false: continue past damage and record the loss")
     ] = "true"
     keep_expired: Annotated[
         bool,

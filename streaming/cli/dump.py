@@ -48,28 +48,19 @@ class PartOptions:
 
     kind: Annotated[
         FileKind | None,
-        typer.Option(
-            help="The kind of the file, if neither its path nor its content shows it.",
-            show_default=False,
-        ),
+        typer.Option(help="The kind of the file, if neither its path nor its content shows it."),
     ] = None
     at: Annotated[
         int, typer.Option(help="Start at this position in the file.", metavar="BYTE", min=0)
     ] = 0
     limit: Annotated[
         int | None,
-        typer.Option(
-            help="Maximum number of rows (of an index: of slots, and of entries).",
-            min=1,
-            show_default=False,
-        ),
+        typer.Option(help="Maximum number of rows (of an index: of slots, and of entries).", min=1),
     ] = None
 
 
 def dump(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The file to show.", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to show.")],
     part: PartOptions,
     broker: BrokerOptions,
     max_body_bytes: MaxBodyBytes = None,

@@ -40,19 +40,12 @@ class FileOptions:
     """Which messages to export, and the directory and format of the files."""
 
     to: Annotated[
-        Path,
-        typer.Option(
-            help="The directory for the files: new or empty, unless with --append.",
-            show_default=False,
-        ),
+        Path, typer.Option(help="The directory for the files: new or empty, unless with --append.")
     ]
     file_format: Annotated[
         str, typer.Option("--format", help="parquet, or jsonl (one JSON object per line).")
     ] = "parquet"
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this topic (repeatable).", show_default=False),
-    ] = None
+    topic: Annotated[list[str] | None, typer.Option(help="Only this topic (repeatable).")] = None
     exclude_system: Annotated[
         bool,
         typer.Option(
@@ -66,7 +59,6 @@ class FileOptions:
             metavar="GROUP",
             help="Only what this consumer group has not consumed, by STORE/config/"
             "consumerOffset.json: of its topics and its retry topic, or of those in --topic.",
-            show_default=False,
         ),
     ] = None
     output: Annotated[
@@ -81,17 +73,14 @@ class FileOptions:
     columns: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,…",
-            help="Only these columns; topic and day are in the directory names.",
-            show_default=False,
+            metavar="A,B,…", help="Only these columns; topic and day are in the directory names."
         ),
     ] = None
     compression: Annotated[
         str | None,
         typer.Option(
             help="parquet: snappy (default), zstd, gzip or none; jsonl: none (default), gzip or "
-            "zstd.",
-            show_default=False,
+            "zstd."
         ),
     ] = None
     append: Annotated[

@@ -13,7 +13,6 @@ KafkaProperty = Annotated[
         "--kafka-property",
         metavar="KEY=VALUE",
         help="A Kafka client option, by Kafka's name (repeatable).",
-        show_default=False,
     ),
 ]
 KafkaProperties = Annotated[
@@ -22,6 +21,5 @@ KafkaProperties = Annotated[
         "--kafka-properties",
         metavar="FILE",
         help="A properties file with such options (security.protocol=SASL_SSL …).",
-        show_default=False,
     ),
 ]

@@ -24,14 +24,10 @@ class MessageOptions:
     """The message to show, and the file for its body."""
 
     commit_log_offset: Annotated[
-        int | None,
-        typer.Option(help="The physical offset of its record in the log.", show_default=False),
+        int | None, typer.Option(help="The physical offset of its record in the log.")
     ] = None
     msg_id: Annotated[
-        str | None,
-        typer.Option(
-            "--id", help="Its offset message id: 32 or 56 hex digits.", show_default=False
-        ),
+        str | None, typer.Option("--id", help="Its offset message id: 32 or 56 hex digits.")
     ] = None
     body_to: Annotated[
         Path | None,
@@ -40,7 +36,6 @@ class MessageOptions:
             metavar="FILE",
             parser=given_path,
             help="Write the decompressed body to this new file.",
-            show_default=False,
         ),
     ] = None
     max_body_bytes: MaxBodyBytes = None

@@ -39,12 +39,10 @@ class MetricsOptions(SessionOptions):
             min=0,
             max=65535,
             help="Serve /metrics (Prometheus) and /healthz at this port; 0: any free one.",
-            show_default=False,
         ),
     ] = None
     metrics_host: Annotated[
-        str | None,
-        typer.Option(help=f"The address to serve them at [default: {_LOOPBACK}]"),
+        str | None, typer.Option(help=f"The address to serve them at [default: {_LOOPBACK}]")
     ] = None
 
 

@@ -47,21 +47,14 @@ class TargetOptions:
 
     kafka_bootstrap: Annotated[str, typer.Option(metavar="H:P,…", help="The Kafka brokers.")]
     topic: Annotated[
-        list[str] | None,
-        typer.Option(help="Mirror only this topic (repeatable).", show_default=False),
+        list[str] | None, typer.Option(help="Mirror only this topic (repeatable).")
     ] = None
     topic_pattern: Annotated[
-        str | None,
-        typer.Option(help="Mirror the topics that match this pattern.", show_default=False),
+        str | None, typer.Option(help="Mirror the topics that match this pattern.")
     ] = None
     topic_prefix: Annotated[str, typer.Option(help="Prefix of topic names in Kafka.")] = ""
     topic_map: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FROM=TO",
-            help="Rename a topic (repeatable).",
-            show_default=False,
-        ),
+        list[str] | None, typer.Option(metavar="FROM=TO", help="Rename a topic (repeatable).")
     ] = None
     include_system: Annotated[
         bool,
@@ -78,7 +71,6 @@ class TargetOptions:
         typer.Option(
             metavar="KEY=VALUE",
             help="A setting of created topics, such as retention.ms=-1 (repeatable).",
-            show_default=False,
         ),
     ] = None
 
@@ -106,15 +98,11 @@ class ProducerOptions:
     """The mirror's name and position topic, and its producer options."""
 
     name: Annotated[
-        str | None,
-        typer.Option(help="The mirror's name [default: from STORE and prefix]", show_default=False),
+        str | None, typer.Option(help="The mirror's name [default: from STORE and prefix]")
     ] = None
     position_topic: Annotated[
         str | None,
-        typer.Option(
-            help="The topic of mirror positions [default: reput-mirror-offsets]",
-            show_default=False,
-        ),
+        typer.Option(help="The topic of mirror positions [default: reput-mirror-offsets]"),
     ] = None
     compression: Annotated[
         str, typer.Option(metavar="KIND", help="zstd, lz4, snappy, gzip or none.")
@@ -137,16 +125,13 @@ class LogOptions(BrokerOptions):
         bool, typer.Option("--available-now", help="Mirror the current log, then exit.")
     ] = False
     from_offset: Annotated[
-        int | None,
-        typer.Option(help="Start a new name at this physical offset.", show_default=False),
+        int | None, typer.Option(help="Start a new name at this physical offset.")
     ] = None
     from_time: Annotated[
-        str | None,
-        typer.Option(help=f"Likewise, by store time: {TIME_FORMS}.", show_default=False),
+        str | None, typer.Option(help=f"Likewise, by store time: {TIME_FORMS}.")
     ] = None
     to_time: Annotated[
-        str | None,
-        typer.Option(help="Stop after the messages stored up to this time.", show_default=False),
+        str | None, typer.Option(help="Stop after the messages stored up to this time.")
     ] = None
     force_position: Annotated[
         bool,
@@ -156,22 +141,17 @@ class LogOptions(BrokerOptions):
         ),
     ] = False
     max_bytes_per_trigger: Annotated[
-        str | None,
-        typer.Option(help="Maximum amount of log per batch [default: 128m]", show_default=False),
+        str | None, typer.Option(help="Maximum amount of log per batch [default: 128m]")
     ] = None
     max_bytes_per_transaction: Annotated[
-        str | None,
-        typer.Option(
-            help="Maximum amount of log per transaction [default: 32m]", show_default=False
-        ),
+        str | None, typer.Option(help="Maximum amount of log per transaction [default: 32m]")
     ] = None
     trigger_interval: Annotated[
         str,
         typer.Option(help="When to begin a batch: auto, by need; 0s, at once; or every 5s, 1m, …"),
     ] = BY_NEED
     fail_on_data_loss: Annotated[
-        str,
-        typer.Option(metavar="BOOL", help="false: continue past damage and report the loss."),
+        str, typer.Option(metavar="BOOL", help="false: continue past damage and report the loss.")
     ] = "true"
     max_body_bytes: MaxBodyBytes = None
     oversized: Annotated[

@@ -42,20 +42,13 @@ Store = Annotated[
         envvar=STORE_VARIABLE,
         parser=given_path,
         help="The broker's storePathRootDir.",
-        show_default=False,
     ),
 ]
 
 
 def output_option(help_text: str) -> Any:
     """Return the option that names OUTPUT."""
-    return typer.Option(
-        metavar="PATH",
-        parser=given_output,
-        envvar=OUTPUT_VARIABLE,
-        help=help_text,
-        show_default=False,
-    )
+    return typer.Option(metavar="PATH", parser=given_output, envvar=OUTPUT_VARIABLE, help=help_text)
 
 
 Output = Annotated[
@@ -69,7 +62,6 @@ BrokerConf = Annotated[
         help="The broker.conf the store was written with. Default: STORE/broker.conf if it "
         "exists. What it lacks is taken from OUTPUT's progress or the sizes of the files, else it "
         "is the broker's default.",
-        show_default=False,
     ),
 ]
 BrokerVersion = Annotated[
@@ -79,7 +71,6 @@ BrokerVersion = Annotated[
         envvar=_VERSION_VARIABLE,
         help="The RocketMQ version whose rules apply, such as 4.9.4 or 5.3. Default: 5.3.3, or "
         "the version OUTPUT was built with.",
-        show_default=False,
     ),
 ]
 MaxBodyBytes = Annotated[
@@ -87,21 +78,14 @@ MaxBodyBytes = Annotated[
     typer.Option(
         "--max-body-bytes",
         help="The maximum size of a decompressed body, such as 64m (the default) or 1g.",
-        show_default=False,
     ),
 ]
 StuckAfter = Annotated[
-    float,
-    typer.Option(metavar="SECONDS", help="How long a message may wait without progress."),
+    float, typer.Option(metavar="SECONDS", help="How long a message may wait without progress.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
-StoredFrom = Annotated[
-    str | None,
-    typer.Option(help=f"Stored at or after: {TIME_FORMS}.", show_default=False),
-]
-StoredTo = Annotated[
-    str | None, typer.Option(help="Stored at or before, likewise.", show_default=False)
-]
+StoredFrom = Annotated[str | None, typer.Option(help=f"Stored at or after: {TIME_FORMS}.")]
+StoredTo = Annotated[str | None, typer.Option(help="Stored at or before, likewise.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +111,6 @@ SparkConf = Annotated[
         "--conf",
         metavar="KEY=VALUE",
         help="A setting of Spark, such as spark.driver.memory=4g (repeatable).",
-        show_default=False,
     ),
 ]
 
@@ -136,9 +119,7 @@ SparkConf = Annotated[
 class SessionOptions:
     """The Spark session of a long-running query, and the format of its log."""
 
-    master: Annotated[
-        str | None, typer.Option(help="Spark master URL [default: local[*]]", show_default=False)
-    ] = None
+    master: Annotated[str | None, typer.Option(help="Spark master URL [default: local[*]]")] = None
     conf: SparkConf = None
     as_json: Json = False
 
@@ -156,8 +137,7 @@ class ScanOptions:
         str | None,
         typer.Option(
             help="Scan the log with a Spark query on this master URL. By default, threads of this "
-            "process scan it, without a JVM.",
-            show_default=False,
+            "process scan it, without a JVM."
         ),
     ] = None
     conf: SparkConf = None

@@ -39,29 +39,21 @@ _COLUMNS = (
 class PendingOptions:
     """Which messages to show: every condition must hold."""
 
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this real topic (repeatable).", show_default=False),
-    ] = None
+    topic: Annotated[list[str] | None, typer.Option(help="Only this real topic (repeatable).")] = (
+        None
+    )
     kind: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="delay|timer|half", help="Only this kind (repeatable).", show_default=False
-        ),
+        typer.Option(metavar="delay|timer|half", help="Only this kind (repeatable)."),
     ] = None
-    due_before: Annotated[
-        str | None, typer.Option(help=f"Due before: {TIME_FORMS}.", show_default=False)
-    ] = None
+    due_before: Annotated[str | None, typer.Option(help=f"Due before: {TIME_FORMS}.")] = None
     overdue: Annotated[bool, typer.Option("--overdue", help="Only overdue messages.")] = False
     everything: Annotated[
         bool, typer.Option("--all", help="Also messages delivered, cancelled or given up.")
     ] = False
     as_of: Annotated[
         str | None,
-        typer.Option(
-            help="The time that separates waiting from overdue, likewise. Default: now.",
-            show_default=False,
-        ),
+        typer.Option(help="The time that separates waiting from overdue, likewise. Default: now."),
     ] = None
 
 

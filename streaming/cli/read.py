@@ -38,7 +38,7 @@ _MORE_MAY_FOLLOW = (
 )
 
 
-Topic = Annotated[str, typer.Option(help="The topic.", show_default=False)]
+Topic = Annotated[str, typer.Option(help="The topic.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,7 @@ class QueueRef:
     """The queue to read."""
 
     topic: Topic
-    queue_id: Annotated[
-        int, typer.Option("--queue", help="The queue id.", min=0, show_default=False)
-    ]
+    queue_id: Annotated[int, typer.Option("--queue", help="The queue id.", min=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,7 @@ class GetOptions:
         str,
         typer.Option(
             help="The position of the first message in the queue; -1 is the last message, -2 the "
-            "one before it. Also earliest, and latest: the next message to arrive.",
-            show_default=False,
+            "one before it. Also earliest, and latest: the next message to arrive."
         ),
     ]
     max_count: Annotated[int, typer.Option("--max", help="Maximum number of messages.", min=1)] = 32
@@ -78,10 +75,7 @@ class GetOptions:
 class TimeOptions:
     """The time to find a queue offset for."""
 
-    at_time: Annotated[
-        str,
-        typer.Option("--time", help=f"The time: {TIME_FORMS}.", show_default=False),
-    ]
+    at_time: Annotated[str, typer.Option("--time", help=f"The time: {TIME_FORMS}.")]
     boundary: Annotated[
         Boundary,
         typer.Option(
@@ -96,13 +90,8 @@ class QueryOptions:
     """Which messages to search the index for."""
 
     topic: Topic
-    key: Annotated[
-        str | None, typer.Option(help="A key or unique key of the message.", show_default=False)
-    ] = None
-    tag: Annotated[
-        str | None,
-        typer.Option(help="Its tag (indexed since RocketMQ 5.4.0).", show_default=False),
-    ] = None
+    key: Annotated[str | None, typer.Option(help="A key or unique key of the message.")] = None
+    tag: Annotated[str | None, typer.Option(help="Its tag (indexed since RocketMQ 5.4.0).")] = None
     from_time: StoredFrom = None
     to_time: StoredTo = None
     max_count: Annotated[

@@ -39,21 +39,14 @@ _TAIL_COUNT = 10
 class SearchOptions:
     """Which messages to find: every condition must hold."""
 
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this topic (repeatable).", show_default=False),
-    ] = None
-    queue_id: Annotated[
-        int | None, typer.Option("--queue", help="Only this queue id.", min=0, show_default=False)
-    ] = None
+    topic: Annotated[list[str] | None, typer.Option(help="Only this topic (repeatable).")] = None
+    queue_id: Annotated[int | None, typer.Option("--queue", help="Only this queue id.", min=0)] = (
+        None
+    )
     from_time: StoredFrom = None
     to_time: StoredTo = None
     key: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A key or unique key (repeatable: any of them).",
-            show_default=False,
-        ),
+        list[str] | None, typer.Option(help="A key or unique key (repeatable: any of them).")
     ] = None
     tag: Annotated[str, typer.Option(help="Only these tags, such as 'TagA || TagB'.")] = "*"
     properties: Annotated[
@@ -62,7 +55,6 @@ class SearchOptions:
             "--property",
             metavar="NAME=VALUE",
             help="A property with this value (repeatable: all of them).",
-            show_default=False,
         ),
     ] = None
     body: Annotated[
@@ -70,15 +62,13 @@ class SearchOptions:
         typer.Option(
             metavar="REGEX",
             help="A regular expression (RE2) found in the decompressed body; (?i) ignores case.",
-            show_default=False,
         ),
     ] = None
     newest_first: Annotated[
         bool, typer.Option("--newest-first", help="Search from the end of the log.")
     ] = False
     max_count: Annotated[
-        int | None,
-        typer.Option("--max", help="Stop after this many messages.", min=1, show_default=False),
+        int | None, typer.Option("--max", help="Stop after this many messages.", min=1)
     ] = None
     max_body_bytes: MaxBodyBytes = None
 
@@ -87,7 +77,7 @@ class SearchOptions:
 class TailOptions:
     """Which messages to show."""
 
-    topic: Annotated[list[str], typer.Option(help="The topic (repeatable).", show_default=False)]
+    topic: Annotated[list[str], typer.Option(help="The topic (repeatable).")]
     count: Annotated[
         int | None,
         typer.Option(
@@ -95,17 +85,13 @@ class TailOptions:
             "--lines",
             help=f"The number of newest messages; {_TAIL_COUNT} by default, with --since all.",
             min=0,
-            show_default=False,
         ),
     ] = None
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Show new messages until interrupted.")
     ] = False
     tags: Annotated[str, typer.Option(help="Only these tags, such as 'TagA || TagB'.")] = "*"
-    since: Annotated[
-        str | None,
-        typer.Option(help=f"Stored at or after: {TIME_FORMS}.", show_default=False),
-    ] = None
+    since: Annotated[str | None, typer.Option(help=f"Stored at or after: {TIME_FORMS}.")] = None
     max_body_bytes: MaxBodyBytes = None
 
 

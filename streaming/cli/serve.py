@@ -47,7 +47,6 @@ class StoreOptions:
             callback=one_of_variable,
             help="The broker's storePathRootDir; several brokers are shown side by side. NAME "
             "defaults to brokerName of its broker.conf, else to the folder's name.",
-            show_default=False,
         ),
     ]
     output: Output = None
@@ -65,7 +64,6 @@ class AccessOptions:
             metavar="FILE",
             parser=given_path,
             help="A file whose one line is the password of HTTP Basic (any user name).",
-            show_default=False,
         ),
     ] = None
     allow_remote: Annotated[
@@ -80,7 +78,6 @@ class AccessOptions:
             metavar="NAME",
             help="A name by which clients may address the console, such as that of a proxy "
             "(repeatable).",
-            show_default=False,
         ),
     ] = None
 

@@ -45,7 +45,6 @@ Stores = Annotated[
         callback=one_of_variable,
         help="The broker's storePathRootDir; several are read together. NAME defaults to "
         "brokerName of its broker.conf, else to the folder's name.",
-        show_default=False,
     ),
 ]
 LogStores = Annotated[
@@ -56,7 +55,6 @@ LogStores = Annotated[
         callback=one_of_variable,
         help="The broker's storePathRootDir; several are read together. NAME defaults to "
         "brokerName of its broker.conf, else to the folder's name.",
-        show_default=False,
     ),
 ]
 

@@ -54,7 +54,6 @@ def topics(
             metavar="FILE",
             help="Instead, write a topics.json for a broker that has lost it to this new file: the "
             "topics and queue counts of the log.",
-            show_default=False,
         ),
     ] = None,
     as_json: Json = False,

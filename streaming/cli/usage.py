@@ -43,15 +43,11 @@ class UsageOptions:
     by: Annotated[
         str, typer.Option(metavar="topic|day|queue|tag|host", help="What to count by.")
     ] = "topic"
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this topic (repeatable).", show_default=False),
-    ] = None
+    topic: Annotated[list[str] | None, typer.Option(help="Only this topic (repeatable).")] = None
     from_time: StoredFrom = None
     to_time: StoredTo = None
     max_rows: Annotated[
-        int | None,
-        typer.Option("--max", help="Show only this many rows.", min=1, show_default=False),
+        int | None, typer.Option("--max", help="Show only this many rows.", min=1)
     ] = None
 
 
