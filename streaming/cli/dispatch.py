@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +15,7 @@ from store.errors import ConfigError
 from store.io.user_path import given_output
 from streaming.cli.dispatch_report import Board, BrokerReporter, Reporter, arrivals_line
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
-from streaming.cli.lines import say
+from streaming.cli.lines import say, shows_progress
 from streaming.cli.long_running import LineReporter
 from streaming.cli.metrics import (
     MetricsOptions,
@@ -137,7 +136,8 @@ def dispatch(
     the exit code at the end is that of its failure.
     """
     check_seconds("--stuck-after", session.stuck_after)
-    is_live, as_json = sys.stderr.isatty() and not session.as_json, session.as_json
+    as_json = session.as_json
+    is_live = shows_progress(as_json=as_json)
     board: LineReporter
     reporters: Sequence[Reporter]
     if place.output_root is not None:
@@ -180,7 +180,7 @@ def _prepare(store: NamedStore, options: DispatchOptions, reporter: Reporter) ->
 
     assert store.output is not None
     durations, arrivals = BatchDurations(), reporter.arrivals
-    with recovery_progress(is_shown=reporter.is_live) as report:
+    with recovery_progress(as_json=reporter.as_json) as report:
         options = replace(
             options,
             on_progress=reporter.report,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -113,11 +112,10 @@ def export(
     if len(stores) > 1:
         _export_several(stores, to, options, as_json=as_json)
         return
-    is_shown = sys.stderr.isatty() and not as_json
     options = replace(options, output=stores[0].output)
     with open_export(stores[0].store_root, to, options) as job:
         _say_problem(job, "")
-        done = _run(job, is_shown=is_shown)
+        done = _run(job, as_json=as_json)
     if not done.messages and not options.append:
         _exit_empty(options, as_json=as_json)
     _print_result(to, done, "", as_json=as_json)
@@ -143,7 +141,6 @@ def _export_several(
 
     _refuse_inside_logs(stores, to, options)
     failures, exported = Failures(), 0
-    is_shown = sys.stderr.isatty() and not as_json
     with several_exports(to, append=options.append):
         for store in stores:
             target = broker_directory(to, store.name)
@@ -152,7 +149,7 @@ def _export_several(
                     own = replace(options, output=store.output)
                     with open_export(store.store_root, target, own) as job:
                         _say_problem(job, f"{store.name}: ")
-                        done = _run(job, is_shown=is_shown)
+                        done = _run(job, as_json=as_json)
                 except UnknownTopicError as e:  # another store may have the topic
                     say(f"{store.name}: {e}")
                     continue
@@ -238,10 +235,10 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
     )
 
 
-def _run(job: ExportJob, *, is_shown: bool) -> ExportResult:
+def _run(job: ExportJob, *, as_json: bool) -> ExportResult:
     from streaming.export.run import run_in_threads
 
-    with progress_bar("exporting", is_shown=is_shown) as report:
+    with progress_bar("exporting", as_json=as_json) as report:
         return job.run(run_in_threads, report)
 
 

@@ -25,6 +25,11 @@ def say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
+def shows_progress(*, as_json: bool) -> bool:
+    """Return whether progress is shown: to a terminal, and not beside an answer in JSON."""
+    return sys.stderr.isatty() and not as_json
+
+
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on a line, in ASCII if stdout is not UTF-8."""
     line = json.dumps(value, ensure_ascii=not _is_utf_8())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ from store.java import now_ms
 from store.root.status import status_json
 from streaming.cli import EXIT_NO
 from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
-from streaming.cli.lines import counted, print_json, print_line, time_text
+from streaming.cli.lines import counted, print_json, print_line, shows_progress, time_text
 from streaming.cli.long_running import MEGA, LineReporter, progress_line
 from streaming.cli.metrics import MetricsOptions, metrics_endpoint, show_mirror
 from streaming.cli.options import (
@@ -199,7 +198,7 @@ def mirror(
 
     as_json, durations = session.as_json, BatchDurations()
     stuck_after = check_seconds("--stuck-after", session.stuck_after)
-    reporter = MirrorReporter(is_live=sys.stderr.isatty() and not as_json, as_json=as_json)
+    reporter = MirrorReporter(is_live=shows_progress(as_json=as_json), as_json=as_json)
     settings = session.spark_settings()
     options = MirrorOptions(
         bootstrap=target.kafka_bootstrap,

@@ -20,7 +20,7 @@ from store.java import parse_boolean
 from store.root.config import find_config
 from store.unsupported import require_log_files
 from streaming.cli.lines import say
-from streaming.sources.option_values import TIME_FORMS, parse_bytes
+from streaming.sources.option_values import TIME_FORMS, parse_bytes, parse_time
 from streaming.spark.settings import SparkSettings, parse_conf, refuse_remote
 
 if TYPE_CHECKING:
@@ -173,6 +173,14 @@ def body_limit(text: str | None) -> int:
     if text is not None and value is not None and value > BODY_BYTES_CEILING:
         raise ConfigError(f"--max-body-bytes {shown(text)} is more than {BODY_BYTES_CEILING} bytes")
     return value or BODY_BYTES_MAX
+
+
+def parse_span(begin: str | None, end: str | None) -> tuple[int | None, int | None]:
+    """Parse ``--from-time`` and ``--to-time`` into epoch ms. Raises ConfigError."""
+    span = parse_time("--from-time", begin), parse_time("--to-time", end)
+    if span[0] is not None and span[1] is not None and span[0] > span[1]:
+        raise ConfigError(f"--from-time {begin} is later than --to-time {end}")
+    return span
 
 
 def check_seconds(option: str, value: float) -> float:

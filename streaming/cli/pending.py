@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from store.errors import ConfigError, shown
 from streaming.cli.columns import Cell, Column, Fit, Moment
 from streaming.cli.lines import print_json, say
 from streaming.cli.options import Json, RootOptions, Store, opened_store
-from streaming.cli.show import NOT_FOUND, exit_not_found, progress_bar
+from streaming.cli.show import NOT_FOUND, exit_not_found, progress_bar, raise_damage
 from streaming.sources.option_values import TIME_FORMS, parse_time
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def pending(store: Store, wanted: PendingOptions, root: RootOptions, as_json: Js
     pending_filter = _filter(wanted)
     as_of = parse_time("--as-of", wanted.as_of)
     with opened_store(store, root) as s:
-        with progress_bar("reading", is_shown=sys.stderr.isatty() and not as_json) as show:
+        with progress_bar("reading", as_json=as_json) as show:
             found = find_pending(
                 s.store_root,
                 s.config,
@@ -84,11 +83,7 @@ def pending(store: Store, wanted: PendingOptions, root: RootOptions, as_json: Js
         for note in found.notes():
             say(note)
         _print(found, as_json=as_json)
-        errors = [damage.passed() for damage in found.damages]
-        for error in errors[1:]:
-            say(f"warning: {error}")
-        if errors:
-            raise errors[0]
+        raise_damage(found.damages)
         if not found.rows.num_rows:
             exit_not_found(NOT_FOUND, "no such message is pending", {}, as_json=as_json)
 

@@ -24,6 +24,7 @@ from streaming.cli.options import (
     StoredTo,
     check_seconds,
     opened_store,
+    parse_span,
 )
 from streaming.cli.show import NOT_FOUND, broker_json, exit_not_found, print_messages
 from streaming.cli.stores import Failures, Stores, opened_stores, read_stores
@@ -201,12 +202,7 @@ def query(store: Stores, wanted: QueryOptions, root: RootOptions, as_json: Json 
     value = wanted.key if is_key else wanted.tag
     if value is None or (is_key and wanted.tag is not None):
         raise ConfigError("give either --key or --tag")
-    begin = parse_time("--from-time", wanted.from_time)
-    end = parse_time("--to-time", wanted.to_time)
-    if begin is not None and end is not None and begin > end:
-        raise ConfigError(
-            f"--from-time {wanted.from_time} is later than --to-time {wanted.to_time}"
-        )
+    begin, end = parse_span(wanted.from_time, wanted.to_time)
     span = begin if begin is not None else 0, end if end is not None else _TIME_MAX
     kind = KEY_TYPE if is_key else TAG_TYPE
     stores, failures = read_stores(store, root.broker_conf, root.output), Failures()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -45,11 +44,10 @@ def rebuild(
     root = take_root(store, output, broker.broker_conf, broker.broker_version)
     if not as_json:
         say(describe_settings(root.log.config))
-    is_shown = sys.stderr.isatty() and not as_json
     with ExitStack() as stack:
         try:
             feed = stack.enter_context(scan_feed("reput rebuild", settings, store, root.log.config))
-            report = stack.enter_context(progress_bar("rebuilding", is_shown=is_shown))
+            report = stack.enter_context(progress_bar("rebuilding", as_json=as_json))
         except BaseException:
             root.close(clean=False)
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from store.errors import ConfigError
-from streaming.cli.lines import print_json, print_line, say
+from streaming.cli.lines import print_json, print_line, say, shows_progress
 from streaming.cli.options import (
     BrokerOptions,
     Json,
@@ -56,7 +55,7 @@ def recover(
     )
     if not as_json:
         say(describe_settings(config))
-    with recovery_progress(is_shown=sys.stderr.isatty() and not as_json) as report:
+    with recovery_progress(as_json=as_json) as report:
         root = DispatchRoot.open(output, store, config, adopts=True, report=report)
         try:
             record_recoveries(output, root.recovered, root.disk)
@@ -94,9 +93,9 @@ def recovered_json(recovered: Recovered) -> dict[str, Any]:
 
 
 @contextmanager
-def recovery_progress(*, is_shown: bool) -> Iterator[RecoveryReporter | None]:
-    """Show the progress of a recovery, if ``is_shown``."""
-    if not is_shown:
+def recovery_progress(*, as_json: bool) -> Iterator[RecoveryReporter | None]:
+    """Show the progress of a recovery, on a terminal."""
+    if not shows_progress(as_json=as_json):
         yield None
         return
     from rich.progress import MofNCompleteColumn

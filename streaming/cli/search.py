@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +20,15 @@ from streaming.cli.options import (
     Store,
     StoredFrom,
     StoredTo,
+    parse_span,
 )
-from streaming.cli.show import NOT_FOUND, exit_not_found, message_printer, progress_bar
+from streaming.cli.show import (
+    NOT_FOUND,
+    exit_not_found,
+    message_printer,
+    progress_bar,
+    raise_damage,
+)
 from streaming.cli.stores import Failures, LogStores, NamedStore, log_stores, opened_stores
 from streaming.sources.option_values import TIME_FORMS, parse_time
 
@@ -111,7 +117,7 @@ def search(
     )
     with (
         _opened_searches(stores, message_filter, broker, wanted.max_body_bytes, failures) as jobs,
-        _progress(as_json=as_json) as show,
+        progress_bar("searching", as_json=as_json) as show,
     ):
         progress, count = _Progress(show), 0
         print_message = message_printer(as_json=as_json, has_broker=len(stores) > 1)
@@ -129,7 +135,7 @@ def search(
             say(f"interrupted: {done} of {total} were searched")
         for name, job in jobs.items():
             with failures.of(name):
-                _raise_damage(job)
+                raise_damage(job.damages)
         failures.exit()
         if not count:
             exit_not_found(NOT_FOUND, "no message matches", {}, as_json=as_json)
@@ -197,27 +203,18 @@ def tail(store: Store, wanted: TailOptions, broker: BrokerOptions, as_json: Json
         job = searches[""]
         print_message = message_printer(as_json=as_json)
         has_any = False
-        with _progress(as_json=as_json) as show:
+        with progress_bar("searching", as_json=as_json) as show:
             for message in _newest(job, wanted, show):
                 print_message(message, "")
                 has_any = True
         if not wanted.follow:
-            _raise_damage(job)
+            raise_damage(job.damages)
         if wanted.follow:
             for message in job.follow(job.end, POLL_SECONDS):
                 print_message(message, "")
         elif not has_any and not job.stop.is_set():
             topics = " or ".join(map(shown, wanted.topic))
             exit_not_found(NOT_FOUND, f"no message of topic {topics} matches", {}, as_json=as_json)
-
-
-def _raise_damage(job: LogSearch) -> None:
-    """Raise DamageError if the search passed damage, after a warning for each further place."""
-    errors = [damage.passed() for damage in job.damages]
-    for error in errors[1:]:
-        say(f"warning: {error}")
-    if errors:
-        raise errors[0]
 
 
 def _newest(job: LogSearch, wanted: TailOptions, show: ReportProgress | None) -> Iterator[Message]:
@@ -229,10 +226,6 @@ def _newest(job: LogSearch, wanted: TailOptions, show: ReportProgress | None) ->
     if not count:
         next(newest, None)  # the end is known once the search has begun
     return reversed([m for _, m in zip(range(count), newest, strict=False)])
-
-
-def _progress(*, as_json: bool) -> AbstractContextManager[ReportProgress | None]:
-    return progress_bar("searching", is_shown=sys.stderr.isatty() and not as_json)
 
 
 @contextmanager
@@ -269,12 +262,7 @@ def _search_filter(wanted: SearchOptions) -> MessageFilter:
     """Parse the conditions. Raises ConfigError."""
     from store.reads.message_filter import MessageFilter
 
-    begin = parse_time("--from-time", wanted.from_time)
-    end = parse_time("--to-time", wanted.to_time)
-    if begin is not None and end is not None and begin > end:
-        raise ConfigError(
-            f"--from-time {wanted.from_time} is later than --to-time {wanted.to_time}"
-        )
+    begin, end = parse_span(wanted.from_time, wanted.to_time)
     properties = {}
     for text in wanted.properties or ():
         name, separator, value = text.partition("=")

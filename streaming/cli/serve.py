@@ -16,7 +16,6 @@ from store.io.file_system import read_small_file
 from store.io.user_path import given_path
 from streaming.cli.lines import print_json, print_line
 from streaming.cli.options import (
-    STORE_VARIABLE,
     BrokerOptions,
     Json,
     MaxBodyBytes,
@@ -25,7 +24,7 @@ from streaming.cli.options import (
     body_limit,
     check_seconds,
 )
-from streaming.cli.stores import named_stores, one_of_variable
+from streaming.cli.stores import named_stores, stores_argument
 
 if TYPE_CHECKING:
     from streaming.web.brokers import BrokerSource
@@ -41,13 +40,7 @@ class StoreOptions:
 
     stores: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[NAME=]STORE[:OUTPUT]…",
-            envvar=STORE_VARIABLE,
-            callback=one_of_variable,
-            help="The broker's storePathRootDir; several brokers are shown side by side. NAME "
-            "defaults to brokerName of its broker.conf, else to the folder's name.",
-        ),
+        stores_argument("[NAME=]STORE[:OUTPUT]…", several="brokers are shown side by side"),
     ]
     output: Output = None
 

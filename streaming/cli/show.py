@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,12 +14,13 @@ from store.errors import BodyTooLargeError
 from store.printable import printable
 from streaming.cli import EXIT_NO
 from streaming.cli.columns import CELL_MAX, Cell, Column, Fit, Moment
-from streaming.cli.lines import counted, print_json, say, time_text
+from streaming.cli.lines import counted, print_json, say, shows_progress, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from store.commitlog.commit_log import ReportProgress
+    from store.commitlog.scanner import Damage
 
 # The status for a key, a tag or a commit log offset; queue reads have the broker's statuses.
 NOT_FOUND = "NOT_FOUND"
@@ -176,10 +177,19 @@ def exit_not_found(
     raise typer.Exit(EXIT_NO)
 
 
+def raise_damage(damages: Sequence[Damage]) -> None:
+    """Raise the DamageError of the first place that was passed; warn of the others."""
+    errors = [damage.passed() for damage in damages]
+    for error in errors[1:]:
+        say(f"warning: {error}")
+    if errors:
+        raise errors[0]
+
+
 @contextmanager
-def progress_bar(task: str, *, is_shown: bool) -> Iterator[ReportProgress | None]:
-    """Show how much of the log has been read, if ``is_shown``."""
-    if not is_shown:
+def progress_bar(task: str, *, as_json: bool) -> Iterator[ReportProgress | None]:
+    """Show how much of the log has been read, on a terminal."""
+    if not shows_progress(as_json=as_json):
         yield None
         return
     from rich.progress import DownloadColumn, TransferSpeedColumn

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,26 +37,20 @@ def one_of_variable(texts: list[str]) -> list[str]:
     return [one] if one and texts == one.split() else texts
 
 
-Stores = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="[NAME=]STORE[:OUTPUT]…",
+def stores_argument(metavar: str, *, several: str) -> Any:
+    """Return the argument that names stores; ``several`` is what becomes of more than one."""
+    return typer.Argument(
+        metavar=metavar,
         envvar=STORE_VARIABLE,
         callback=one_of_variable,
-        help="The broker's storePathRootDir; several are read together. NAME defaults to "
-        "brokerName of its broker.conf, else to the folder's name.",
-    ),
-]
-LogStores = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="[NAME=]STORE…",
-        envvar=STORE_VARIABLE,
-        callback=one_of_variable,
-        help="The broker's storePathRootDir; several are read together. NAME defaults to "
-        "brokerName of its broker.conf, else to the folder's name.",
-    ),
-]
+        help=f"The broker's storePathRootDir; several {several}. NAME defaults to brokerName of "
+        "its broker.conf, else to the folder's name.",
+    )
+
+
+_READ_TOGETHER = "are read together"
+Stores = Annotated[list[str], stores_argument("[NAME=]STORE[:OUTPUT]…", several=_READ_TOGETHER)]
+LogStores = Annotated[list[str], stores_argument("[NAME=]STORE…", several=_READ_TOGETHER)]
 
 
 @dataclass(frozen=True, slots=True)

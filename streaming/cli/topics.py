@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -105,7 +104,7 @@ def _write_topics_json(
     logs = config.commit_log_paths(store)
     if any(path.resolve().is_relative_to(log.resolve()) for log in logs):
         raise ConfigError(f"--write-topics-json {path} is inside the commit log")
-    with progress_bar("reading", is_shown=sys.stderr.isatty() and not as_json) as report:
+    with progress_bar("reading", as_json=as_json) as report:
         found = topics_from_log(store, output or store, config, report)
     for damage in found.damages:
         say(f"skipped: offsets {damage.begin} to {damage.end} of {damage.path}: {damage.reason}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +20,7 @@ from streaming.cli.options import (
     StoredTo,
     opened_store,
 )
-from streaming.cli.show import NOT_FOUND, exit_not_found, progress_bar
+from streaming.cli.show import NOT_FOUND, exit_not_found, progress_bar, raise_damage
 from streaming.sources.option_values import parse_time
 
 if TYPE_CHECKING:
@@ -73,16 +72,12 @@ def usage(
         to_time=parse_time("--to-time", counted.to_time),
     )
     with opened_store(store, broker) as s:
-        with progress_bar("reading", is_shown=sys.stderr.isatty() and not as_json) as show:
+        with progress_bar("reading", as_json=as_json) as show:
             found = measure_usage(s.store_root, s.config, by, wanted, show)
         expiring = expiries(s.store_root, s.config, broker.broker_conf)
     if found.groups.count:
         _print(found, expiring, by, counted.max_rows, as_json=as_json)
-    errors = [damage.passed() for damage in found.damages]
-    for error in errors[1:]:
-        say(f"warning: {error}")
-    if errors:
-        raise errors[0]
+    raise_damage(found.damages)
     if not found.groups.count:
         exit_not_found(NOT_FOUND, "no message matches", {}, as_json=as_json)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,7 +85,7 @@ def verify(
         say(describe_settings(config))
     with (
         scan_feed("reput verify", settings, store, config) as feed,
-        progress_bar("verifying", is_shown=sys.stderr.isatty() and not as_json) as report,
+        progress_bar("verifying", as_json=as_json) as report,
     ):
         result = verify(store, root, config, report, feed)
     if options.record:
