@@ -8,17 +8,7 @@ from dataclasses import dataclass, replace
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.names import Drops
 from store.index.writer import IndexState
-from store.root.progress import (
-    Fingerprint,
-    LostRange,
-    Progress,
-    RollbackPoint,
-    read_progress,
-    write_progress,
-)
-
-__all__ = ["BatchEnd", "LostRange", "Progress", "RollbackPoint", "add_rollback_point", "advance"]
-__all__ += ["queue_key", "queue_name", "read_progress", "thin", "write_progress"]
+from store.root.progress import Fingerprint, LostRange, Progress, RollbackPoint
 
 _QUEUE_ENDS_MAX = 20_000  # in all rollback points together
 

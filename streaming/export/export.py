@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints.progress import LostRange
 from checkpoints.recovery.fingerprint import find_log_change
 from store.commitlog.commit_log import CommitLog, ReportProgress, was_closed_cleanly
 from store.commitlog.scanner import LogRange
@@ -28,6 +27,7 @@ from store.errors import (
     shown,
 )
 from store.root.config import open_store_config
+from store.root.progress import LostRange
 from streaming.export.directory import ExportDirectory, check_directory
 from streaming.export.not_consumed import NotConsumed, read_not_consumed
 from streaming.export.options import ExportOptions, any_of, make_settings

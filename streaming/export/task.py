@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from checkpoints.progress import LostRange
 from checkpoints.recovery.fingerprint import fingerprint_at
 from store.arrow.batches import BodyLimits, message_batches
 from store.arrow.json_lines import columns_of, json_lines
@@ -33,7 +32,7 @@ from store.consumequeue.names import is_system_topic
 from store.errors import StoreError
 from store.io.disk import Disk
 from store.io.mapped_file import intact, map_file
-from store.root.progress import Fingerprint
+from store.root.progress import Fingerprint, LostRange
 from streaming.export.not_consumed import NotConsumed
 
 PARQUET, JSONL = "parquet", "jsonl"

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoints.progress import LostRange, queue_key
+from checkpoints.progress import queue_key
 from checkpoints.rebuild import NewRoot
 from checkpoints.root import DispatchRoot
 from store.commitlog.commit_log import ReportProgress
@@ -22,6 +22,7 @@ from store.consumequeue.names import list_queues
 from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import StoreError
 from store.root.config import open_store_config
+from store.root.progress import LostRange
 from streaming.queries.feed import Feed, threads_feed
 from streaming.sinks.dispatch import DispatchSink, DurableBatch
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints.progress import LostRange, Progress, read_progress
 from checkpoints.recovery.fingerprint import check_unchanged
 from store.commitlog.commit_log import CommitLog, ReportProgress, was_closed_cleanly
 from store.commitlog.planner import LogPlanner
@@ -19,6 +18,7 @@ from store.io.mapped_file import intact
 from store.layout import ABORT_FILE
 from store.rocksdb import require_queue_files
 from store.root.config import other_store_error
+from store.root.progress import LostRange, Progress, read_progress
 from store.unsupported import (
     refuse_controller_mode,
     refuse_unsupported_store,

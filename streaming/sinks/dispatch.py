@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from checkpoints.progress import BatchEnd, LostRange, queue_key
+from checkpoints.progress import BatchEnd, queue_key
 from checkpoints.retention import Retention
 from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
@@ -26,6 +26,7 @@ from store.consumequeue.writer import ConsumeQueueStore, QueueKey
 from store.index.ends import IndexEnd
 from store.index.writer import IndexService, IndexState
 from store.reads.pull_request_hold import PullRequestHoldService
+from store.root.progress import LostRange
 from streaming.sinks.ordered_sink import BatchSink, SinkCounts, WaitingParts, take_following
 
 

@@ -24,7 +24,7 @@ from store.java import now_ms
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE
 from store.reads.message_store import MessageStore
 from store.root.config import find_config
-from store.root.progress import PROGRESS
+from store.root.progress import PROGRESS, LostRange, read_progress
 from store.root.status import DispatchStatus, read_dispatch_status, status_json
 from streaming.web.metrics.history import History
 from streaming.web.monitor import LogMonitor
@@ -34,7 +34,6 @@ from streaming.web.scans.readers import USAGE_BY, pending_reader, usage_reader
 from streaming.web.security import ConsoleSettings
 
 if TYPE_CHECKING:
-    from checkpoints.progress import LostRange
     from store.commitlog.scanner import Damage
 
 _SWAP_WAIT_SECONDS = 1.0  # that a page waits while files of OUTPUT are replaced
@@ -225,8 +224,6 @@ class Broker:
 
     def _dispatch_status(self, now: int) -> dict[str, Any]:
         """Return the status of the dispatch into OUTPUT; nulls if there is none."""
-        from checkpoints.progress import read_progress  # noqa: PLC0415 - loads numba
-
         names = ("reput_from_offset", "progress_timestamp", "waiting_timestamp", "stuck_ms")
         nothing = dict.fromkeys((*names, "behind_bytes", "behind_ms", "dropped"))
         nothing |= {"is_stuck": False, "lost": []}

@@ -8,14 +8,13 @@ from random import Random
 
 import pytest
 
-from checkpoints.progress import read_progress
 from checkpoints.state_paths import BULK_DIR, NEW_ROOT_DIR
 from checkpoints.swap import SwapRecord, write_swap
 from store import MessageStore
 from store.config import StoreConfig
 from store.errors import StoreIOError
 from store.io.disk import Disk
-from store.root.progress import SWAP
+from store.root.progress import SWAP, read_progress
 from streaming.queries.verify import verify
 from tests.support.cases import first_cases, stride
 from tests.support.crashes import CrashingDisk, Killed

@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
+from store.root.progress import read_progress
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch import DispatchSink
 from tests.logs.build import Message, build_log, encode, write_log

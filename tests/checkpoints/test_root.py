@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint, write_checkpoint
-from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.config import BrokerVersion
 from store.errors import ConfigError, RootInUseError
 from store.io.disk import Disk
-from store.root.progress import PROGRESS, Fingerprint
+from store.root.progress import PROGRESS, Fingerprint, read_progress
 from streaming.sinks.dispatch import DispatchSink
 from tests.checkpoints.conftest import (
     CONFIG,

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow.dataset import dataset
 
-from checkpoints.progress import read_progress
 from checkpoints.state_paths import NEW_ROOT_DIR
 from store import MessageStore
 from store.commitlog.record import NewMessage, make_properties
 from store.config import StoreConfig
+from store.root.progress import read_progress
 from tests.integration.servers.processes import wait_for
 from tests.integration.servers.spark_cluster import SparkCluster, run_environment
 from tests.support.bulk_writer import BulkWriter

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoints.progress import Progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import CHUNK_BYTES, Damage, Scanner
 from store.config import StoreConfig
 from store.io.disk import Disk
+from store.root.progress import Progress
 from streaming.sinks.dispatch import DispatchSink
 from tests.model.dispatch import ModelConfig
 

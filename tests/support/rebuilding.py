@@ -5,14 +5,13 @@ from contextlib import closing
 from pathlib import Path
 
 from checkpoints.entries import BUILT_DIRS
-from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from checkpoints.swap import SwapRecord, write_swap
 from store.commitlog.planner import LogPlanner
 from store.commitlog.replay import scan_in_order
 from store.config import StoreConfig
 from store.io.disk import Disk
-from store.root.progress import SWAP
+from store.root.progress import SWAP, read_progress
 from streaming.queries.feed import Feed
 from streaming.queries.rebuild import RebuildResult, rebuild_root
 from streaming.sinks.ordered_sink import BatchSink

@@ -17,12 +17,12 @@ from pathlib import Path
 from random import Random
 
 from checkpoints.checkpoint_file import read_checkpoint
-from checkpoints.progress import Progress, read_progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import BrokerVersion, StoreConfig
 from store.errors import DamageError
+from store.root.progress import Progress, read_progress
 from streaming.sinks.dispatch import DispatchSink
 from tests.support.dispatching import Batch, cut_stretches
 from tests.torture.simulation.broker_log import FILE_SIZE, BrokerLog

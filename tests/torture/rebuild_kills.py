@@ -10,11 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from checkpoints.progress import read_progress
 from checkpoints.state_paths import NEW_ROOT_DIR
 from store.commitlog.record import NewMessage, make_properties
 from store.config import StoreConfig
-from store.root.progress import SWAP
+from store.root.progress import SWAP, read_progress
 from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import assert_same_store, dispatch_all
 

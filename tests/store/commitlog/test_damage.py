@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.progress import LostRange
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.live_end import LiveEnd
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Damage, Scanner
 from store.errors import DamageError, StoreIOError
+from store.root.progress import LostRange
 from streaming.export.task import ExportTask, FileSpec, export_part
 from tests.logs.build import build_log
 from tests.model.dispatch import Record, dispatch

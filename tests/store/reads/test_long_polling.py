@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from checkpoints.progress import read_progress, write_progress
 from checkpoints.root import DispatchRoot
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
@@ -28,6 +27,7 @@ from store.io.disk import Disk
 from store.io.mapped_file import file_name
 from store.reads.get_message import GetMessageResult, parse_tags
 from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
+from store.root.progress import read_progress, write_progress
 from tests.support.dispatching import HastyDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from checkpoints.progress import read_progress
+from store.root.progress import read_progress
 from streaming.cli import run
 from tests.streaming.conftest import Run
 from tests.support.cases import first_cases

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpoints.progress import read_progress
+from store.root.progress import read_progress
 from streaming.cli import run
 from streaming.queries.dispatch import PreparedDispatch, RunningDispatch
 from tests.streaming.conftest import Run

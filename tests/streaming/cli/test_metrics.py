@@ -14,7 +14,7 @@ import httpx
 import prometheus_client.parser as text_parser
 import pytest
 
-from checkpoints.progress import read_progress
+from store.root.progress import read_progress
 from streaming.cli import run
 from tests.support.bulk_writer import BulkWriter
 from tests.support.commands import REPUT

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.errors import StoreError
+from store.root.progress import read_progress
 from streaming.cli import run
 from streaming.sinks.dispatch import DispatchSink
 from tests.support.dispatching import HastyDisk, assert_same_store, built_tree, dispatch_all

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpoints.progress import read_progress
+from store.root.progress import read_progress
 from streaming import start_dispatch
 from streaming.queries.dispatch import DispatchOptions, begin_dispatch
 from tests.support.bulk_writer import BulkWriter

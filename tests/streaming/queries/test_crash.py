@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpoints.progress import read_progress
+from store.root.progress import read_progress
 from streaming.queries.dispatch import DispatchOptions, begin_dispatch, query_error
 from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, dispatch_all

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from checkpoints.progress import read_progress
 from store.commitlog.commit_log import CommitLog
 from store.config import load_config
 from store.errors import ConfigError, DamageError, RootInUseError
+from store.root.progress import read_progress
 from streaming import start_dispatch
 from streaming.queries.dispatch import (
     DispatchOptions,

@@ -12,7 +12,6 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Stretch
@@ -20,6 +19,7 @@ from store.config import StoreConfig
 from store.consumequeue.writer import ConsumeQueueStore
 from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 from store.layout import MAGIC_BLANK, SYS_FLAG_AT
+from store.root.progress import read_progress
 from streaming.queries.dispatch import DispatchOptions, RunningDispatch, begin_dispatch, query_error
 from streaming.queries.log_query import _BatchApplier, _SpoolApplier
 from streaming.queries.rebuild import rebuild_root

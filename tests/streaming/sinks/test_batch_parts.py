@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import DamageError
 from store.io.disk import Disk
+from store.root.progress import read_progress
 from streaming.sinks import ordered_sink
 from streaming.sinks.dispatch import DispatchSink
 from tests.logs.build import Message

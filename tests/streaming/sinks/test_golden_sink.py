@@ -9,7 +9,6 @@ from random import Random
 import pytest
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint
-from checkpoints.progress import read_progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests, concat
@@ -18,6 +17,7 @@ from store.commitlog.scanner import Scanner
 from store.consumequeue.writer import ConsumeQueueStore
 from store.index.writer import IndexService
 from store.io.disk import Disk
+from store.root.progress import read_progress
 from streaming.sinks.dispatch import DispatchSink, IndexDispatcher
 from tests.conftest import Golden
 from tests.support.dispatching import (

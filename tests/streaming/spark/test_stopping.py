@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from checkpoints.progress import read_progress
 from store.errors import DamageError, StoreIOError
+from store.root.progress import read_progress
 from streaming import CommitLogDataSource, query_error, start_dispatch, stop_query
 from streaming.queries.dispatch import DispatchOptions, begin_dispatch, prepare_dispatch
 from streaming.sources.messages import FORMAT

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint
-from checkpoints.progress import Progress
 from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
+from store.root.progress import Progress
 from streaming.sinks.dispatch import DispatchSink
 from tests.support.dispatching import (
     BUILT_DIRECTORIES,
