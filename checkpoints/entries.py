@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,14 +16,15 @@ from store.index.file import is_index_file_name
 from store.io.mapped_file import is_mapped_file_name
 
 BUILT_DIRS = (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR)
-_TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp$")
+Known = Mapping[Path, Set[str]]  # by directory, parents first; a directory's name ends with a slash
 _BUILT = {f"{name}/" for name in BUILT_DIRS}
-_OF_A_REBUILD = {  # parents first
+_OF_A_REBUILD: Known = {
     BULK_DIR: {"boot", "new/", "old/"},
     OLD_ROOT_DIR: _BUILT,
     NEW_ROOT_DIR: {layout.ABORT_FILE, layout.CHECKPOINT_FILE, f"{REPUT_DIR}/", *_BUILT},
     NEW_ROOT_DIR / REPUT_DIR: {"progress", "batch"},
 }
+_TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp$")
 
 
 class EntryKind(Enum):
@@ -59,34 +61,31 @@ def list_built(output: Path) -> Built:
     return Built(files)
 
 
-def find_foreign_in_bulk(output: Path, kind: EntryKind | None) -> Path | None:
-    """Return the first entry of ``reput/bulk``, of this kind, that no rebuild writes.
+def find_foreign_in_bulk(output: Path) -> Path | None:
+    """Return the first entry of ``reput/bulk`` that no rebuild writes. Raises StoreIOError."""
+    foreign = find_unknown(output, _OF_A_REBUILD)
+    for directory in (NEW_ROOT_DIR, OLD_ROOT_DIR) if foreign is None else ():
+        built = list_built(output / directory).foreign
+        if built is not None:
+            return directory / built
+    return foreign
 
-    Links are foreign. Raises StoreIOError.
+
+def find_unknown(output: Path, known: Known) -> Path | None:
+    """Return the first entry of the directories of ``known`` that is not named there.
+
+    Temporaries of files that are named count as named, links do not. Raises StoreIOError.
     """
-    if kind is not EntryKind.DIRECTORY:
-        return None
-    for directory, known in _OF_A_REBUILD.items():
-        for name, entry in sorted(list_entries(output / directory).items()):
-            is_directory = entry is EntryKind.DIRECTORY
-            as_known = f"{name}/" if is_directory else _TEMPORARY.sub("", name)
-            if as_known not in known or not (is_directory or entry is EntryKind.FILE):
+    for directory, names in known.items():
+        for name, kind in sorted(list_entries(output / directory).items()):
+            is_file = kind is EntryKind.FILE and _TEMPORARY.sub("", name) in names
+            if not is_file and not (kind is EntryKind.DIRECTORY and f"{name}/" in names):
                 return directory / name
-        foreign = list_built(output / directory).foreign
-        if foreign is not None:
-            return directory / foreign
     return None
 
 
-def list_entries(
-    directory: Path, kind: EntryKind | None = EntryKind.DIRECTORY
-) -> dict[str, EntryKind]:
-    """Return the entries of a directory; none if ``kind``, its own kind, is not DIRECTORY.
-
-    Raises StoreIOError.
-    """
-    if kind is not EntryKind.DIRECTORY:
-        return {}
+def list_entries(directory: Path) -> dict[str, EntryKind]:
+    """Return the entries of a directory; a missing one has none. Raises StoreIOError."""
     try:
         with os.scandir(directory) as entries:
             return {entry.name: _entry_kind(entry) for entry in entries}

@@ -15,17 +15,11 @@ replaced or deleted may hold no foreign entries (``checkpoints.entries``).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from checkpoints.entries import (
-    BUILT_DIRS,
-    EntryKind,
-    find_foreign_in_bulk,
-    list_built,
-    list_entries,
-)
-from checkpoints.state_paths import BATCH, BULK_DIR, RECOVERED, REPUT_DIR, SPARK_DIR, VERIFIED
+from checkpoints.entries import BUILT_DIRS, find_foreign_in_bulk, find_unknown, list_built
+from checkpoints.state_paths import BATCH, BULK_DIR, REPUT_DIR
 from store import layout
 from store.errors import ConfigError, DamageError
 from store.io.checked_json import is_sealed, read_state_file
@@ -34,12 +28,12 @@ from store.io.user_path import check_output_path
 from store.root.progress import PROGRESS, SWAP
 
 NEW_OUTPUT_HINT = "give a new OUTPUT"
-_REPUT = str(REPUT_DIR)
-_OWNED = (*BUILT_DIRS, layout.CHECKPOINT_FILE, layout.ABORT_FILE, layout.LOCK_FILE, _REPUT)
-_STATE_FILES = tuple(map(str, (PROGRESS, BATCH, SWAP)))
-_TEMPORARIES = frozenset(f"{name}.tmp" for name in _STATE_FILES)
-_EMPTY = frozenset({"lost+found", layout.LOCK_FILE, str(BULK_DIR), *_TEMPORARIES})
-_STATELESS = frozenset(map(str, (SPARK_DIR, RECOVERED, VERIFIED)))  # they prove no root
+_FILES = (layout.CHECKPOINT_FILE, layout.ABORT_FILE, layout.LOCK_FILE)
+_NEVER_LINKS = (*BUILT_DIRS, *_FILES, REPUT_DIR, BULK_DIR)
+_STATE_FILES = (PROGRESS, BATCH, SWAP)
+_BEFORE_STATE = {"bulk/", *(path.name for path in _STATE_FILES)}
+_EMPTY = {Path(): {"lost+found/", layout.LOCK_FILE, f"{REPUT_DIR}/"}, REPUT_DIR: _BEFORE_STATE}
+_ADOPTED = {REPUT_DIR: {*_BEFORE_STATE, "spark/", "recovered", "verified"}}
 
 
 def check_output(
@@ -58,29 +52,21 @@ def check_output(
     """
     check_output_path(output)
     _check_place(output, store_root, logs)
-    entries = _list_root(output)
-    for name in _OWNED:
-        if entries.get(name) is EntryKind.LINK:
+    for name in _NEVER_LINKS:
+        if os.path.islink(output / name):
             raise ConfigError(
                 f"{output / name} is a link, and links inside OUTPUT are not followed: link OUTPUT "
                 f"itself, mount a file system there, or {NEW_OUTPUT_HINT}"
             )
-    foreign = find_foreign_in_bulk(output, entries.get(str(BULK_DIR)))
+    is_store = _real(output) == _real(store_root) and any(log.is_dir() for log in logs)
+    if not _has_state(output) and not is_store:
+        _check_stateless(output, adopts=adopts)
+    foreign = find_foreign_in_bulk(output)
     if foreign is not None:
         raise ConfigError(
             f"{output / foreign} is not a file of a rebuild, and {foreign.parent}/ is deleted with "
             f"the remains of a rebuild: move it away, or {NEW_OUTPUT_HINT}"
         )
-    is_store = _real(output) == _real(store_root) and any(log.is_dir() for log in logs)
-    if not _has_state(output, entries) and not is_store:
-        others = _others(output, entries)
-        if others and not adopts:
-            raise ConfigError(
-                f"OUTPUT {output} is neither empty nor a root of reput: it holds {min(others)}; "
-                f"{NEW_OUTPUT_HINT}, or adopt a broker's files with reput recover"
-            )
-        if others:
-            _check_adopted(output, others)
     if is_replaced:
         check_replaced(output)
 
@@ -101,15 +87,35 @@ def check_replaced(output: Path) -> None:
 
 
 def is_empty(output: Path) -> bool:
-    """Return whether a directory counts as empty. Raises StoreIOError."""
-    return not _others(output, _list_root(output))
+    """Return whether a directory counts as empty. Raises DamageError, StoreIOError."""
+    return not _has_state(output) and _find_other(output) is None
 
 
-def _check_adopted(output: Path, others: set[str]) -> None:
-    """Refuse a tree without a broker's files, or with foreign ones in a directory of a root."""
+def _has_state(output: Path) -> bool:
+    """Return whether a state file has a valid checksum.
+
+    Raises DamageError if there are state files, but none with a valid checksum.
+    """
+    found = [output / path for path in _STATE_FILES if os.path.isfile(output / path)]
+    if any(is_sealed(read_state_file(path) or b"") for path in found):
+        return True
+    if found:
+        raise DamageError(found[0], 0, f"the {found[0].name} record does not match its checksum")
+    return False
+
+
+def _check_stateless(output: Path, *, adopts: bool) -> None:
+    """Refuse a directory without a state file, unless it is empty or adopted."""
+    other = _find_other(output)
+    if other is None:
+        return
+    if not adopts:
+        raise ConfigError(
+            f"OUTPUT {output} is neither empty nor a root of reput: it holds {other}; "
+            f"{NEW_OUTPUT_HINT}, or adopt a broker's files with reput recover"
+        )
     built = list_built(output)
-    below = {name for name in others - _STATELESS if Path(name).parts[0] == _REPUT}
-    foreign = built.foreign or min(below, default=None)
+    foreign = built.foreign or find_unknown(output, _ADOPTED)
     if foreign is not None:
         raise ConfigError(
             f"{output / foreign} is neither a broker's nor reput's, so the files in {output} are "
@@ -117,39 +123,16 @@ def _check_adopted(output: Path, others: set[str]) -> None:
         )
     if not built.files:
         raise ConfigError(
-            f"OUTPUT {output} holds {min(others)}, but no queue or index file that could be "
-            f"adopted; {NEW_OUTPUT_HINT}"
+            f"OUTPUT {output} holds {other}, but no queue or index file that could be adopted; "
+            f"{NEW_OUTPUT_HINT}"
         )
 
 
-def _list_root(output: Path) -> dict[str, EntryKind]:
-    """List a directory and its ``reput/``; a missing one has no entries. Raises StoreIOError."""
-    entries = list_entries(output)
-    below = list_entries(output / REPUT_DIR, entries.get(_REPUT))
-    return entries | {f"{_REPUT}/{name}": kind for name, kind in below.items()}
-
-
-def _has_state(output: Path, entries: Mapping[str, EntryKind]) -> bool:
-    """Return whether a state file has a valid checksum.
-
-    Raises DamageError if there are state files, but none with a valid checksum.
-    """
-    found = [name for name in _STATE_FILES if entries.get(name) is EntryKind.FILE]
-    if any(is_sealed(read_state_file(output / name) or b"") for name in found):
-        return True
-    if found:
-        reason = f"the {Path(found[0]).name} record does not match its checksum"
-        raise DamageError(output / found[0], 0, reason)
-    return False
-
-
-def _others(output: Path, entries: Mapping[str, EntryKind]) -> set[str]:
-    """Return the entries that do not count as empty."""
-    others = entries.keys() - _EMPTY
-    if entries.get(_REPUT) is EntryKind.DIRECTORY:
-        others -= {_REPUT}
-    temporaries = entries.keys() & _TEMPORARIES
-    return others | {name for name in temporaries if not _may_be_torn(output / name)}
+def _find_other(output: Path) -> Path | None:
+    """Return the first entry that a start does not write before its first state file."""
+    temporaries = (path.with_name(f"{path.name}.tmp") for path in _STATE_FILES)
+    kept = (path for path in temporaries if not _may_be_torn(output / path))
+    return find_unknown(output, _EMPTY) or next(kept, None)
 
 
 def _may_be_torn(path: Path) -> bool:

@@ -26,7 +26,7 @@ def create_epoch(root: Path, disk: Disk) -> Path:
     epoch = epochs / f"epoch-{max((int(match[1]) for match in old), default=0) + 1:06d}"
     disk.make_directory(epoch)
     for match, kind in old.items():
-        names = list_entries(epochs / match[0], kind)  # none of a link
+        names = list_entries(epochs / match[0]) if kind is EntryKind.DIRECTORY else ()
         if all(name in _SPARK_CHECKPOINT_NAMES or name.startswith(".") for name in names):
             disk.remove_tree(epochs / match[0])
     return epoch

@@ -46,11 +46,9 @@ def output(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def opened(
-    output: Path, store: Path, config: StoreConfig = CONFIG, *, adopts: bool = False
-) -> Iterator[DispatchRoot]:
+def opened(output: Path, store: Path, config: StoreConfig = CONFIG) -> Iterator[DispatchRoot]:
     """Open a root, and close it at the end."""
-    root = DispatchRoot.open(output, store, config, adopts=adopts, disk=HastyDisk())
+    root = DispatchRoot.open(output, store, config, disk=HastyDisk())
     try:
         yield root
     finally:

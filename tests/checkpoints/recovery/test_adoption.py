@@ -67,13 +67,14 @@ def test_adoption_reports_what_was_truncated(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
     flip(output / "consumequeue/TopicTest/0" / f"{100:020d}", 7)  # unit 5
-    with opened(output, store, adopts=True) as root:
-        [recovered] = root.recovered
-        assert recovered.why.startswith("a broker made it; ")
-        assert "unit 0 (position 5) expected commit log offset" in recovered.why
-        assert (recovered.to_offset, recovered.cut.units) == (5 * SIZE, 15)
-        assert recovered.cut.index_entries == 15
-        assert recovered.cut.files == 3 + 2  # of the queue, of the index
+    root = DispatchRoot.open(output, store, CONFIG, adopts=True, disk=HastyDisk())
+    root.close(clean=True)
+    [recovered] = root.recovered
+    assert recovered.why.startswith("a broker made it; ")
+    assert "unit 0 (position 5) expected commit log offset" in recovered.why
+    assert (recovered.to_offset, recovered.cut.units) == (5 * SIZE, 15)
+    assert recovered.cut.index_entries == 15
+    assert recovered.cut.files == 3 + 2  # of the queue, of the index
 
 
 def random_config(random: Random) -> StoreConfig:
