@@ -1,17 +1,15 @@
 """One stored message, as reads return it: its fields, and the parts decoded on first access.
 
 ``store.commitlog.record`` creates messages from the log's bytes. A message that a queue or the
-index refers to is checked, its body's CRC included, before it is created. Its fields are filled in
-on first access: of most messages in a batch, often only the size is used.
+index refers to is checked, its body's CRC included, before it is created.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from store import java, layout
 from store.commitlog.compression import (
@@ -29,8 +27,7 @@ _NAME_VALUE = chr(layout.NAME_VALUE_SEPARATOR)
 _PROPERTY_END = chr(layout.PROPERTY_SEPARATOR)
 _MAPPED_IPV4 = bytes(10) + b"\xff\xff"
 _PORT = struct_of(layout.PORT)
-_UNDECODED = "_undecoded"
-_LIMIT = "_limit"
+_new = tuple.__new__  # skips the named arguments, which cost as much as the rest
 _CALL_FACTOR = 4  # of bodies of the largest size that the messages of one call may keep
 
 
@@ -62,13 +59,7 @@ class BodyLimit:
         self._kept += size
 
 
-@dataclass(frozen=True)  # no slots: the instance caches what is decoded on first access
-class Message:
-    """A stored message; fields in on-disk order, timestamps in milliseconds since the epoch.
-
-    Strings and body are decoded on first access.
-    """
-
+class _Fields(NamedTuple):
     size: int
     magic: int
     body_crc: int
@@ -78,30 +69,38 @@ class Message:
     commit_log_offset: int
     sys_flag: int
     born_timestamp: int
-    raw_born_host: bytes = field(repr=False)
+    raw_born_host: bytes
     store_timestamp: int
-    raw_store_host: bytes = field(repr=False)
+    raw_store_host: bytes
     reconsume_times: int
     prepared_transaction_offset: int
-    record: bytes = field(repr=False)
-    spans: Spans = field(repr=False)
-    path: Path | str = field(compare=False, repr=False)
-    splits_properties: bool = field(repr=False)
-    _limit: ClassVar[BodyLimit | None] = None  # set on each instance by the call that returns it
+    body_length: int  # a negative one counts as 0
+    record: bytes
+    spans: Spans
+    path: Path | str
+    splits_properties: bool
 
-    if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
-            """Fill in the fields: Python calls this for an attribute that is not set yet."""
-            undecoded = self.__dict__.get(_UNDECODED)
-            if undecoded is not None:
-                values, record, spans, origin = undecoded
-                filled = (*values[:-1], record, Spans(*spans), *origin)
-                self.__dict__.update(zip(_FIELDS, filled, strict=True))
-                self.__dict__.pop(_UNDECODED, None)  # last: another thread may be here too
-            if name in self.__dict__:
-                return self.__dict__[name]
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+class Message(_Fields):
+    """A stored message; fields in on-disk order, timestamps in milliseconds since the epoch.
+
+    Strings and body are decoded on first access. It is a tuple because that is created fastest.
+    """
+
+    _limit: BodyLimit | None = None  # set on each instance by the call that returns it
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are one record, at one offset of a log, in whatever file."""
+        return isinstance(other, Message) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"Message(topic={self.topic!r}, commit_log_offset={self.commit_log_offset})"
+
+    def _key(self) -> tuple[bytes, bool]:
+        return self.record, self.splits_properties
 
     @cached_property
     def topic(self) -> str:
@@ -184,20 +183,19 @@ class Message:
         return self.properties.get(layout.PROPERTY_UNIQ_KEY)
 
 
-_FIELDS = tuple(f.name for f in fields(Message))
 Origin = tuple[Path | str, bool]  # path of the file, splits_properties
 
 
-def undecoded_message(
+def make_message(
     values: tuple[Any, ...], record: bytes, spans: tuple[int, ...], origin: Origin
 ) -> Message:
     """Return the message of a record that has been checked.
 
-    ``values`` are the fields before the body, its length included; ``spans`` as in Spans.
+    ``values`` are the fields before the body; ``spans`` as in Spans.
     """
-    message = object.__new__(Message)
-    message.__dict__[_UNDECODED] = (values, record, spans, origin)
-    return message
+    path, splits_properties = origin
+    fields = (*values, record, _new(Spans, spans), path, splits_properties)
+    return _new(Message, fields)
 
 
 class _HasMessages(Protocol):
@@ -218,7 +216,7 @@ def limit_bodies(messages: Iterable[Message], body_bytes: int) -> None:
     """Limit the decompressed bodies of one call's messages; ``body_bytes`` is the limit of one."""
     limit = BodyLimit(body_bytes)
     for message in messages:
-        message.__dict__[_LIMIT] = limit
+        message._limit = limit
 
 
 def parse_properties(text: str, *, splits: bool = False) -> dict[str, str]:

@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,17 @@ from store import layout
 from store.commitlog.message import (
     Message,
     Origin,
-    Spans,
     host_text,
     limit_bodies,
     limited,
+    make_message,
     parse_properties,
-    undecoded_message,
 )
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, StoreError, UnsupportedFormatError, shown
 from store.layout import BLANK_RECORD, COMMIT_LOG_DIR, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, struct_of
 
 __all__ = [
-    "BEFORE_BODY",
-    "HOSTS_V6",
-    "PROPERTIES_LENGTH",
-    "TOPIC_LENGTH",
     "IllegalMessageError",
     "Message",
     "NewMessage",
@@ -69,19 +65,20 @@ _NAME_VALUE = chr(layout.NAME_VALUE_SEPARATOR)
 _PROPERTY_END = chr(layout.PROPERTY_SEPARATOR)
 _V4, _V6 = layout.HOST_V4_SIZE, layout.HOST_V6_SIZE
 _BORN_V6, _STORE_V6 = layout.SYS_BORN_HOST_V6, layout.SYS_STORE_HOST_V6
-HOSTS_V6 = _BORN_V6 | _STORE_V6
+_HOSTS_V6 = _BORN_V6 | _STORE_V6
 _CRC_MASK = 0x7FFFFFFF
 _TOPIC_UNITS_MAX_V1 = 127  # UTF-16 code units
 _MSG_ID = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
 _START = struct_of(BLANK_RECORD)
-_SYS_FLAG = struct_of(layout.RECORD_HEAD["sys_flag"])
 _PORT = struct_of(layout.PORT)
 _OFFSET = struct_of(layout.RECORD_HEAD["physical_offset"])
-TOPIC_LENGTH = {
+_TOPIC_LENGTH = {
     MAGIC_V1: struct_of(layout.TOPIC_LENGTH_V1),
     MAGIC_V2: struct_of(layout.TOPIC_LENGTH_V2),
 }
-PROPERTIES_LENGTH = struct_of(layout.PROPERTIES_LENGTH)
+_PROPERTIES_LENGTH = struct_of(layout.PROPERTIES_LENGTH)
+# Positions among the values before the body.
+BODY_CRC, QUEUE_ID, QUEUE_OFFSET, PHYSICAL_OFFSET, SYS_FLAG, STORE_TIMESTAMP = 2, 3, 5, 6, 7, 10
 
 
 def _struct_before_body(hosts_v6: int) -> struct.Struct:
@@ -91,7 +88,8 @@ def _struct_before_body(hosts_v6: int) -> struct.Struct:
 
 
 # The fields before the body, by the IPv6 bits of the system flag.
-BEFORE_BODY = {f: _struct_before_body(f) for f in (0, _BORN_V6, _STORE_V6, HOSTS_V6)}
+_BEFORE_BODY = {f: _struct_before_body(f) for f in (0, _BORN_V6, _STORE_V6, _HOSTS_V6)}
+_V4_BODY_AT, _unpack_v4 = _BEFORE_BODY[0].size, _BEFORE_BODY[0].unpack_from
 
 # Why bytes are not a record, worded as in store.kernels.record, which is slow to load.
 _NO_ROOM = "too few bytes for a record"
@@ -130,53 +128,65 @@ def decode_message(
 
 def _decode(data: bytes | memoryview, at: int, offset: int | None, origin: Origin) -> Message | str:
     """Decode a record, or return why it is invalid."""
-    if len(data) - at < _START.size:
-        return _NO_ROOM
-    size, magic = _START.unpack_from(data, at)
-    if magic not in TOPIC_LENGTH:
-        if magic == MAGIC_BLANK:
-            return _IS_BLANK
-        return _BAD_MAGIC if size or magic else _EMPTY
-    if size < layout.RECORD_MIN_SIZE or size > len(data) - at:
-        return _BAD_LENGTH
-    record = bytes(data[at : at + size])
-    (sys_flag,) = _SYS_FLAG.unpack_from(record, layout.SYS_FLAG_AT)
-    fixed = BEFORE_BODY[sys_flag & HOSTS_V6]
-    if fixed.size > size:
-        return _BAD_LENGTH
-    values = fixed.unpack_from(record)
-    spans = _find_spans(record, fixed.size, values[-1], TOPIC_LENGTH[magic])
-    if spans is None:
-        return _BAD_LENGTH
-    message = undecoded_message(values, record, spans, origin)
-    if offset is not None and message.commit_log_offset != offset:
+    found = find_parts(data, at, len(data) - at)
+    if isinstance(found, str):
+        return found
+    values, spans = found
+    if offset is not None and values[PHYSICAL_OFFSET] != offset:
         return _BAD_OFFSET
-    if spans.body_end > spans.body_at and message.body_crc != record_crc(message.raw_body):
+    record = bytes(data[at : at + values[0]])
+    begin, end, *_ = spans
+    if end > begin and record_crc(record[begin:end]) != values[BODY_CRC]:
         return _BAD_BODY_CRC
-    return message
+    return make_message(values, record, spans, origin)
 
 
-def _find_spans(
-    record: bytes, body_at: int, body_length: int, topic_length: struct.Struct
-) -> Spans | None:
-    """Find the parts after the fixed ones; None if the lengths do not add up.
+def find_parts(
+    data: bytes | memoryview | mmap, at: int, room: int
+) -> tuple[tuple[Any, ...], tuple[int, ...]] | str:
+    """Return the values before the body and the spans (as in Spans) of the record at ``data[at]``.
 
+    A string is why no record of at most ``room`` bytes begins there; CRCs are not checked.
     Java parity: a negative length of the body or of the properties counts as 0.
     """
-    room = len(record) - PROPERTIES_LENGTH.size
-    body_end = body_at + max(body_length, 0)
-    topic_at = body_end + topic_length.size
-    if topic_at > room:
-        return None
-    (topic_size,) = topic_length.unpack_from(record, body_end)
-    topic_end = topic_at + topic_size
-    if topic_size < 0 or topic_end > room:
-        return None
-    (properties_size,) = PROPERTIES_LENGTH.unpack_from(record, topic_end)
-    properties_at = topic_end + PROPERTIES_LENGTH.size
-    if properties_at + max(properties_size, 0) != len(record):
-        return None
-    return Spans(body_at, body_end, topic_at, topic_end, properties_at)
+    if room < layout.RECORD_MIN_SIZE:
+        return _why_no_record(data, at, room)
+    body_at = _V4_BODY_AT
+    values = _unpack_v4(data, at)
+    size, topic_length = values[0], _TOPIC_LENGTH.get(values[1])
+    if topic_length is None:
+        return _why_no_record(data, at, room)
+    if size < layout.RECORD_MIN_SIZE or size > room:
+        return _BAD_LENGTH
+    if values[SYS_FLAG] & _HOSTS_V6:
+        fixed = _BEFORE_BODY[values[SYS_FLAG] & _HOSTS_V6]
+        body_at = fixed.size
+        if body_at > size:
+            return _BAD_LENGTH
+        values = fixed.unpack_from(data, at)
+    body_end = body_at + values[-1] if values[-1] > 0 else body_at
+    topic_at, last = body_end + topic_length.size, size - _PROPERTIES_LENGTH.size
+    if topic_at > last:
+        return _BAD_LENGTH
+    topic_end = topic_at + topic_length.unpack_from(data, at + body_end)[0]
+    if not topic_at <= topic_end <= last:
+        return _BAD_LENGTH
+    properties_at = topic_end + _PROPERTIES_LENGTH.size
+    (properties_size,) = _PROPERTIES_LENGTH.unpack_from(data, at + topic_end)
+    if size != (properties_at + properties_size if properties_size > 0 else properties_at):
+        return _BAD_LENGTH
+    return values, (body_at, body_end, topic_at, topic_end, properties_at)
+
+
+def _why_no_record(data: bytes | memoryview | mmap, at: int, room: int) -> str:
+    if room < _START.size:
+        return _NO_ROOM
+    size, magic = _START.unpack_from(data, at)
+    if magic in _TOPIC_LENGTH:
+        return _BAD_LENGTH
+    if magic == MAGIC_BLANK:
+        return _IS_BLANK
+    return _BAD_MAGIC if size or magic else _EMPTY
 
 
 def inner_batch_error(path: Path | str, offset: int) -> UnsupportedFormatError:
@@ -251,13 +261,13 @@ def encode_record(
     properties = _encode_properties(message.properties, config)
     crc_size = layout.PROPERTY_CRC_SIZE if appends_property_crc(config) else 0
     born_host, store_host = encode_host(message.born_host), encode_host(message.store_host)
-    sys_flag = message.sys_flag & ~HOSTS_V6
+    sys_flag = message.sys_flag & ~_HOSTS_V6
     sys_flag |= _BORN_V6 if len(born_host) == _V6 else 0
     sys_flag |= _STORE_V6 if len(store_host) == _V6 else 0
     born = store_timestamp if message.born_timestamp is None else message.born_timestamp
-    fixed, topic_length = BEFORE_BODY[sys_flag & HOSTS_V6], TOPIC_LENGTH[magic]
+    fixed, topic_length = _BEFORE_BODY[sys_flag & _HOSTS_V6], _TOPIC_LENGTH[magic]
     size = fixed.size + len(message.body) + topic_length.size + len(topic)
-    size += PROPERTIES_LENGTH.size + len(properties) + crc_size
+    size += _PROPERTIES_LENGTH.size + len(properties) + crc_size
     fields: tuple[Any, ...] = (
         size, magic, record_crc(message.body), message.queue_id, message.flag, queue_offset,
         commit_log_offset, sys_flag, born, born_host, store_timestamp, store_host,
@@ -269,7 +279,7 @@ def encode_record(
             message.body,
             topic_length.pack(len(topic)),
             topic,
-            PROPERTIES_LENGTH.pack(len(properties) + crc_size),
+            _PROPERTIES_LENGTH.pack(len(properties) + crc_size),
             properties,
         )
     except struct.error as e:

@@ -36,9 +36,10 @@ for _name in ("_guard_against_spurious_io_errors", "_load_overload", "load_overl
 class KernelCache(_FunctionCache):
     """A kernel's cache that loads machine code without numba's registries.
 
-    Numba fills the registries of all types and functions (0.1 s) before it loads anything. Compiled
-    code needs at most the run-time library (20 ms), if the kernel counts references. A compilation
-    fills them itself.
+    Numba fills the registries of all types and functions before it loads anything. Compiled code
+    needs at most the run-time library (20 ms), if the kernel counts references. A compilation fills
+    them itself. Loading the kernels of a scan takes 0.04 s instead of 0.16 s, a command that looks
+    for the end of a log 0.5 s instead of 0.65 s of processor time; calls are as fast.
     """
 
     counts_references = True

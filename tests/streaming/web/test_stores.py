@@ -367,7 +367,9 @@ def test_a_body_beyond_what_is_shown_is_cut(tmp_path: Path) -> None:
     (tmp_path / "broker.conf").write_text(conf)
     with BulkWriter(tmp_path, config) as writer:
         writer.append(NewMessage("T", 0, body, make_properties()))
+        odd = writer.append(NewMessage("T", 0, b"\xff" + body, make_properties()))
     with console(source(tmp_path)) as c:
+        assert c.api(f"b/messages/{odd}")["body_encoding"] == "hex"
         found = c.api("b/messages/0")
         assert (found["body_truncated"], found["body_bytes"]) == (True, len(body))
         assert body.decode().startswith(found["body"])
