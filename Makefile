@@ -21,7 +21,7 @@ ifeq ($(origin PYTHON),command line)
 .PHONY: $(stamp)
 endif
 
-.PHONY: help setup demo test test-fast test-exhaustive test-spark-4.2 test-connect check integration image-test
+.PHONY: help setup demo test test-fast test-processes test-exhaustive test-spark-4.2 test-connect check integration image-test
 .PHONY: torture soak bench format lock clean
 
 help: ## list the targets
@@ -43,13 +43,17 @@ demo: $(stamp) ## a tour on a commit log that it writes itself
 
 test: $(stamp) ## a case of each behaviour; needs no server
 	@$(kernels)
-	$(bin)/pytest -m "not integration and not exhaustive" $(parallel) $(ARGS)
+	$(bin)/pytest -m "not process and not integration and not exhaustive" $(parallel) $(ARGS)
+
+test-processes: $(stamp) ## what test leaves out because each starts a Spark of its own
+	@$(kernels)
+	$(bin)/pytest -m "process and not integration and not exhaustive" $(parallel) $(ARGS)
 
 test-fast: $(stamp) ## the part of test that starts no JVM
 	@$(kernels)
 	$(bin)/pytest -m "not spark and not integration and not exhaustive" $(parallel) $(ARGS)
 
-test-exhaustive: $(stamp) ## what test leaves out: every byte, call, seed and variant (--sample N: each N-th)
+test-exhaustive: $(stamp) ## every byte, call, seed and variant (--sample N: each N-th)
 	@$(kernels)
 	$(bin)/pytest -m "exhaustive and not integration" $(parallel) $(ARGS)
 

@@ -75,6 +75,7 @@ def run(program: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.process
 @pytest.mark.spark
 def test_a_client_of_spark_connect_reads_and_is_refused_a_dispatch(tmp_path: Path) -> None:
     store, work = tmp_path / "store", tmp_path / "work"

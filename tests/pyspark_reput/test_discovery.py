@@ -46,6 +46,7 @@ spark.stop()
 """
 
 
+@pytest.mark.process
 @pytest.mark.spark
 @pytest.mark.classic("test_connect.py has the same for a client")
 def test_a_session_of_its_own_needs_no_registration(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ g1 = pytest.mark.parametrize(
 QUEUE = ("--queue", "0", "--offset", "0")
 
 
+@pytest.mark.process
 @g1
 def test_dispatch_reads_search_console_and_spark_need_no_other_option(
     golden: Golden, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]

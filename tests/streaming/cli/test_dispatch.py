@@ -22,6 +22,7 @@ from tests.support.stores.written import corrupt, make_store
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", first_cases([signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_stops_a_dispatch_cleanly_and_it_resumes_also_past_damage(
     tmp_path: Path, number: signal.Signals
@@ -157,6 +158,7 @@ def test_the_current_log_of_a_directory_without_files_is_an_error(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.process
 def test_demo_ends_by_itself_and_verifies(tmp_path: Path) -> None:
     done = reput("demo", "--seconds", "1", "--directory", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
@@ -227,6 +229,7 @@ def full(disk):
 Disk.sync = full"""
 
 
+@pytest.mark.process
 def test_an_error_in_the_last_batch_after_a_signal_is_not_swallowed(tmp_path: Path) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     config = make_store(store, 300)

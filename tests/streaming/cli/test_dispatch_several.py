@@ -167,6 +167,7 @@ def test_names_that_do_not_fit_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.process
 def test_kill_9_and_a_restart_resume_each_broker_and_a_signal_stops_all(
     stores: list[Path], tmp_path: Path
 ) -> None:
@@ -204,6 +205,7 @@ def test_kill_9_and_a_restart_resume_each_broker_and_a_signal_stops_all(
     assert_built(stores, output_root, [*COUNTS])
 
 
+@pytest.mark.process
 def test_a_failure_is_reported_at_once_and_by_the_health_check(
     stores: list[Path], tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.process
 @pytest.mark.spark
 def test_a_dispatch_serves_what_it_has_done_and_its_health(tmp_path: Path) -> None:
     store = tmp_path / "store"
@@ -103,6 +104,7 @@ def test_a_dispatch_serves_what_it_has_done_and_its_health(tmp_path: Path) -> No
         wait_for(lambda: scrape(url)["reput_dispatch_messages_total"] == 350, "50 more messages")
 
 
+@pytest.mark.process
 @pytest.mark.spark
 def test_idle_connections_do_not_end_a_dispatch(tmp_path: Path) -> None:
     """More clients than the process may open files; every batch is committed all the same."""

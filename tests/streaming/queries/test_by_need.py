@@ -83,6 +83,7 @@ def test_a_stop_while_the_answer_is_held_ends_the_query_without_an_error(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", first_cases([signal.SIGTERM, signal.SIGINT]))
 def test_a_log_gets_few_lines_of_progress_and_a_signal_ends_the_wait(
     tmp_path: Path, number: signal.Signals

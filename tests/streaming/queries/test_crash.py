@@ -59,6 +59,7 @@ STEPS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("step", first_cases(STEPS, 2))
 def test_a_dispatch_killed_between_two_steps_recovers(
     spark: SparkSession, tmp_path: Path, step: str

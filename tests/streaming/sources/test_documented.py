@@ -107,6 +107,7 @@ def _run_statements(spark: SparkSession, block: str) -> list[int]:
     return counts
 
 
+@pytest.mark.process
 def test_every_cell_of_the_notebook_runs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ def test_an_error_of_another_kind_keeps_its_traceback(monkeypatch: pytest.Monkey
     assert "SPARK_HIDE_TRACEBACK" not in os.environ
 
 
+@pytest.mark.process
 @pytest.mark.spark
 @pytest.mark.classic("starts a classic session in a process of its own")
 def test_a_limit_ends_the_read_without_a_traceback(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_every_command_that_starts_spark_passes_the_settings_on(
     assert seen == [(f"reput {command[0]}", "local[1]", conf)]
 
 
+@pytest.mark.process
 @pytest.mark.spark
 def test_a_setting_reaches_the_session_of_a_dispatch(tmp_path: Path) -> None:
     make_store(tmp_path / "store", 20)
