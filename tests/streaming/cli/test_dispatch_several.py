@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from store.root.progress import read_progress
-from streaming.cli import run
+from streaming.cli import query_runner, run
 from streaming.queries.dispatch import PreparedDispatch, RunningDispatch
 from tests.streaming.conftest import Run
 from tests.support.bulk_writer import BulkWriter
@@ -53,8 +53,13 @@ def events(text: str) -> list[dict[str, Any]]:
 def test_three_stores_become_the_files_of_three_dispatches(
     run_here: Run, monkeypatch: pytest.MonkeyPatch, stores: list[Path], tmp_path: Path
 ) -> None:
-    started: list[object] = []
-    use_session(monkeypatch, run_here, started)
+    start, started = query_runner.start_spark, []
+
+    def counted(*arguments: Any) -> Any:
+        started.append(arguments)
+        return start(*arguments)
+
+    monkeypatch.setattr(query_runner, "start_spark", counted)
     where = ["--output-root", tmp_path / "out", "--available-now", "--json"]
     code, out, errors = run_here("dispatch", *stores, *where)
     assert code == 0, errors
@@ -67,9 +72,8 @@ def test_three_stores_become_the_files_of_three_dispatches(
 
 
 def test_a_damaged_store_ends_its_own_query_alone(
-    run_here: Run, monkeypatch: pytest.MonkeyPatch, stores: list[Path], tmp_path: Path
+    run_here: Run, stores: list[Path], tmp_path: Path
 ) -> None:
-    use_session(monkeypatch, run_here, [])
     damaged = stores[1] / "commitlog" / f"{0:020d}"
     corrupt(damaged, 4)
     where = ["--output-root", tmp_path / "out", "--available-now", "--json"]
@@ -86,9 +90,8 @@ def test_a_damaged_store_ends_its_own_query_alone(
 
 
 def test_a_store_that_cannot_be_opened_does_not_keep_the_others_from_starting(
-    run_here: Run, monkeypatch: pytest.MonkeyPatch, stores: list[Path], tmp_path: Path
+    run_here: Run, stores: list[Path], tmp_path: Path
 ) -> None:
-    use_session(monkeypatch, run_here, [])
     (tmp_path / "out" / "gamma").mkdir(parents=True)
     (tmp_path / "out" / "gamma" / "mine.txt").write_text("x")
     where = ["--output-root", tmp_path / "out", "--available-now"]
@@ -103,7 +106,6 @@ def test_a_store_that_cannot_be_opened_does_not_keep_the_others_from_starting(
 def test_a_bug_ends_the_query_of_one_broker_alone(
     run_here: Run, monkeypatch: pytest.MonkeyPatch, stores: list[Path], tmp_path: Path
 ) -> None:
-    use_session(monkeypatch, run_here, [])
     start = PreparedDispatch.start
 
     def start_or_fail(prepared: PreparedDispatch, spark: SparkSession) -> RunningDispatch:
@@ -240,19 +242,6 @@ def test_a_failure_is_reported_at_once_and_by_the_health_check(
         assert is_waiting == (name == "beta"), "the backlog that begins with damage is stuck"
     assert "reput: 1 of 3 dispatches failed: beta" in errors
     assert_built([stores[0], stores[2]], tmp_path / "out", ["alpha", "gamma"])
-
-
-def use_session(monkeypatch: pytest.MonkeyPatch, run_here: Run, started: list[object]) -> None:
-    """Make the command use the session of the tests, and count how often it starts one."""
-    import streaming.cli.query_runner
-
-    start = streaming.cli.query_runner.start_spark  # replaced by `run_here`
-
-    def counted(*arguments: Any) -> Any:
-        started.append(None)
-        return start(*arguments)
-
-    monkeypatch.setattr("streaming.cli.query_runner.start_spark", counted)
 
 
 @contextmanager

@@ -9,12 +9,9 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 
 from store.errors import ConfigError, StoreIOError
-from streaming.kafka.client_options import (
-    HOSTNAME_CHECK,
-    client_options,
-    read_properties,
-)
+from streaming.kafka.client_options import client_options, read_properties
 
+CHECK = "ssl.endpoint.identification.algorithm"
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required "
 
 
@@ -28,9 +25,9 @@ JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required "
         ("sasl_plain_password", "p", {"sasl.password": "p"}),
         ("ssl.truststore.location", "/ca.pem", {"ssl.ca.location": "/ca.pem"}),
         ("ssl.truststore.type", "PEM", {}),
-        ("ssl.endpoint.identification.algorithm", "", {HOSTNAME_CHECK: False}),
-        ("ssl.endpoint.identification.algorithm", "https", {HOSTNAME_CHECK: True}),
-        ("ssl_check_hostname", "False", {HOSTNAME_CHECK: False}),
+        (CHECK, "", {CHECK: False}),
+        (CHECK, "https", {CHECK: True}),
+        ("ssl_check_hostname", "False", {CHECK: False}),
         ("linger.ms", "20", {"linger.ms": 20}),
         ("batch.size", "1000", {"batch.size": 1000}),
         ("receive.buffer.bytes", "65536", {"receive.buffer.bytes": 65536}),
@@ -62,7 +59,7 @@ def test_options_in_kafkas_names(name: str, text: str, settings: dict[str, Any])
         ("linger.ms", "soon", "'soon' is not a number"),
         ("metrics_enabled", "yes", "neither true nor false"),
         ("ssl.truststore.type", "JKS", "only PEM"),
-        ("ssl.endpoint.identification.algorithm", "ldap", "only 'https' or an empty value"),
+        (CHECK, "ldap", "only 'https' or an empty value"),
         ("sasl.jaas.config", "Krb5LoginModule required;", "Krb5LoginModule"),
         ("sasl.jaas.config", JAAS + "username=u;", "needs username and password"),
         ("sasl.jaas.config", "", "not a line of a JAAS"),
@@ -146,7 +143,7 @@ def test_addresses() -> None:
 
 def test_each_client_gets_what_it_knows() -> None:
     given = {"batch.size": "7", "request.timeout.ms": "9", "sasl.username": "u"}
-    options = client_options("h:1", {**given, HOSTNAME_CHECK: ""})
+    options = client_options("h:1", {**given, CHECK: ""})
     assert options.of(KafkaProducer)["batch_size"] == 7
     for client in (KafkaConsumer, KafkaAdminClient):
         arguments = options.of(client)
