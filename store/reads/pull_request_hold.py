@@ -189,6 +189,6 @@ def _is_at_end(result: GetMessageResult, offset: int) -> bool:
 
 
 def _may_pass(error: StoreError) -> bool:
-    """Return whether an error ends when the dispatcher has restarted."""
+    """Return whether a restart of the dispatcher resolves an error."""
     is_replaced = isinstance(error, StoreIOError) and error.errno == errno.EBUSY
     return is_replaced or isinstance(error, ProgressDeletedError)

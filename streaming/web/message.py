@@ -81,7 +81,7 @@ async def body(request: Request) -> Response:
 
 
 def _body_size(request: Request) -> tuple[int, int]:
-    """Return the size of a body, and the most that its download needs of memory."""
+    """Return the size of a body, and the most memory that its download needs."""
     found = _find(request)
     pieces = found.body_pieces()
     return pieces.size, 2 * found.size + pieces.state_bytes + min(2 * pieces.size, _PIECES_BYTES)

@@ -194,7 +194,7 @@ async def _lines(request: Request, job: SearchJob, head: str) -> AsyncGenerator[
     """Yield the lines of a download.
 
     An error breaks the connection, so that clients notice it; so does, at the end, damage that the
-    search has passed.
+    search has skipped.
     """
     if head:
         yield head

@@ -1,7 +1,7 @@
 """Who may ask what: the Host check, HTTP Basic, methods, and the headers of every answer.
 
 A page of another site can make a browser send requests here. The Host check stops DNS rebinding,
-``Sec-Fetch-Site`` requests of other sites, except links that a user follows to a page; those are
+``Sec-Fetch-Site`` requests from other sites, except links that a user follows to a page; those are
 marked (``FROM_LINK``), and routes that scan the log or send a download do not begin for them.
 Nothing is changed by a request, and no answer can be read or framed by another site.
 """
@@ -129,7 +129,7 @@ class Security:
 
 
 def _is_link(path: str, headers: Headers) -> bool:
-    """Return whether a request of another site is a link that a user follows to a page."""
+    """Return whether a request from another site is a link that a user follows to a page."""
     is_page = path == "/" or path.startswith("/brokers/")
     how = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
     return is_page and how == ("navigate", "document")

@@ -167,7 +167,7 @@ class _Protocol(H11Protocol):
             self._write_timer = None
 
     def _await_reading(self) -> None:
-        """Disconnect the client unless it reads on; nothing is added to what waits for it."""
+        """Disconnect the client unless it resumes reading; nothing more is buffered meanwhile."""
         waiting = self.transport.get_write_buffer_size()
         self._write_timer = self.loop.call_later(_SLOW_SECONDS, self._check_reading, waiting)
 

@@ -32,7 +32,7 @@ Encode = Callable[[Message], Iterable[str]]
 
 
 class _Body(NamedTuple):
-    """The fields of a body; those of a large one lack ``body``, which ``parts`` are."""
+    """The fields of a body; a large one has ``parts`` in place of ``body``."""
 
     fields: dict[str, str | None]
     parts: Iterator[str] | None = None
