@@ -84,17 +84,19 @@ def _bodies(column: pa.Array) -> pa.Array:
     texts = _texts(column)
     if texts is not None:
         return _strings(texts)
-    bodies = column.to_numpy(zero_copy_only=False).tolist()
-    values = [None if body is None else body_json(body)["body"] for body in bodies]
-    return _strings(pa.array(values, _TEXT))
+    return _each_body(column, "body")
 
 
 def _encodings(column: pa.Array) -> pa.Array:
     """Return the encoding of each body: utf-8 or hex."""
     if _texts(column) is not None:
         return _strings(pc.if_else(column.is_valid(), "utf-8", None))
+    return _each_body(column, "body_encoding")
+
+
+def _each_body(column: pa.Array, field: str) -> pa.Array:
     bodies = column.to_numpy(zero_copy_only=False).tolist()
-    values = [None if body is None else body_json(body)["body_encoding"] for body in bodies]
+    values = [None if body is None else body_json(body)[field] for body in bodies]
     return _strings(pa.array(values, _TEXT))
 
 

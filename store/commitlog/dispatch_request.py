@@ -30,7 +30,7 @@ COLUMN_TYPES: dict[str, str] = {
     "multi_queue": "<i4",
     "multi_offset": "<i8",
 }
-_NOT_PER_RECORD = ("key_hash", "multi_row", "multi_queue", "multi_offset")
+_PER_RECORD = tuple(COLUMN_TYPES)[:8]  # the others are per key or per multi-dispatch unit
 
 
 def is_queued(sys_flag: Any) -> Any:
@@ -102,9 +102,11 @@ class DispatchRequests:
         **columns: NDArray[Any],
     ) -> DispatchRequests:
         """Build from some columns; the others hold zeros, and no keys and no units."""
-        sizes = dict.fromkeys(COLUMN_TYPES, len(columns["commit_log_offset"]))
-        sizes |= dict.fromkeys(_NOT_PER_RECORD, 0)
-        zeros = {name: np.zeros(sizes[name], kind) for name, kind in COLUMN_TYPES.items()}
+        count = len(columns["commit_log_offset"])
+        zeros: dict[str, NDArray[Any]] = {
+            name: np.zeros(count if name in _PER_RECORD else 0, kind)
+            for name, kind in COLUMN_TYPES.items()
+        }
         begin, end = span
         topics, queue_ids = queues
         return cls(begin, end, topics, np.array(queue_ids, np.int32), **{**zeros, **columns})
@@ -123,25 +125,18 @@ class DispatchRequests:
         multi_from, multi_to = np.searchsorted(self.multi_row, [first, last])
         rows = slice(first, last)
         multis = slice(int(multi_from), int(multi_to))
-        offsets = self.commit_log_offset[rows]
-        return DispatchRequests(
-            begin=int(offsets[0]) if len(offsets) else self.end,
-            end=self.end if last == len(self) else int(self.commit_log_offset[last]),
-            topics=self.topics,
-            queue_ids=self.queue_ids,
-            commit_log_offset=offsets,
-            size=self.size[rows],
-            queue=self.queue[rows],
-            queue_offset=self.queue_offset[rows],
-            tags_code=self.tags_code[rows],
-            store_timestamp=self.store_timestamp[rows],
-            transaction=self.transaction[rows],
-            key_end=self.key_end[rows] - np.int32(key_from),
-            key_hash=self.key_hash[key_from:key_to],
-            multi_row=self.multi_row[multis] - np.int32(first),
-            multi_queue=self.multi_queue[multis],
-            multi_offset=self.multi_offset[multis],
-        )
+        columns: dict[str, NDArray[Any]] = {
+            **{name: getattr(self, name)[rows] for name in _PER_RECORD},
+            "key_end": self.key_end[rows] - np.int32(key_from),
+            "key_hash": self.key_hash[key_from:key_to],
+            "multi_row": self.multi_row[multis] - np.int32(first),
+            "multi_queue": self.multi_queue[multis],
+            "multi_offset": self.multi_offset[multis],
+        }
+        offsets = columns["commit_log_offset"]
+        begin = int(offsets[0]) if len(offsets) else self.end
+        end = self.end if last == len(self) else int(self.commit_log_offset[last])
+        return DispatchRequests(begin, end, self.topics, self.queue_ids, **columns)
 
 
 def concat(parts: list[DispatchRequests]) -> DispatchRequests:

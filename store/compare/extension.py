@@ -24,18 +24,15 @@ from store.compare.findings import (
     first_data,
 )
 from store.config import StoreConfig
+from store.consumequeue.extension import END_MARK, ExtFiles
 from store.consumequeue.files import written_prefix
 from store.io.mapped_file import file_name
 from store.layout import (
     EXT_ADDRESS_BASE,
     EXT_ADDRESS_MAX,
-    EXT_END_BLANK_SIZE,
-    EXT_END_MARK,
     EXT_UNIT,
     EXT_UNIT_SIZE,
 )
-
-_MARK = np.array(-1, EXT_END_MARK).tobytes()
 
 
 class ExtComparison:
@@ -43,8 +40,8 @@ class ExtComparison:
 
     def __init__(self, config: StoreConfig, policy: ComparisonPolicy, views: MapCache) -> None:
         self.by_address = policy.is_aged or policy.by_broker
-        self.file_size = config.mapped_file_size_consume_queue_ext
-        self._per_file = (self.file_size - EXT_END_BLANK_SIZE) // EXT_UNIT_SIZE
+        files = ExtFiles(config)
+        self.file_size, self._per_file = files.file_size, files.per_file
         self._policy = policy
         self._views, self._findings = views, views.findings
         self._ends: dict[Path, int] = {}  # derived bytes by file
@@ -69,7 +66,7 @@ class ExtComparison:
         them are compared.
         """
         self._ends[path] = offset + len(data)
-        if self.by_address and data != _MARK:
+        if self.by_address and data != END_MARK:
             address = int(path.name) + offset + EXT_ADDRESS_BASE
             units = self._pending.setdefault(path.parent, {})
             self._derived[path.parent] += len(data) // EXT_UNIT_SIZE
@@ -133,8 +130,8 @@ class ExtComparison:
         self._well_formed[path.parent] += count
         end = begin + count * EXT_UNIT_SIZE
         is_full = is_open and end == self._per_file * EXT_UNIT_SIZE
-        if is_full and view[end : end + len(_MARK)].tobytes() == _MARK:
-            end += len(_MARK)  # the next file exists
+        if is_full and view[end : end + len(END_MARK)].tobytes() == END_MARK:
+            end += len(END_MARK)  # the next file exists
         at = first_data(path, view, end)
         if at >= 0:
             self._findings.add(_difference(path, at - at % EXT_UNIT_SIZE, NOTHING, view))

@@ -227,11 +227,8 @@ class QueueComparison(Disk):
     def _count_absent(self, directory: Path, units: NDArray[np.void]) -> int:
         """Count the leading units of messages that have no unit anywhere in a queue."""
         absent = np.ones(len(units), np.bool_)
-        for path in list_entries(directory):
-            view = self._views.get(path, self._file_size)
-            if is_mapped_file_name(path.name) and view is not None:
-                present = view.view(CQ_UNIT)["commit_log_offset"]
-                absent &= ~np.isin(units["commit_log_offset"], present)
+        for _, present in self._units_in(directory):
+            absent &= ~np.isin(units["commit_log_offset"], present["commit_log_offset"])
         return int(np.argmin(absent)) if not absent.all() else len(units)
 
     def _find_shift(self, directory: Path, at: int, first: np.void) -> int:
@@ -241,19 +238,22 @@ class QueueComparison(Disk):
         """
         if not self._policy.is_aged:
             return 0
-        files = [p for p in list_entries(directory) if is_mapped_file_name(p.name)]
         positions = []
-        for path in files:
-            view = self._views.get(path, self._file_size)
-            if view is not None:
-                units = view.view(CQ_UNIT)
-                is_same = units["commit_log_offset"] == first["commit_log_offset"]
-                numbers = np.flatnonzero(is_same & (units["size"] == first["size"]))
-                positions += [int(path.name) + int(i) * CQ_UNIT_SIZE for i in numbers[:1]]
+        for base, units in self._units_in(directory):
+            is_same = units["commit_log_offset"] == first["commit_log_offset"]
+            numbers = np.flatnonzero(is_same & (units["size"] == first["size"]))
+            positions += [base + int(i) * CQ_UNIT_SIZE for i in numbers[:1]]
         if not positions or at in positions:
             return 0
         self._findings.counts.displaced_queues += 1
         return positions[0] - at
+
+    def _units_in(self, directory: Path) -> Iterator[tuple[int, NDArray[np.void]]]:
+        """Yield the first byte and the units of each file of a queue that has the right size."""
+        for path in filter(lambda p: is_mapped_file_name(p.name), list_entries(directory)):
+            view = self._views.get(path, self._file_size)
+            if view is not None:
+                yield int(path.name), view.view(CQ_UNIT)
 
     # --- Everything that no derived unit covers ---------------------------------------------------
 

@@ -9,6 +9,7 @@ cannot be there is damage.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -77,14 +78,10 @@ class QueueBounds:
 
     def _search_end(self, limit: int, dispatch: DispatchLimit | None) -> int:
         queue = self._queue
-        low, high = queue.begin, queue.stored()
-        while low < high:
-            middle = (low + high) // 2
-            if _is_valid(queue.unit(middle), limit):
-                low = middle + 1
-            else:
-                high = middle
-        end = low
+        positions = range(queue.begin, queue.stored())
+        end = queue.begin + bisect_left(
+            positions, True, key=lambda position: not _is_valid(queue.unit(position), limit)
+        )
         if dispatch is None:
             while end > queue.begin and not self._is_current(queue.unit(end - 1)):
                 end -= 1

@@ -35,6 +35,8 @@ from store.layout import (
     EXT_UNIT_SIZE,
 )
 
+END_MARK = np.array(-1, EXT_END_MARK).tobytes()  # after the last unit of a full file
+
 
 class ExtFiles:
     """The layout of a queue's ext files when every unit is 20 bytes long."""
@@ -53,8 +55,7 @@ class ExtFiles:
 
     def end_mark(self) -> bytes:
         """Return the bytes after the last unit of a full file that has a successor."""
-        mark = np.array(-1, EXT_END_MARK).tobytes()
-        return mark.ljust(self.file_size - self.per_file * EXT_UNIT_SIZE, b"\0")
+        return END_MARK.ljust(self.file_size - self.per_file * EXT_UNIT_SIZE, b"\0")
 
     def count_to(self, address: int) -> int:
         """Count the units up to the one at an ext address, inclusive."""
@@ -129,8 +130,7 @@ class ConsumeQueueExtWriter:
 
     def _mark_end(self, path: Path) -> None:
         """Write the end mark after a full file's last unit."""
-        mark = np.array(-1, EXT_END_MARK)
-        self._disk.write(path, self._per_file * EXT_UNIT_SIZE, mark.tobytes())
+        self._disk.write(path, self._per_file * EXT_UNIT_SIZE, END_MARK)
 
 
 @intact()

@@ -7,6 +7,7 @@ another record of its queue.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
 from mmap import mmap
@@ -144,15 +145,12 @@ class ConsumeQueue:
         ``end`` if no unit below it does; pre-fill units do not count
         (``ConsumeQueue.correctMinOffset`` of 5.x).
         """
-        low, high = self.begin, end
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit.size == PRE_BLANK_SIZE or unit.commit_log_offset < min_phy_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+
+        def is_within(position: int) -> bool:
+            unit = self.unit(position)
+            return unit.size != PRE_BLANK_SIZE and unit.commit_log_offset >= min_phy_offset
+
+        return self.begin + bisect_left(range(self.begin, end), True, key=is_within)
 
     def stored(self) -> int:
         """Return the position up to which units are stored; all after it are zeros.

@@ -87,8 +87,7 @@ def get_message(
 
     A batch ends with its queue file, at the ``answers`` limits of the settings (by default 32
     messages, 256 KiB, or 800 units to filter); nothing counts as "on disk". Raises DamageError for
-    an invalid unit or record. Each message returned has been checked; its fields are decoded on
-    first access.
+    an invalid unit or record. Each message returned has been checked.
     """
     span, limits = queue.span, log.config.answers
     outside = _outside(offset, span.min, span.max, resets_to_min=log.config.version < (4, 9, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,20 +46,14 @@ def find_in_queue(message: Message, queue: QueueReader) -> QueuePlace | None:
     Searches by physical offset: units are in the order of the log, and after a gap the queue offset
     of a message is not its position.
     """
-    low, high = queue.span.min, queue.span.max
-    begin, end = low, high
-    while low < high:
-        middle = (low + high) // 2
-        if queue.unit_offset(middle) < message.commit_log_offset:
-            low = middle + 1
-        else:
-            high = middle
-    if low >= end or queue.unit_offset(low) != message.commit_log_offset:
+    begin, end, offset = queue.span.min, queue.span.max, message.commit_log_offset
+    at = begin + bisect_left(range(begin, end), offset, key=queue.unit_offset)
+    if at >= end or queue.unit_offset(at) != offset:
         return None
-    path, byte = queue.unit_in_file(low)
-    previous = queue.unit_offset(low - 1) if low > begin else None
-    following = queue.unit_offset(low + 1) if low + 1 < end else None
-    return QueuePlace(low, path, byte, previous, following)
+    path, byte = queue.unit_in_file(at)
+    previous = queue.unit_offset(at - 1) if at > begin else None
+    following = queue.unit_offset(at + 1) if at + 1 < end else None
+    return QueuePlace(at, path, byte, previous, following)
 
 
 def find_in_index(message: Message, files: list[IndexFile]) -> list[IndexPlace]:

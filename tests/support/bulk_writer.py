@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store import layout
-from store.commitlog.dispatch_request import is_queued
 from store.commitlog.record import (
     NewMessage,
     appends_property_crc,
@@ -39,7 +38,7 @@ class BulkWriter(CommitLogWriter):
     def append_many(self, templates: Sequence[NewMessage], count: int, *, first: int = 0) -> None:
         """Append messages ``first`` … ``first + count - 1`` in bulk; each as ``append`` would.
 
-        Message n is ``numbered(templates[n % len(templates)], n)``. Raises IllegalMessageError.
+        Message n is ``numbered(templates[n % len(templates)], n)``; templates are plain messages.
         """
         cycle = _make_cycle(templates, self.config)
         n, stop = first, first + count
@@ -67,14 +66,10 @@ class BulkWriter(CommitLogWriter):
             begins = self.end + part.begin + len(cycle.row) * rounds
             _set(row, layout.PHYSICAL_OFFSET_AT, _OFFSET, begins)
             _set(row, part.store_timestamp_at, layout.TIMESTAMP, stamp)
-            if part.is_born_when_stored:
-                _set(row, layout.BORN_TIMESTAMP_AT, layout.TIMESTAMP, stamp)
-            if part.advances:
-                offsets = self._next[part.queue] + part.rank + cycle.counts[part.queue] * rounds
-                _set(row, layout.QUEUE_OFFSET_AT, _OFFSET, offsets)
+            _set(row, layout.BORN_TIMESTAMP_AT, layout.TIMESTAMP, stamp)
+            offsets = self._next[part.queue] + part.rank + cycle.counts[part.queue] * rounds
+            _set(row, layout.QUEUE_OFFSET_AT, _OFFSET, offsets)
             _set_numbers(row, part, first + i + len(cycle.parts) * rounds)
-            if cycle.has_property_crc:
-                _set_property_crc(row)
         self._write(block.data.cast("B"))
         for queue, each in cycle.counts.items():
             self._next[queue] += each * count
@@ -105,10 +100,8 @@ class _Part:
     begin: int
     end: int
     queue: tuple[str, int]
-    advances: bool
     rank: int  # among the records of its queue in the row
     store_timestamp_at: int
-    is_born_when_stored: bool
     numbers: tuple[tuple[int, int], ...]
     body: tuple[int, int] | None  # if it holds a number
 
@@ -120,13 +113,15 @@ class _Cycle:
     row: NDArray[np.uint8]
     parts: tuple[_Part, ...]
     counts: Counter[tuple[str, int]]
-    has_property_crc: bool
 
 
 def _make_cycle(templates: Sequence[NewMessage], config: StoreConfig) -> _Cycle:
     rows, parts = b"", []
     counts: Counter[tuple[str, int]] = Counter()
+    assert not appends_property_crc(config)
     for template in templates:
+        assert template.born_timestamp is None
+        assert template.sys_flag == 0
         record = encode_record(
             template, config, queue_offset=0, commit_log_offset=0, store_timestamp=0
         )
@@ -138,18 +133,16 @@ def _make_cycle(templates: Sequence[NewMessage], config: StoreConfig) -> _Cycle:
             begin=len(rows),
             end=len(rows) + size,
             queue=queue,
-            advances=bool(is_queued(template.sys_flag)),
             rank=counts[queue],
             store_timestamp_at=layout.BORN_HOST_AT + len(message.raw_born_host),
-            is_born_when_stored=template.born_timestamp is None,
             numbers=(*in_body, *in_properties),
             body=(spans.body_at, spans.body_end) if in_body else None,
         )
         parts.append(part)
         rows += record
-        counts[queue] += part.advances
+        counts[queue] += 1
     row = np.frombuffer(rows, np.uint8)
-    return _Cycle(row, tuple(parts), counts, appends_property_crc(config))
+    return _Cycle(row, tuple(parts), counts)
 
 
 def _set(row: NDArray[np.uint8], at: int, kind: np.dtype[Any], values: Any) -> None:
@@ -165,13 +158,6 @@ def _set_numbers(row: NDArray[np.uint8], part: _Part, numbers: NDArray[np.int64]
     if part.body is not None:
         bodies = row[:, slice(*part.body)]
         _set(row, layout.BODY_CRC_AT, _CRC, [record_crc(body.data) for body in bodies])
-
-
-def _set_property_crc(row: NDArray[np.uint8]) -> None:
-    """Write the digits of the CRC that ends each record, the least significant one first."""
-    checked = row[:, : -layout.PROPERTY_CRC_SIZE]
-    crcs = np.array([record_crc(record.data) for record in checked], np.int64)
-    row[:, -layout.PROPERTY_CRC_DIGITS - 1 : -1] = _digits(crcs, layout.PROPERTY_CRC_DIGITS)
 
 
 def _digits(numbers: NDArray[np.int64], count: int) -> NDArray[np.uint8]:

@@ -1,7 +1,6 @@
 """A message in words: its body, its flags, its properties, and what it was made from."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,6 +89,6 @@ def made(**fields: Any) -> Message:
 
 
 def test_a_commit_names_its_half_message() -> None:
-    message = replace(made(sys_flag=0x8), prepared_transaction_offset=77)
+    message = made(sys_flag=0x8)._replace(prepared_transaction_offset=77)
     (link,) = related(message)
     assert (link["relation"], link["commit_log_offset"]) == ("half", 77)
