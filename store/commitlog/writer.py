@@ -5,7 +5,7 @@ next file, and a blank record fills the current one; the blank's remainder stays
 4.9.1. Creating a file also preallocates the next one, and ``abort`` exists in the store root while
 the writer is open, so a log that is being written looks like a live broker's. Format notes §1, §2.
 
-An append is visible at once, and durable after ``sync`` or ``close``. Not thread-safe, and nothing
+An append is visible at once, and durable after ``close``. Not thread-safe, and nothing
 guards against a second writer on the same store.
 """
 
@@ -78,10 +78,6 @@ class CommitLogWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close() if kind is None else self.kill()
 
-    def next_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset of the queue's next message."""
-        return self._next[topic, queue_id]
-
     def append(self, message: NewMessage) -> int:
         """Append a message; return its commit log offset. Raises IllegalMessageError."""
         return self._put([message])[0]
@@ -96,10 +92,6 @@ class CommitLogWriter:
         if len(queues) != 1 or not is_plain or any(_DELAY in m.properties for m in messages):
             raise IllegalMessageError("a batch is for one queue, without transaction or delay")
         return self._put([replace(m, prepared_transaction_offset=0) for m in messages])
-
-    def sync(self) -> None:
-        """Make everything appended so far durable."""
-        self._disk.sync()
 
     def close(self) -> None:
         """Stop like a broker that is shut down: sync, remove the unused file and ``abort``."""

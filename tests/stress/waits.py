@@ -21,9 +21,9 @@ from random import Random
 
 from store import MessageStore
 from store.commitlog.record import NewMessage, make_properties
-from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.io.disk import Disk
+from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import HastyDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all
 
@@ -59,7 +59,7 @@ def restart_repeatedly(directory: Path, seconds: float, seed: int) -> None:
         os.waitpid(child, 0)
         done["kills"] += 1
     dispatch_all(directory / "store", directory / "out", CONFIG, disk=Disk)
-    with CommitLogWriter(directory / "store", CONFIG, disk=HastyDisk()) as writer:
+    with BulkWriter(directory / "store", CONFIG, disk=HastyDisk()) as writer:
         done["messages"] = writer.next_queue_offset("T", 0)
     sys.stdout.write(json.dumps(done) + "\n")
 
@@ -75,7 +75,7 @@ def run(directory: Path, random: Random) -> None:
 
 
 def append(store: Path, count: int) -> None:
-    with CommitLogWriter(store, CONFIG, disk=HastyDisk()) as writer:
+    with BulkWriter(store, CONFIG, disk=HastyDisk()) as writer:
         for _ in range(count):
             n = writer.next_queue_offset("T", 0)
             writer.append(NewMessage("T", 0, b"%d" % n, make_properties(keys=f"k{n}")))

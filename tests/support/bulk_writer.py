@@ -35,6 +35,10 @@ _NUMBER = re.compile(rb"#{2,18}")  # 18 digits always fit an i64
 class BulkWriter(CommitLogWriter):
     """A ``CommitLogWriter`` with ``append_many``."""
 
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the queue's next message."""
+        return self._next[topic, queue_id]
+
     def append_many(self, templates: Sequence[NewMessage], count: int, *, first: int = 0) -> None:
         """Append messages ``first`` … ``first + count - 1`` in bulk; each as ``append`` would.
 

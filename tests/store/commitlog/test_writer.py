@@ -286,7 +286,7 @@ def test_failed_write_raises_and_takes_no_offset(tmp_path: Path) -> None:
             return super()._pwrite(fd, data, offset)
 
     disk = FullDisk()
-    writer = CommitLogWriter(tmp_path, config_of(), disk=disk)
+    writer = BulkWriter(tmp_path, config_of(), disk=disk)
     disk.is_full = True
     with pytest.raises(StoreIOError, match="No space left"):
         writer.append(NewMessage("T"))
