@@ -14,7 +14,6 @@ import typer
 from store.errors import ConfigError
 from store.io.user_path import given_output
 from streaming.cli.dispatch_report import Board, BrokerReporter, Reporter, arrivals_line
-from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.lines import say, shows_progress
 from streaming.cli.long_running import LineReporter
 from streaming.cli.metrics import (
@@ -26,6 +25,8 @@ from streaming.cli.metrics import (
 )
 from streaming.cli.options import (
     BrokerOptions,
+    KafkaProperties,
+    KafkaProperty,
     StuckAfter,
     check_seconds,
     flag_option,

@@ -11,12 +11,13 @@ from store.errors import ConfigError, shown
 from store.java import now_ms
 from store.root.status import status_json
 from streaming.cli import EXIT_NO
-from streaming.cli.kafka_options import KafkaProperties, KafkaProperty
 from streaming.cli.lines import counted, print_json, print_line, shows_progress, time_text
 from streaming.cli.long_running import MEGA, LineReporter, progress_line
 from streaming.cli.metrics import MetricsOptions, metrics_endpoint, show_mirror
 from streaming.cli.options import (
     BrokerOptions,
+    KafkaProperties,
+    KafkaProperty,
     MaxBodyBytes,
     Store,
     StuckAfter,

@@ -86,6 +86,22 @@ StuckAfter = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 StoredFrom = Annotated[str | None, typer.Option(help=f"Stored at or after: {TIME_FORMS}.")]
 StoredTo = Annotated[str | None, typer.Option(help="Stored at or before, likewise.")]
+KafkaProperty = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kafka-property",
+        metavar="KEY=VALUE",
+        help="A Kafka client option, by Kafka's name (repeatable).",
+    ),
+]
+KafkaProperties = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka-properties",
+        metavar="FILE",
+        help="A properties file with such options (security.protocol=SASL_SSL …).",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
