@@ -122,7 +122,7 @@ def _write(query: Query, stop: threading.Event, store: Path, seconds: float) -> 
     log = CommitLog([store / COMMIT_LOG_DIR], load_config(store))
     limit = time.monotonic() + _CATCH_UP_SECONDS
     while running.query.isActive and not stop.is_set():
-        if running.sink.counts.reput_from_offset >= _end(log):
+        if running.sink.counts.durable_to >= _end(log):
             return
         if time.monotonic() > limit:
             raise StoreError(f"the dispatch did not catch up within {_CATCH_UP_SECONDS:g} s")

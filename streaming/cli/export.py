@@ -236,10 +236,8 @@ def _export_options(files: FileOptions, broker: BrokerOptions) -> ExportOptions:
 
 
 def _run(job: ExportJob, *, as_json: bool) -> ExportResult:
-    from streaming.export.run import run_in_threads
-
     with progress_bar("exporting", as_json=as_json) as report:
-        return job.run(run_in_threads, report)
+        return job.run(report)
 
 
 def _exit_empty(options: ExportOptions, *, as_json: bool) -> NoReturn:

@@ -91,7 +91,7 @@ def show_dispatch(endpoint: MetricsEndpoint, shown: ShownDispatch, stuck_after: 
 
     def position() -> Position:
         written = progress_timestamp(root.path)  # first: never newer than the offset
-        return Position(sink.counts.reput_from_offset, written)
+        return Position(sink.counts.durable_to, written)
 
     def counts() -> DispatchCounts:
         progress = root.progress

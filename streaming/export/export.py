@@ -9,13 +9,17 @@ the tasks and commits their files, all or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from checkpoints.recovery.fingerprint import find_log_change
+from checkpoints.recovery.fingerprint import find_log_change, read_fingerprint
 from store.commitlog.commit_log import CommitLog, ReportProgress, was_closed_cleanly
+from store.commitlog.reader.log_batches import LogBatches
+from store.commitlog.replay import ScanAhead
 from store.commitlog.scanner import LogRange
 from store.commitlog.search import first_stored_at
 from store.config import StoreConfig
@@ -33,17 +37,13 @@ from streaming.export.not_consumed import NotConsumed, read_not_consumed
 from streaming.export.options import ExportOptions, any_of, make_settings
 from streaming.export.record import ExportRecord, ExportSettings
 from streaming.export.resume import Roots
-from streaming.export.run import TaskRunner, Tasks
 from streaming.export.task import (
     ExportedPart,
-    ExportTask,
     FileSpec,
     export_part,
     similar_names,
 )
 from streaming.sources.known_topics import is_listed
-from streaming.sources.log_stream import LogStream
-from streaming.sources.options import OFFSET_KEY
 
 _RANGE_BYTES = 64 * 1024 * 1024
 
@@ -128,12 +128,11 @@ def _translated(
     return not_consumed.translated(roots, _open_log(store_root, config).stretches)
 
 
-def _open_log(store_root: Path, config: StoreConfig) -> LogStream:
-    return LogStream(
+def _open_log(store_root: Path, config: StoreConfig) -> LogBatches:
+    return LogBatches(
         store_root,
         config,
         is_clean=lambda: was_closed_cleanly(store_root),
-        max_bytes=None,
         range_bytes=_RANGE_BYTES,
     )
 
@@ -150,7 +149,7 @@ class ExportJob:
     ) -> None:
         self._root, self._config, self._options = store_root, config, options
         self.not_consumed = not_consumed
-        self._stream = _open_log(store_root, config)
+        self._batches = _open_log(store_root, config)
         self._directory: ExportDirectory
         self._record: ExportRecord
         self.ranges: tuple[LogRange, ...] = ()
@@ -158,7 +157,7 @@ class ExportJob:
     @property
     def log(self) -> CommitLog:
         """The commit log that is exported."""
-        return self._stream.log
+        return self._batches.log
 
     def plan(
         self, directory: ExportDirectory, settings: ExportSettings, resumed: ExportRecord | None
@@ -169,7 +168,7 @@ class ExportJob:
             begin = self._resume_at(resumed)
         elif settings.from_time is not None:
             begin = first_stored_at(self.log, settings.from_time)
-        end = self._stream.report_latest()[OFFSET_KEY]
+        end = self._batches.end()
         if self._options.to_time is not None:
             end = min(first_stored_at(self.log, self._options.to_time + 1), end)
         self._span = begin, max(begin, end)
@@ -177,7 +176,7 @@ class ExportJob:
         self._directory = directory
         self._record = resumed or ExportRecord(settings, begin, begin, 0, None)
         directory.begin(self._record)
-        self.ranges = self._stream.plan_between(*self._span).ranges
+        self.ranges = tuple(self._batches.ranges(*self._span))
 
     def _resume_at(self, record: ExportRecord) -> int:
         """Return the offset to resume at; a part that expired since the last export is lost."""
@@ -199,14 +198,14 @@ class ExportJob:
             raise DamageError(log.path_of(last.offset), last.offset, why, hint)
         return end
 
-    def run(self, run: TaskRunner, report: ReportProgress | None = None) -> ExportResult:
-        """Export the ranges and commit the files. Raises as ``export``."""
-        parts = self._run_tasks(run, self._spec(), report)
-        missing = self._missing_topics(run, parts)
+    def run(self, report: ReportProgress | None = None) -> ExportResult:
+        """Export the ranges and commit the files. Raises as ``open_export``."""
+        parts = self._export(self.ranges, self._spec(), report)
+        missing = self._missing_topics(parts)
         files = [file for part in parts for file in part.files]
         begin, end = self._span
         messages = sum(part.messages for part in parts)
-        last = next((p.last for p in reversed(parts) if p.last), self._record.last_record)
+        last = max((part.last for part in parts), default=-1)
         if messages or self._options.append:
             self._directory.commit(
                 files,
@@ -214,7 +213,9 @@ class ExportJob:
                     self._record,
                     end_offset=end,
                     messages=self._record.messages + messages,
-                    last_record=last,
+                    last_record=self._record.last_record
+                    if last < 0
+                    else read_fingerprint(self.log, last),
                 ),
             )
         else:
@@ -245,20 +246,23 @@ class ExportJob:
             not_consumed=self.not_consumed,
         )
 
-    def _run_tasks(
-        self, run: TaskRunner, spec: FileSpec, report: ReportProgress | None
+    def _export(
+        self, ranges: Sequence[LogRange], spec: FileSpec, report: ReportProgress | None = None
     ) -> list[ExportedPart]:
-        done, total = 0, sum(part.end - part.begin for part in self.ranges)
+        """Export ranges in one thread per core; after a failure, start no further task."""
+        done, total = 0, sum(part.end - part.begin for part in ranges)
+        parts: list[ExportedPart] = []
+        task = partial(export_part, spec=spec)
+        tasks = ScanAhead(self._config, ranges, task, threads=os.cpu_count() or 1)
+        with closing(tasks):
+            for part, exported in tasks:
+                parts.append(exported)
+                done += part.end - part.begin
+                if report is not None:
+                    report(done, total)
+        return parts
 
-        def advance(task: ExportTask) -> None:
-            nonlocal done
-            done += task.part.end - task.part.begin
-            if report is not None:
-                report(done, total)
-
-        return run(Tasks(export_part, [ExportTask(part, spec) for part in self.ranges], advance))
-
-    def _missing_topics(self, run: TaskRunner, parts: list[ExportedPart]) -> tuple[str, ...]:
+    def _missing_topics(self, parts: list[ExportedPart]) -> tuple[str, ...]:
         """Return the topics without messages in the range.
 
         Raises UnknownTopicError for topics that neither the log nor the broker's files hold. Only
@@ -268,20 +272,20 @@ class ExportJob:
         missing = requested.difference(*(part.seen for part in parts))
         unknown = {t for t in missing if not is_listed(self._root, t)}
         if unknown and self._is_first and self.not_consumed is None:
-            others = self._search_rest(run, tuple(sorted(unknown)))
+            others = self._search_rest(tuple(sorted(unknown)))
             unknown = unknown.difference(*(part.seen for part in others))
             if unknown:
                 raise UnknownTopicError(self._not_found_text(sorted(unknown), [*parts, *others]))
         return tuple(sorted(missing))
 
-    def _search_rest(self, run: TaskRunner, topics: tuple[str, ...]) -> list[ExportedPart]:
+    def _search_rest(self, topics: tuple[str, ...]) -> list[ExportedPart]:
         """Search the log outside the exported range for topics."""
         begin, end = self._span
-        log_begin, log_end = max(self.log.min_offset(), 0), self._stream.report_latest()[OFFSET_KEY]
+        log_begin, log_end = max(self.log.min_offset(), 0), self._batches.end()
         spans = [(at, stop) for at, stop in ((log_begin, begin), (end, log_end)) if at < stop]
-        ranges = [part for span in spans for part in self._stream.plan_between(*span).ranges]
+        ranges = [part for span in spans for part in self._batches.ranges(*span)]
         spec = replace(self._spec(), staging=None, topics=topics, skip_damage=True)
-        return run(Tasks(export_part, [ExportTask(part, spec) for part in ranges], lambda _: None))
+        return self._export(ranges, spec)
 
     def _not_found_text(self, unknown: list[str], parts: list[ExportedPart]) -> str:
         texts = []

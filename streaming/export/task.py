@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from checkpoints.recovery.fingerprint import fingerprint_at
 from store.arrow.batches import BodyLimits, message_batches
 from store.arrow.json_lines import columns_of, json_lines
 from store.arrow.schema import rows_of_topics
@@ -31,8 +30,8 @@ from store.config import StoreConfig
 from store.consumequeue.names import is_system_topic
 from store.errors import StoreError
 from store.io.disk import Disk
-from store.io.mapped_file import intact, map_file
-from store.root.progress import Fingerprint, LostRange
+from store.io.mapped_file import map_file
+from store.root.progress import LostRange
 from streaming.export.not_consumed import NotConsumed
 
 PARQUET, JSONL = "parquet", "jsonl"
@@ -82,14 +81,6 @@ class FileSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportTask:
-    """A range of the log to export."""
-
-    part: LogRange
-    spec: FileSpec
-
-
-@dataclass(frozen=True, slots=True)
 class StagedFile:
     """A file in the staging directory; ``target`` is its final path below the directory."""
 
@@ -100,7 +91,7 @@ class StagedFile:
 
 @dataclass(slots=True)
 class ExportedPart:
-    """The result of a task; ``last`` is the range's last record.
+    """The result of a task; ``last`` is the offset of the range's last record, -1 without one.
 
     Of the requested topics, ``seen`` are those found in the range. For each of the others,
     ``similar`` has the topics of the range with a similar name.
@@ -108,22 +99,22 @@ class ExportedPart:
 
     files: list[StagedFile] = field(default_factory=list)
     messages: int = 0
-    last: Fingerprint | None = None
+    last: int = -1
     seen: set[str] = field(default_factory=set)
     lost: list[LostRange] = field(default_factory=list)  # damage that was skipped
     similar: dict[str, list[str]] = field(default_factory=dict)
 
 
-def export_part(task: ExportTask) -> ExportedPart:
+def export_part(scanner: Scanner, part: LogRange, spec: FileSpec) -> ExportedPart:
     """Write the files of one range.
 
     Raises DamageError unless damage is skipped, UnsupportedFormatError, StoreIOError.
     """
-    writer = _PartWriter(task)
-    for stretch in Scanner(task.spec.config).read(task.part, skip_damage=task.spec.skip_damage):
+    writer = _PartWriter(part, spec)
+    for stretch in scanner.read(part, skip_damage=spec.skip_damage):
         if not isinstance(stretch, Damage):
             writer.add(stretch)
-        elif task.spec.skip_damage:
+        elif spec.skip_damage:
             writer.skip(stretch)
         else:
             raise stretch.error()
@@ -140,12 +131,11 @@ def similar_names(name: str, names: set[str]) -> list[str]:
 class _PartWriter:
     """Buffers the rows of a range, and writes them by topic and day."""
 
-    def __init__(self, task: ExportTask) -> None:
-        self._part, self._spec = task.part, task.spec
+    def __init__(self, part: LogRange, spec: FileSpec) -> None:
+        self._part, self._spec = part, spec
         self._done = ExportedPart()
         self._topics: dict[str, int] = {}  # number by name
         self._seen: set[str] = set()
-        self._last = -1
         self._disk = Disk()
         self._flushed = 0
         self._begin()
@@ -159,7 +149,7 @@ class _PartWriter:
         """Add the messages of a stretch."""
         self._seen.update(stretch.topics)
         if len(stretch):
-            self._last = int(stretch.commit_log_offset[-1])
+            self._done.last = int(stretch.commit_log_offset[-1])
         if self._spec.staging is None:
             return
         rows = self._rows(stretch)
@@ -180,16 +170,11 @@ class _PartWriter:
     def finish(self) -> ExportedPart:
         """Write the remaining rows; return the result."""
         self._flush()
-        done, part = self._done, self._part
+        done = self._done
         done.seen = self._seen.intersection(self._spec.topics)
         done.similar = {
             t: similar_names(t, self._seen) for t in self._spec.topics if t not in done.seen
         }
-        if self._last >= 0:
-            with intact():
-                done.last = fingerprint_at(
-                    map_file(Path(part.path)), self._last - part.base, self._last
-                )
         return done
 
     def _rows(self, stretch: DispatchRequests) -> NDArray[np.int64]:

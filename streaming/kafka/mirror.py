@@ -30,7 +30,13 @@ from streaming.kafka.position import Position, encode_position
 from streaming.kafka.producer import DeliveryError, DeliveryFailure, TransactionalProducer
 from streaming.kafka.records import LogFile, Record, RecordReader, Route
 from streaming.kafka.routes import Router
-from streaming.sinks.ordered_sink import BatchSink, SinkCounts, StoppedError, take_following
+from streaming.sinks.ordered_sink import (
+    BatchSink,
+    SinkCounts,
+    StoppedError,
+    in_log_order,
+    take_following,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -89,13 +95,15 @@ class MirrorSink(BatchSink):
         start: MirrorStart,
     ) -> None:
         """Resume from the position of ``start``."""
-        super().__init__()
         position = start.position
+        super().__init__(position.commit_log_offset)
         self._producer, self._committed = start.producer, start.committed
         self.position = position
         self._may_be = position  # what Kafka holds if the last failed commit took effect
         self.lost: list[Damage] = []
-        self.counts = SinkCounts(reput_from_offset=position.commit_log_offset)
+        self.counts = SinkCounts(durable_to=position.commit_log_offset)
+        self._waiting: list[Stretch] = []  # requests and skipped gaps that are not in Kafka yet
+        self._begun_at = position.commit_log_offset
         self._log = log
         self._link = link
         self._settings = settings
@@ -113,34 +121,35 @@ class MirrorSink(BatchSink):
         self._producer.close()
         self._link.router.close()
 
-    def _apply(self, stretches: list[Stretch]) -> None:
-        self._check_log()
+    def _put(self, requests: list[DispatchRequests], lost: list[Damage]) -> None:
+        """Write what has been put since the last write, once it fills a transaction."""
+        self._waiting += in_log_order([*requests, *lost])
+        for gap in lost:
+            self.lost.append(gap)
+            self._lost_to = gap.end
+        if self._at - self.position.commit_log_offset >= self._settings.transaction_bytes:
+            self._write()
+
+    def _finish(self) -> None:
+        self._write()
+        if self._at > self._begun_at:
+            self.counts = replace(self.counts, batches=self.counts.batches + 1)
+
+    def _write(self) -> None:
+        """Write all that waits, and commit it; resume after an outage of Kafka."""
         failures, failed_at = 0, -1
-        while True:
-            at = self.position.commit_log_offset
-            requests, lost, damage = take_following(stretches, at, self._skippable)
-            end = max([at, *(part.end for part in requests), *(gap.end for gap in lost)])
-            for gap in lost:
-                if gap.end > self._lost_to:  # not yet counted by a failed attempt
-                    self.lost.append(gap)
-                    self._lost_to = gap.end
-            if end == at:
-                break
+        while (at := self.position.commit_log_offset) < self._at:
+            requests, _, _ = take_following(self._waiting, at, lambda gap: gap)
             try:
                 self._fit_batches(requests)
-                if not self._transact(requests, end):
-                    continue
+                self._transact(requests, self._at)
             except KafkaIOError as e:
                 failures = failures + 1 if failed_at == self.position.commit_log_offset else 1
                 failed_at = self.position.commit_log_offset
                 if failures > _FAILURES_MAX:  # the cause is not an outage
                     raise
                 self._reconnect(e)
-                continue
-            self.counts = replace(self.counts, batches=self.counts.batches + 1)
-            break
-        if damage is not None:
-            raise damage.error()
+        self._waiting = []
 
     def _reconnect(self, failure: KafkaIOError) -> None:
         """Resume from what Kafka has committed. Raises the failure after ``wait_seconds``.
@@ -182,10 +191,11 @@ class MirrorSink(BatchSink):
         if self._producer.batch_bytes > self._link.sizes.batch_bytes(self._settings.batch_bytes):
             self._renew_producer()
 
-    def _check_log(self) -> None:
+    def _begin(self) -> None:
         """Raise DamageError if the log no longer holds what was mirrored last."""
         self._log.refresh()
         check_position(self._log, self.position)
+        self._begun_at = self._at
 
     def _skippable(self, damage: Damage) -> Damage | None:
         last = self._log.last_file()
@@ -193,10 +203,10 @@ class MirrorSink(BatchSink):
         may_skip = not is_last or self._settings.is_clean()
         return damage if may_skip and not self._settings.fail_on_data_loss else None
 
-    def _transact(self, requests: list[DispatchRequests], end: int) -> bool:
+    def _transact(self, requests: list[DispatchRequests], end: int) -> None:
         """Write requests; commit whenever a transaction is full, and at the end.
 
-        Return False if a message that Kafka refused has been set aside: write them again.
+        If a message that Kafka refused has been set aside, return: they are to be written again.
         """
         began = time.monotonic()
         try:
@@ -222,14 +232,12 @@ class MirrorSink(BatchSink):
                 raise error from e
             self._start_over()
             self._renew_producer()
-            return False
         except BaseException as e:
             self._give_up(e)
             raise
         finally:
             spent = self.counts.apply_seconds + time.monotonic() - began
             self.counts = replace(self.counts, apply_seconds=spent)
-        return True
 
     def _is_full(self) -> bool:
         producer = self._producer
@@ -267,7 +275,7 @@ class MirrorSink(BatchSink):
             self.counts,
             messages=self.counts.messages + position.messages - self.position.messages,
             bytes=self.counts.bytes + position.commit_log_offset - self.position.commit_log_offset,
-            reput_from_offset=position.commit_log_offset,
+            durable_to=position.commit_log_offset,
             last_store_timestamp=last.store_timestamp if last is not None else 0,
         )
         self.position, self._committed = position, position

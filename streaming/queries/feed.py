@@ -23,7 +23,7 @@ def threads_feed(planner: LogPlanner, config: StoreConfig) -> Feed:
         begin, _ = span
         with closing(scan_in_order(planner, config, span)) as scanned:
             for end, stretches in scanned:
-                if sink.takes_parts and end - begin < BATCH_BYTES:
+                if end - begin < BATCH_BYTES:
                     sink.apply_part(stretches)
                 else:
                     sink.apply(stretches)

@@ -13,17 +13,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-from store.commitlog.scanner import Stretch
 from store.config import StoreConfig, config_to_json
 from store.errors import SparkError, StoreError
 from streaming.queries.metrics import DispatchProgress, OnBatch, ProgressListener
 from streaming.sinks.ordered_sink import BatchSink, StoppedError
-from streaming.sources.dispatch import FORMAT, DispatchRequestSource, parts_of, spooled_stretches
-from streaming.sources.log_stream import RANGE_BYTES_MAX, RANGE_BYTES_MIN
+from streaming.sources.dispatch import FORMAT, DispatchRequestSource
 from streaming.sources.option_values import spark_interval
-from streaming.sources.spool import SPOOL_DIR, Spool
+from streaming.sources.parts import SPOOL_DIR, Spool, parts_of
 from streaming.spark.errors import to_store_error
 from streaming.spark.private_api import java_query
+from streaming.spark.read_limit import RANGE_BYTES_MAX, RANGE_BYTES_MIN
 from streaming.spark.session import register_source
 from streaming.spark.stopping import LAST_BATCH_SECONDS, finish_batch
 
@@ -183,13 +182,10 @@ class _BatchApplier:
         try:
             with _SpoolApplier(self._sink, self._spool):
                 table = self._read(batch)
-            stretches: list[Stretch] = []
             for end, part in parts_of(table, self._spool):
-                if not self._sink.takes_parts:
-                    stretches += part()
-                elif end > self._sink.applied_to() and not self._sink.is_blocked():
+                if end > self._sink.applied_to() and not self._sink.is_blocked():
                     self._sink.apply_part(part())
-            self._sink.apply(stretches)
+            self._sink.apply([])
         finally:
             self._spool.clear()
 
@@ -221,13 +217,11 @@ class _SpoolApplier:
         self._thread = threading.Thread(target=self._run, name="reput-apply", daemon=True)
 
     def __enter__(self) -> None:
-        if self._sink.takes_parts:
-            self._thread.start()
+        self._thread.start()
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._end.set()
-        if self._sink.takes_parts:
-            self._thread.join()
+        self._thread.join()
         if self._error is not None and kind is None:
             raise self._error
 
@@ -238,6 +232,6 @@ class _SpoolApplier:
                 if name is None:
                     self._end.wait(_POLL_SECONDS)
                 else:
-                    self._sink.apply_part(spooled_stretches(self._spool, name))
+                    self._sink.apply_part(self._spool.take(name))
         except BaseException as e:  # noqa: BLE001 - raised where the batch is applied
             self._error = e

@@ -109,11 +109,11 @@ class ProgressListener(JsonListener):
         previous_time, previous = self._last
         seconds = max(now - previous_time, 1e-6)
         self._last = (now, counts)
-        latest = max(latest_offset, counts.reput_from_offset)
-        lag = latest - counts.reput_from_offset
+        latest = max(latest_offset, counts.durable_to)
+        lag = latest - counts.durable_to
         age_ms = now_ms() - counts.last_store_timestamp
         return DispatchProgress(
-            reput_from_offset=counts.reput_from_offset,
+            reput_from_offset=counts.durable_to,
             latest_offset=latest,
             messages=counts.messages,
             bytes_per_second=(counts.bytes - previous.bytes) / seconds,

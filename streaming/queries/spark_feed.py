@@ -9,7 +9,8 @@ from pathlib import Path
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from store.commitlog.scanner import Stretch
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.scanner import Damage, Stretch
 from store.config import StoreConfig
 from streaming.queries.feed import BATCH_BYTES, Feed
 from streaming.queries.log_query import LogQuery
@@ -50,9 +51,8 @@ class _QuerySink(BatchSink):
     name = "query"
 
     def __init__(self, sink: BatchSink) -> None:
-        super().__init__()
+        super().__init__(sink.applied_to())
         self._sink = sink
-        self.takes_parts = sink.takes_parts
         self.counts = sink.counts
 
     def applied_to(self) -> int:
@@ -66,8 +66,11 @@ class _QuerySink(BatchSink):
     def _apply_part(self, stretches: list[Stretch]) -> None:
         self._sink.apply_part(stretches)
 
-    def _apply(self, stretches: list[Stretch]) -> None:
-        self._sink.apply(stretches)
+    def _put(self, requests: list[DispatchRequests], lost: list[Damage]) -> None:
+        raise NotImplementedError
+
+    def _finish(self) -> None:
+        self._sink.apply([])
         self.counts = self._sink.counts
 
     def _end(self) -> None:

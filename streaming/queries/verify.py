@@ -112,9 +112,11 @@ def verify(
     for begin, end in span.parts():
         sink.begin(begin)
         feed((begin, end), is_clean, sink)
-        if sink.at < end and span.must_reach_end:
-            raise log_too_short(log, sink.at, span.must_reach_end)
-    compared_to = max(sink.at, span.end) if span.must_reach_end else sink.at
+        if sink.applied_to() < end and span.must_reach_end:
+            raise log_too_short(log, sink.applied_to(), span.must_reach_end)
+    compared_to = sink.applied_to()
+    if span.must_reach_end:
+        compared_to = max(compared_to, span.end)
     differences = comparison.finish(compared_to)
     return Verification(
         store=store_root,

@@ -18,7 +18,7 @@ from checkpoints.progress import BatchEnd, queue_key
 from checkpoints.retention import Retention
 from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.scanner import Damage, Stretch
+from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.consumequeue.ends import QueueEnd
 from store.consumequeue.files import QueueTail
@@ -27,7 +27,7 @@ from store.index.ends import IndexEnd
 from store.index.writer import IndexService, IndexState
 from store.reads.pull_request_hold import PullRequestHoldService
 from store.root.progress import LostRange
-from streaming.sinks.ordered_sink import BatchSink, SinkCounts, WaitingParts, take_following
+from streaming.sinks.ordered_sink import BatchSink, SinkCounts, WaitingParts
 
 
 class CommitLogDispatcher(Protocol):
@@ -95,25 +95,21 @@ def notify_message_arriving(output: Path) -> ArrivalListener:
 
 @dataclass(slots=True)
 class _Batch:
-    """The batch in flight: the part of it that has been applied, up to ``end``."""
+    """The part of the batch in flight that has been applied."""
 
-    end: int
     seconds: float = 0.0  # spent applying it
-    is_checked: bool = False  # the log was found to still hold the record dispatched last
     has_record: bool = False  # the batch record is written, with these ends
     queue_ends: dict[QueueKey, QueueEnd] = field(default_factory=dict)
     index_end: IndexEnd | None = None
     waiting: WaitingParts = field(default_factory=WaitingParts)
     requests: list[DispatchRequests] = field(default_factory=list)
     lost: list[Damage] = field(default_factory=list)
-    damage: Damage | None = None
 
 
 class DispatchSink(BatchSink):
     """Applies batches to one root."""
 
     name = "dispatch"
-    takes_parts = True
 
     def __init__(
         self,
@@ -124,19 +120,18 @@ class DispatchSink(BatchSink):
         keep_expired: bool = False,
         listeners: Sequence[ArrivalListener] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(root.progress.reput_from_offset)
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss
         self._listeners = tuple(listeners)
         if not root.is_unread:
             self._listeners += (notify_message_arriving(root.path),)
         self._is_committed = True  # progress covers all that was applied
-        self._batch = _Batch(root.progress.reput_from_offset)
-        self.damage: Damage | None = None  # of the log, after all that was applied
+        self._batch = _Batch()
         self._retention = Retention(root, config, keep_expired=keep_expired or root.is_unread)
         self._retention.follow_log()
         self.counts = SinkCounts(
-            reput_from_offset=root.progress.reput_from_offset,
+            durable_to=root.progress.reput_from_offset,
             expired_files=self._retention.files,
         )
         self._queues = ConsumeQueueStore(root.path, config, root.disk)
@@ -154,7 +149,7 @@ class DispatchSink(BatchSink):
         """Commit the applied part of an interrupted batch, and release the root."""
         try:
             if self.error is None and (self._batch.waiting or not self._is_committed):
-                self._apply([])
+                self._complete()
         finally:
             self._close_root()
 
@@ -165,36 +160,25 @@ class DispatchSink(BatchSink):
         finally:
             self._root.close(clean=self._is_committed)
 
-    def applied_to(self) -> int:
-        """Return the offset up to which the log has been applied."""
-        return self._batch.end
+    def _begin(self) -> None:
+        """Raise DamageError if the log no longer holds the record dispatched last."""
+        self._root.check_log()
 
-    def is_blocked(self) -> bool:
-        """Return whether damage or an error has ended the dispatch."""
-        return self.error is not None or self._batch.damage is not None
-
-    def _apply_part(self, stretches: list[Stretch]) -> None:
-        """Pass the records that follow to the dispatchers, up to damage; a sparse part waits."""
+    def _put(self, requests: list[DispatchRequests], lost: list[Damage]) -> None:
+        """Pass records to the dispatchers; a sparse part waits."""
         batch, began = self._batch, time.monotonic()
-        if not batch.is_checked:
-            self._root.check_log()
-            batch.is_checked = True
-        if batch.damage is not None:
-            return
-        requests, lost, batch.damage = take_following(stretches, batch.end, self._skippable)
         self._dispatch(batch.waiting.add(requests))
         batch.requests += requests
         batch.lost += lost
-        batch.end = max([batch.end, *(r.end for r in requests), *(gap.end for gap in lost)])
         batch.seconds += time.monotonic() - began
 
     def _dispatch(self, parts: list[DispatchRequests]) -> None:
         for part in parts:
-            self._begin(part)
+            self._record_ends(part)
             for dispatcher in self.dispatchers:
                 dispatcher.dispatch(part)
 
-    def _begin(self, part: DispatchRequests) -> None:
+    def _record_ends(self, part: DispatchRequests) -> None:
         """Write the end of each queue that is about to change to the batch record, durably."""
         batch = self._batch
         if not batch.has_record and self._index is not None:
@@ -206,22 +190,22 @@ class DispatchSink(BatchSink):
             batch.has_record = True
         self._is_committed = False
 
-    def _apply(self, stretches: list[Stretch]) -> None:
-        self._apply_part(stretches)
-        batch, at, began = self._batch, self._root.progress.reput_from_offset, time.monotonic()
+    def _finish(self) -> None:
+        batch, end, began = self._batch, self._at, time.monotonic()
+        at = self._root.progress.reput_from_offset
         self._dispatch(batch.waiting.take())
-        if batch.end > at:
+        if end > at:
             if self._index is not None and not self._root.is_unread:
                 self._index.flush()
-            self._commit(batch.requests, batch.lost, batch.end)
+            self._commit(batch.requests, batch.lost, end)
             self._is_committed = True
             self._retention.follow_log(self._index)
             self.counts = replace(
                 self.counts,
                 batches=self.counts.batches + 1,
                 messages=self.counts.messages + sum(len(r) for r in batch.requests),
-                bytes=self.counts.bytes + batch.end - at,
-                reput_from_offset=batch.end,
+                bytes=self.counts.bytes + end - at,
+                durable_to=end,
                 last_store_timestamp=_last_timestamp(batch.requests, self.counts),
                 apply_seconds=self.counts.apply_seconds + batch.seconds + time.monotonic() - began,
                 expired_files=self._retention.files,
@@ -229,10 +213,7 @@ class DispatchSink(BatchSink):
             durable = DurableBatch(tuple(batch.requests), self._queues.tails_of)
             for listener in self._listeners:
                 listener(durable)
-        self._batch = _Batch(batch.end)
-        if batch.damage is not None:
-            self.damage = batch.damage
-            raise batch.damage.error()
+        self._batch = _Batch()
 
     def _skippable(self, damage: Damage) -> Damage | None:
         known_end = self._root.known_loss_end(damage.begin)

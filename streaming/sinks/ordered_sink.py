@@ -1,4 +1,8 @@
-"""The base of all sinks: applies one batch at a time, and none after a failure."""
+"""The base of all sinks: applies the log in order, part by part, and nothing after a failure.
+
+A batch is what becomes durable at once; it arrives in one part or several. Damage ends what a batch
+accepts: all before it becomes durable, then it is raised.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +30,27 @@ class SinkCounts:
     batches: int = 0
     messages: int = 0
     bytes: int = 0
-    reput_from_offset: int = 0
+    durable_to: int = 0  # the offset of the log up to which it is durable
     last_store_timestamp: int = 0
     apply_seconds: float = 0.0
     expired_files: int = 0  # deleted, because the log now begins after all they refer to
 
 
 class BatchSink(ABC):
-    """Applies stretches of the log, batch by batch. One thread calls at a time."""
+    """Applies stretches of the log from offset ``at`` on. One thread calls at a time.
+
+    ``damage`` is what the last batch ended before, once all before it is durable.
+    """
 
     counts: SinkCounts
     name: ClassVar[str]  # as in "the dispatch is being stopped"
-    takes_parts: bool = False
 
-    def __init__(self) -> None:
+    def __init__(self, at: int) -> None:
         self.error: StoreError | None = None  # of a batch, or of closing
+        self.damage: Damage | None = None
+        self._at = at
+        self._has_begun = False  # a batch
+        self._found: Damage | None = None  # in the batch
         self._end_error: StoreError | None = None
         self._lock = threading.Lock()
         self._ending = self._closed = False
@@ -51,31 +61,33 @@ class BatchSink(ABC):
         Raises the damage found in the batch, after making all before it durable. After that, as
         after any failure, the sink accepts nothing more.
         """
-        self._take(self._apply, stretches)
+        self._take(stretches, is_last=True)
 
     def apply_part(self, stretches: Iterable[Stretch]) -> None:
         """Apply the next part of a batch, which ``apply`` completes and makes durable.
 
         Raises as ``apply``, except for the damage.
         """
-        self._take(self._apply_part, stretches)
+        self._take(stretches, is_last=False)
 
     def applied_to(self) -> int:
         """Return the offset up to which the log has been applied, including parts of a batch."""
-        return self.counts.reput_from_offset
+        return self._at
 
     def is_blocked(self) -> bool:
         """Return whether the sink accepts nothing more, because of damage or an error."""
-        return self.error is not None
+        return self.error is not None or self._found is not None
 
-    def _take(self, apply: Callable[[list[Stretch]], None], stretches: Iterable[Stretch]) -> None:
+    def _take(self, stretches: Iterable[Stretch], *, is_last: bool) -> None:
         with self._lock:
             if self._ending:
                 raise StoppedError(f"the {self.name} is being stopped")
             if self.error is not None:
                 raise self.error
             try:
-                apply(in_log_order(stretches))
+                self._apply_part(in_log_order(stretches))
+                if is_last:
+                    self._complete()
             except StoppedError:
                 raise
             except StoreError as e:
@@ -104,12 +116,42 @@ class BatchSink(ABC):
             raise self._end_error
 
     def _apply_part(self, stretches: list[Stretch]) -> None:
-        """Apply a part of a batch, if ``takes_parts``."""
-        raise NotImplementedError
+        """Apply the records of a part that follow, up to damage."""
+        if not self._has_begun:
+            self._begin()
+            self._has_begun = True
+        if self._found is not None:
+            return
+        requests, lost, self._found = take_following(stretches, self._at, self._skippable)
+        self._at = max([self._at, *(r.end for r in requests), *(gap.end for gap in lost)])
+        self._put(requests, lost)
+
+    def _complete(self) -> None:
+        """Make the batch durable. Raises the damage in it."""
+        self._finish()
+        self._has_begun = False
+        self.damage = self._found
+        if self.damage is not None:
+            raise self._error_of(self.damage)
+
+    def _begin(self) -> None:  # noqa: B027 - most sinks check nothing
+        """Check, before the first part of a batch, that it may follow the last one."""
+
+    def _skippable(self, damage: Damage) -> Damage | None:
+        """Return how much of a damage to skip, as ``take_following`` does."""
+        return None
+
+    def _error_of(self, damage: Damage) -> StoreError:
+        """Return the error for damage that ends what the sink accepts."""
+        return damage.error()
 
     @abstractmethod
-    def _apply(self, stretches: list[Stretch]) -> None:
-        """Apply one batch, whose stretches are in log order."""
+    def _put(self, requests: list[DispatchRequests], lost: list[Damage]) -> None:
+        """Apply adjacent requests and skipped gaps, up to ``applied_to()``."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Apply what waits for the end of the batch, and make the batch durable."""
 
     @abstractmethod
     def _end(self) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from store.commitlog.reader.log_batches import LogBatches
 from store.commitlog.search import first_stored_after, first_stored_at
 from store.errors import ConfigError, LostDataError
-from streaming.sources.log_stream import LogStream
 from streaming.sources.options import (
     EARLIEST,
     LATEST,
@@ -49,10 +49,10 @@ class LogSpan:
     queues: QueueSpans = field(default_factory=QueueSpans)
 
 
-def span_to_read(options: SourceOptions, stream: LogStream, store: Store) -> LogSpan:
+def span_to_read(options: SourceOptions, batches: LogBatches, store: Store) -> LogSpan:
     """Return the span that a batch reads. Raises ConfigError, DamageError, StoreIOError."""
-    start = start_of_read(options, stream, store)
-    end, ceilings = _end_of_read(options, stream, store)
+    start = start_of_read(options, batches, store)
+    end, ceilings = _end_of_read(options, batches, store)
     queues = QueueSpans(start.queues, ceilings)
     begin = start.offset
     if queues:
@@ -62,12 +62,12 @@ def span_to_read(options: SourceOptions, stream: LogStream, store: Store) -> Log
     return LogSpan(begin, end, queues)
 
 
-def start_of_read(options: SourceOptions, stream: LogStream, store: Store) -> Start:
+def start_of_read(options: SourceOptions, batches: LogBatches, store: Store) -> Start:
     """Return where a read begins; ``startingTimestamp`` overrides ``startingOffsets``.
 
     Raises ConfigError, LostDataError for expired messages of a queue, DamageError, StoreIOError.
     """
-    log, start = stream.log, options.starting_offsets
+    log, start = batches.log, options.starting_offsets
     if options.starting_timestamp is not None:
         return Start(first_stored_at(log, options.starting_timestamp))
     if start == EARLIEST:
@@ -77,35 +77,35 @@ def start_of_read(options: SourceOptions, stream: LogStream, store: Store) -> St
     offset = _of_broker("startingOffsets", start, options, store.broker)
     if isinstance(offset, int):
         return Start(offset)
-    latest = stream.report_latest()[OFFSET_KEY]
+    latest = batches.end()
     wanted = WantedOffsets("startingOffsets", offset, missing=0)
     _check_topics(options, wanted)
-    places = places_in_log(stream.stretches(), wanted)
+    places = places_in_log(batches.stretches(), wanted)
     queues = wanted.resolved(places)
-    _check_expired(options, stream, places, queues)
+    _check_expired(options, batches, places, queues)
     begins = [latest if place.begin is None else place.begin for place in places.values()]
     return Start(min(begins, default=latest), queues)
 
 
 def _end_of_read(
-    options: SourceOptions, stream: LogStream, store: Store
+    options: SourceOptions, batches: LogBatches, store: Store
 ) -> tuple[int, QueueOffsets | None]:
     """Return the exclusive end of a batch read; a time is inclusive, as in Kafka."""
     if options.ending_timestamp is not None:
-        return first_stored_after(stream.log, options.ending_timestamp), None
+        return first_stored_after(batches.log, options.ending_timestamp), None
     end = options.ending_offsets
     if end == EARLIEST:
         raise ConfigError("option 'endingOffsets' = 'earliest' leaves nothing to read")
     if end == LATEST:
-        return stream.report_latest()[OFFSET_KEY], None
+        return batches.end(), None
     offset = _of_broker("endingOffsets", end, options, store.broker)
     if isinstance(offset, int):
         return offset, None
     wanted = WantedOffsets("endingOffsets", offset, missing=NO_OFFSET)
     _check_topics(options, wanted)
-    places = places_in_log(stream.stretches(), wanted)
+    places = places_in_log(batches.stretches(), wanted)
     ends = [place.end for place in places.values() if place.end is not None]
-    return max(ends, default=max(stream.log.min_offset(), 0)), wanted.resolved(places)
+    return max(ends, default=max(batches.log.min_offset(), 0)), wanted.resolved(places)
 
 
 def _of_broker(name: str, offsets: Offsets, options: SourceOptions, broker: str) -> StoreOffsets:
@@ -131,7 +131,7 @@ def _check_topics(options: SourceOptions, wanted: WantedOffsets) -> None:
 
 
 def _check_expired(
-    options: SourceOptions, stream: LogStream, places: Mapping[Queue, Place], start: QueueOffsets
+    options: SourceOptions, batches: LogBatches, places: Mapping[Queue, Place], start: QueueOffsets
 ) -> None:
     """Raise LostDataError, or warn, if a queue begins after the offset at which the read does."""
     for topic, offsets in start.by_topic.items():
@@ -143,7 +143,7 @@ def _check_expired(
                 f"option 'startingOffsets': queue {queue_id} of topic {topic!r} begins at offset "
                 f"{place.min} now"
             )
-            path = stream.log.path_of(max(stream.log.min_offset(), 0))
+            path = batches.log.path_of(max(batches.log.min_offset(), 0))
             hint = "failOnDataLoss=false begins there"
             error = LostDataError(path, offset, place.min, reason=reason, hint=hint)
             if options.fail_on_data_loss:

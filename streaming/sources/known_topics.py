@@ -13,15 +13,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from store.broker_files import read_topic_configs
+from store.commitlog.reader.log_batches import LogBatches
 from store.consumequeue.names import can_name_directory
 from store.errors import StoreIOError, UnknownTopicError
 from store.layout import CONSUME_QUEUE_DIR
-from streaming.sources.log_stream import LogStream
 
 _log = logging.getLogger(__name__)
 
 
-def check_topics(topics: tuple[str, ...], stores: Mapping[Path, LogStream]) -> None:
+def check_topics(topics: tuple[str, ...], stores: Mapping[Path, LogBatches]) -> None:
     """Raise UnknownTopicError if no store holds any of the topics; warn if some are unlisted.
 
     Damage makes the search inconclusive: no error is raised here, the read reports the damage.
@@ -31,7 +31,7 @@ def check_topics(topics: tuple[str, ...], stores: Mapping[Path, LogStream]) -> N
         return
     if len(unlisted) < len(topics):
         warn_of_unlisted(topics, stores)
-    elif all(stream.holds_topics(frozenset(topics)) is False for stream in stores.values()):
+    elif all(log.holds_topics(frozenset(topics)) is False for log in stores.values()):
         names, where = ", ".join(map(repr, topics)), ", ".join(map(str, stores))
         raise UnknownTopicError(
             f"option 'subscribe': {where} does not hold topic {names}: neither its log nor "

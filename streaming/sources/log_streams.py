@@ -16,15 +16,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
-
+from store.commitlog.planner import UNLIMITED
+from store.commitlog.reader.log_batches import LogBatches
 from store.errors import ConfigError, LostDataError, StoreError, StoreIOError
 from streaming.sources.bounds import Start
-from streaming.sources.log_stream import LogStream, default_limit
 from streaming.sources.message_rows import MessageRows, message_partitions
 from streaming.sources.options import OFFSET_KEY
 from streaming.sources.queues.offsets import QueueOffsets, QueueSpans, parse_queue_offsets
 from streaming.sources.stores import Store, find_stores
+from streaming.spark.read_limit import ReadLimit, max_bytes_of
 
 QUEUES_KEY = "queues"  # beside OFFSET_KEY: the offsets by queue at which the query began
 StreamOffset = dict[str, Any]  # of one store or of several, as Spark stores it
@@ -39,68 +39,66 @@ class LogStreams:
         self._rows, self._range_bytes = rows, range_bytes
         self._options = rows.options
         self._stores: dict[str, Store] = {}  # those that exist, and were opened
-        self._streams: dict[str, LogStream] = {}  # all that ever did
+        self._logs: dict[str, LogBatches] = {}  # all that ever did
         self._roots: dict[str, str] = {}  # from which they were opened
         self._is_fixed = False  # no store may join: the query reads what is available now
         self._turn = 0  # rotates, so that no store always gets what others left of a limit
         self._read_to_end: dict[str, int] = {}  # the offset of a log's end, once it was read
         self._warned: set[str] = set()
 
-    def refresh(self) -> dict[str, LogStream]:
+    def refresh(self) -> dict[str, LogBatches]:
         """Find the stores; return their streams. Raises StoreError, unless losses are skipped."""
-        if self._options.is_single and self._streams:
-            return self._streams
+        if self._options.is_single and self._logs:
+            return self._logs
         skip = None if self._options.fail_on_data_loss else self._fail_or_warn
         found = {store.broker: store for store in find_stores(self._options, skip)}
         if self._is_fixed:
-            found = {name: store for name, store in found.items() if name in self._streams}
+            found = {name: store for name, store in found.items() if name in self._logs}
         self._stores = {}
         for name, store in found.items():
             try:
                 is_moved = self._roots.get(name) != store.root
                 if is_moved or not Path(store.root).is_dir():
-                    self._streams[name] = self._rows.stream(store, self._range_bytes)
+                    self._logs[name] = self._rows.open_log(store, self._range_bytes)
                     self._roots[name] = store.root
                 self._stores[name] = store
             except (ConfigError, StoreIOError) as e:
                 self._fail_or_warn(name, e)
-        return {name: self._streams[name] for name in self._stores}
+        return {name: self._logs[name] for name in self._stores}
 
-    def initial(self, begin: Callable[[LogStream, Store], Start]) -> StreamOffset:
+    def initial(self, begin: Callable[[LogBatches, Store], Start]) -> StreamOffset:
         """Return the offset of a new query; ``begin`` returns that of one store."""
-        streams = self.refresh()
-        starts = {name: begin(stream, self._stores[name]) for name, stream in streams.items()}
+        logs = self.refresh()
+        starts = {name: begin(log, self._stores[name]) for name, log in logs.items()}
         queues = {name: s.queues for name, s in starts.items() if s.queues is not None}
         return self._encode({name: s.offset for name, s in starts.items()}, queues)
 
     def latest(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         """Return the end of the next batch. A limit in bytes is shared among the stores."""
         begin = self._decode(start)
-        streams = self.refresh()
+        logs = self.refresh()
         end = dict(begin)
         names = sorted(begin)
         self._turn += 1
-        left = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        left = max_bytes_of(limit)
         for n in range(len(names)):
             name = names[(n + self._turn) % len(names)]
-            if name not in streams:
+            if name not in logs:
                 self._check_gone(name, begin[name])
                 continue
-            share: ReadLimit = limit
-            if left is not None:
-                share = ReadMaxBytes(max(left // (len(names) - n), 1))
+            share = left if left == UNLIMITED else max(left // (len(names) - n), 1)
             end[name] = self._latest_of(name, begin[name], share)
-            if left is not None:
+            if left != UNLIMITED:
                 left = max(left - (end[name] - begin[name]), 0)
-        for name in streams.keys() - begin.keys():
-            end[name] = max(streams[name].log.min_offset(), 0)
+        for name in logs.keys() - begin.keys():
+            end[name] = max(logs[name].log.min_offset(), 0)
         return self._encode(end, _of_joined(self._queues(start), end))
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[Any]:
         """Return the ranges of a batch."""
         begins, ends = self._decode(start), self._decode(end)
         queues = self._queues(end)
-        if not self._streams:
+        if not self._logs:
             self.refresh()
         found: list[Any] = []
         for name, stop in ends.items():
@@ -110,31 +108,26 @@ class LogStreams:
             if name not in self._stores:
                 self._check_gone(name, begin, stop)
                 continue
-            stream, spans = self._streams[name], QueueSpans(queues.get(name))
-            parts = stream.partitions({OFFSET_KEY: begin}, {OFFSET_KEY: stop})
-            found += message_partitions(parts, self._stores[name], spans, stream.log.config)
+            log, spans = self._logs[name], QueueSpans(queues.get(name))
+            parts = log.ranges(begin, stop)
+            found += message_partitions(parts, self._stores[name], spans, log.log.config)
         return found
-
-    def default_limit(self) -> ReadLimit:
-        """Return the limit of a batch that the options set."""
-        return default_limit(self._options.max_bytes_per_trigger)
 
     def report_latest(self) -> StreamOffset:
         """Return the current ends of the logs, for the query's status."""
-        streams = self.refresh()
-        return self._encode({n: s.report_latest()[OFFSET_KEY] for n, s in streams.items()})
+        return self._encode({name: log.end() for name, log in self.refresh().items()})
 
     def prepare_available_now(self) -> None:
         """Fix the end of the query."""
-        for stream in self.refresh().values():
-            stream.prepare_available_now()
+        for log in self.refresh().values():
+            log.fix_end()
         self._is_fixed = True
 
-    def _latest_of(self, name: str, begin: int, limit: ReadLimit) -> int:
-        stream = self._streams[name]
+    def _latest_of(self, name: str, begin: int, max_bytes: int) -> int:
+        log = self._logs[name]
         try:
-            end = stream.latest({OFFSET_KEY: begin}, limit)[OFFSET_KEY]
-            if not self._options.is_single and end >= stream.report_latest()[OFFSET_KEY]:
+            end = log.next_end(begin, max_bytes)
+            if not self._options.is_single and end >= log.end():
                 self._read_to_end[name] = end
         except StoreIOError as e:
             self._fail_or_warn(name, e)

@@ -16,12 +16,12 @@ from store.arrow.batches import BodyLimits, message_batches
 from store.arrow.schema import rows_of_topics
 from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.reader.log_batches import DataLoss, LogBatches, warn_skipped
 from store.commitlog.scanner import Damage, LogRange, Scanner
 from store.commitlog.search import narrow_to_times
 from store.config import StoreConfig
 from store.io.mapped_file import map_file
 from streaming.sources.kafka_view import MESSAGE_COLUMNS, as_kafka
-from streaming.sources.log_stream import DataLoss, LogPartition, LogStream, warn_skipped
 from streaming.sources.options import SourceOptions
 from streaming.sources.pushdown import RowFilter
 from streaming.sources.queues.offsets import QueueSpans
@@ -48,14 +48,13 @@ class MessageRows:
     columns: tuple[str, ...]
     filter: RowFilter = field(default_factory=RowFilter)
 
-    def stream(self, store: Store, range_bytes: int) -> LogStream:
+    def open_log(self, store: Store, range_bytes: int) -> LogBatches:
         """Open the log of a store. Raises ConfigError, UnsupportedFormatError, StoreIOError."""
         root, config = Path(store.root), store.config()
-        return LogStream(
+        return LogBatches(
             root,
             config,
             is_clean=lambda: was_closed_cleanly(root),
-            max_bytes=self.options.max_bytes_per_trigger,
             range_bytes=range_bytes,
             data_loss=DataLoss.FAIL if self.options.fail_on_data_loss else DataLoss.SKIP,
         )
@@ -114,7 +113,7 @@ class MessageRows:
 
 
 def message_partitions(
-    parts: list[LogPartition], store: Store, queues: QueueSpans, config: StoreConfig
+    ranges: list[LogRange], store: Store, queues: QueueSpans, config: StoreConfig
 ) -> list[Any]:
     """Return the partitions of one store."""
-    return [MessagePartition(p.part, store, queues, config) for p in parts]
+    return [MessagePartition(part, store, queues, config) for part in ranges]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,13 +32,13 @@ from pyspark.sql.types import DataType, StructType
 
 from store.arrow.schema import MESSAGE_FIELDS, message_schema
 from store.commitlog.commit_log import CommitLog
+from store.commitlog.reader.log_batches import LogBatches
 from store.commitlog.search import boundaries_around, check_boundary
 from store.errors import ConfigError, StoreError, shown
 from store.unsupported import require_log_files
 from streaming.sources.bounds import LogSpan, Start, span_to_read, start_of_read
 from streaming.sources.kafka_view import KAFKA_FIELDS
 from streaming.sources.known_topics import check_topics, warn_of_unlisted
-from streaming.sources.log_stream import RANGE_BYTES_MIN, LogStream, LogStreamReader
 from streaming.sources.log_streams import LogStreams, StreamOffset
 from streaming.sources.message_rows import BROKER, MessageRows, message_partitions
 from streaming.sources.options import (
@@ -50,6 +51,12 @@ from streaming.sources.options import (
 from streaming.sources.pushdown import RowFilter, is_pushdown_enabled
 from streaming.sources.stores import Store, find_stores
 from streaming.sources.workers.calls import called_by_spark
+from streaming.spark.read_limit import (
+    RANGE_BYTES_MIN,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+    read_limit,
+)
 
 FORMAT = "rocketmq-commitlog"
 
@@ -100,7 +107,7 @@ class CommitLogDataSource(DataSource):
             options = parse_options(self._options(schema, streaming=True), streaming=True)
             return CommitLogStreamReader(MessageRows(options, _requested_columns(schema, options)))
         except StoreError as e:
-            return RefusedStreamReader(e)
+            return CommitLogStreamReader(e)
 
     def _options(self, schema: StructType, *, streaming: bool) -> dict[str, str]:
         """Return the options of the read, which override those of the table."""
@@ -164,35 +171,35 @@ class CommitLogReader(DataSourceReader):
         stores = find_stores(options)
         if not stores:
             raise ConfigError(f"no store matches {', '.join(options.paths)}")
-        streams = {store: self._rows.stream(store, _BATCH_PARTITION_BYTES) for store in stores}
-        for store, stream in streams.items():
-            require_log_files(Path(store.root), stream.log.config)
+        logs = {store: self._rows.open_log(store, _BATCH_PARTITION_BYTES) for store in stores}
+        for store, log in logs.items():
+            require_log_files(Path(store.root), log.log.config)
         if options.subscribe is not None:
-            check_topics(options.subscribe, {Path(s.root): t for s, t in streams.items()})
+            check_topics(options.subscribe, {Path(s.root): log for s, log in logs.items()})
         spans = {
-            s: self._span(s, t) for s, t in streams.items() if self._rows.filter.reads(s.broker)
+            s: self._span(s, log) for s, log in logs.items() if self._rows.filter.reads(s.broker)
         }
         if options.min_partitions is not None:
             size = sum(s.end - s.begin for s in spans.values()) // options.min_partitions
-            streams = {s: self._rows.stream(s, max(size, _TASK_BYTES_MIN)) for s in spans}
+            logs = {s: self._rows.open_log(s, max(size, _TASK_BYTES_MIN)) for s in spans}
         return [
             part
             for store, span in spans.items()
             if span.begin < span.end
             for part in message_partitions(
-                streams[store].partitions_of(streams[store].plan_between(span.begin, span.end)),
+                logs[store].ranges(span.begin, span.end),
                 store,
                 span.queues,
-                streams[store].log.config,
+                logs[store].log.config,
             )
         ]
 
-    def _span(self, store: Store, stream: LogStream) -> LogSpan:
+    def _span(self, store: Store, batches: LogBatches) -> LogSpan:
         """Return the span of a log to read. Raises ConfigError."""
-        span = span_to_read(self._rows.options, stream, store)
-        check_boundary(stream.log, span.begin)
-        check_boundary(stream.log, span.end)
-        begin, end = _narrow(span.begin, span.end, self._rows.filter, stream.log)
+        span = span_to_read(self._rows.options, batches, store)
+        check_boundary(batches.log, span.begin)
+        check_boundary(batches.log, span.end)
+        begin, end = _narrow(span.begin, span.end, self._rows.filter, batches.log)
         return replace(span, begin=begin, end=end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -226,35 +233,22 @@ def _narrow(begin: int, end: int, rows: RowFilter, log: CommitLog) -> tuple[int,
 
 
 @called_by_spark
-class RefusedStreamReader(LogStreamReader[LogStreams]):
-    """The reader of a stream with invalid options: every call raises their error."""
+class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Tails the log of each store as a stream. Every call raises the error of invalid options."""
 
-    def __init__(self, error: StoreError) -> None:
-        self._error = error
-
-    def open_stream(self) -> LogStreams:
-        """Raise the error."""
-        raise self._error
-
-    def initialOffset(self) -> StreamOffset:
-        """Raise the error."""
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raise the error."""
-        raise self._error
-
-
-@called_by_spark
-class CommitLogStreamReader(LogStreamReader[LogStreams]):
-    """Tails the log of each store as a stream."""
-
-    def __init__(self, rows: MessageRows) -> None:
-        self._rows = rows
+    def __init__(self, rows: MessageRows | StoreError) -> None:
+        self._given = rows
         self._initial: StreamOffset | None = None
 
-    def open_stream(self) -> LogStreams:
-        """Return the streams that the options describe."""
+    @property
+    def _rows(self) -> MessageRows:
+        if isinstance(self._given, StoreError):
+            raise self._given
+        return self._given
+
+    @cached_property
+    def streams(self) -> LogStreams:
+        """The streams that the options describe, opened on first use, where Spark plans."""
         options = self._rows.options
         batch = options.max_bytes_per_trigger or _BATCH_PARTITION_BYTES
         parts = options.min_partitions or _STREAM_PARTITIONS
@@ -265,13 +259,33 @@ class CommitLogStreamReader(LogStreamReader[LogStreams]):
     def initialOffset(self) -> StreamOffset:
         """Return where a new query begins. Spark calls this twice and gets the same offset."""
         if self._initial is None:
-            self._initial = self.stream.initial(self._begin_of)
+            self._initial = self.streams.initial(self._begin_of)
         return self._initial
 
-    def _begin_of(self, stream: LogStream, store: Store) -> Start:
-        start = start_of_read(self._rows.options, stream, store)
-        check_boundary(stream.log, start.offset)
+    def _begin_of(self, batches: LogBatches, store: Store) -> Start:
+        start = start_of_read(self._rows.options, batches, store)
+        check_boundary(batches.log, start.offset)
         return start
+
+    def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
+        """Return the end of the next micro-batch."""
+        return self.streams.latest(start, limit)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return ``maxBytesPerTrigger`` as a limit."""
+        return read_limit(self._rows.options.max_bytes_per_trigger)
+
+    def reportLatestOffset(self) -> StreamOffset:
+        """Return the current ends of the logs."""
+        return self.streams.report_latest()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end of the query."""
+        self.streams.prepare_available_now()
+
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
+        """Return the ranges of a micro-batch."""
+        return self.streams.partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""

@@ -10,7 +10,6 @@ import pytest
 from streaming.cli import run
 from streaming.export.export import ExportResult, open_export
 from streaming.export.options import ExportOptions
-from streaming.export.run import run_in_threads
 from tests.logs.build import Message, build_log, write_log
 from tests.support.verify_stores import CONFIG, messages, write_store
 
@@ -41,7 +40,7 @@ def sent_to(*topics: str, count: int = 3) -> list[Message]:
 def export(store: Path, to: Path, **options: Any) -> ExportResult:
     """Export without Spark."""
     with open_export(store, to, ExportOptions(**options)) as job:
-        return job.run(run_in_threads)
+        return job.run()
 
 
 def files_of(to: Path) -> list[Path]:

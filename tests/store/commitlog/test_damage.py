@@ -15,7 +15,7 @@ from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Damage, Scanner
 from store.errors import DamageError, StoreIOError
 from store.root.progress import LostRange
-from streaming.export.task import ExportTask, FileSpec, export_part
+from streaming.export.task import FileSpec, export_part
 from tests.logs.build import build_log
 from tests.model.dispatch import Record, dispatch
 from tests.support.dispatching import (
@@ -290,12 +290,12 @@ def test_an_export_of_a_file_that_is_truncated_after_planning_loses_nothing_sile
     columns = ("commit_log_offset",)
     spec = FileSpec(tmp_path / "staging", CONFIG, "parquet", "none", columns, skip_damage=skip)
     if skip:
-        done = export_part(ExportTask(part, spec))
+        done = export_part(Scanner(CONFIG), part, spec)
         (lost,) = done.lost
         assert (done.messages, lost.begin, lost.end) == (2, cut, part.end)
     else:
         with pytest.raises(DamageError, match=f"truncated to {cut} bytes"):
-            export_part(ExportTask(part, spec))
+            export_part(Scanner(CONFIG), part, spec)
 
 
 @pytest.mark.parametrize("change", ["deleted", "replaced"])

@@ -228,6 +228,16 @@ def test_recovery_and_comparison_import_kernels_alone(store: Path, command: str)
     assert imported(commands, HEAVY) == {"numba"}
 
 
+def test_commands_that_start_no_jvm_import_no_spark(store: Path, tmp_path: Path) -> None:
+    commands = [
+        ["rebuild", str(store), "--output", str(tmp_path / "out")],
+        ["search", str(store), "--topic", TOPIC],
+        ["usage", str(store)],
+        ["export", str(store), "--to", str(tmp_path / "to")],
+    ]
+    assert imported(commands, {"pyspark", "py4j", "kafka"}) == set()
+
+
 def test_help_of_a_command_imports_no_kernels_arrow_spark_or_kafka() -> None:
     assert imported([[name, "--help"] for name in COMMANDS], HEAVY) == set()
 

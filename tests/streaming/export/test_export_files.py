@@ -15,9 +15,9 @@ import zstandard
 
 from store.commitlog.message_json import message_json
 from store.reads.message_store import MessageStore
+from store.root.progress import Fingerprint
 from streaming.export.export import open_export
 from streaming.export.options import ExportOptions
-from streaming.export.run import run_in_threads
 from streaming.export.task import NO_VALUE, partition_directory
 from tests.logs.build import Message
 from tests.support.exporting import (
@@ -25,6 +25,7 @@ from tests.support.exporting import (
     export,
     files_of,
     make_store,
+    offsets_of,
     sent_to,
 )
 from tests.support.verify_stores import messages
@@ -175,11 +176,25 @@ def test_messages_between_two_times_are_exported_where_the_clock_stepped_back(
     assert bodies == [b"5", b"6", b"7"]
 
 
+def test_the_last_record_of_an_export_is_fingerprinted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, read = make_store(tmp_path, messages(60)), list[int]()
+
+    def note(**fields: int) -> Fingerprint:
+        read.append(fields["offset"])
+        return Fingerprint(**fields)
+
+    monkeypatch.setattr("checkpoints.recovery.fingerprint.Fingerprint", note)
+    export(store, tmp_path / "to")
+    assert read == offsets_of(tmp_path / "to")[-1:]
+
+
 def test_the_report_counts_bytes_of_the_log(tmp_path: Path) -> None:
     store = make_store(tmp_path, messages(60))
     reports: list[tuple[int, int]] = []
     with open_export(store, tmp_path / "to", ExportOptions()) as job:
-        done = job.run(run_in_threads, lambda *progress: reports.append(progress))
+        done = job.run(lambda *progress: reports.append(progress))
     total = done.end_offset - done.begin_offset
     assert len(reports) > 1
     assert [counted for counted, _ in reports] == sorted(counted for counted, _ in reports)

@@ -9,7 +9,6 @@ from store.io.disk import Disk
 from streaming.export.directory import STAGING, ExportDirectory
 from streaming.export.export import export_part, open_export
 from streaming.export.options import ExportOptions
-from streaming.export.run import Tasks
 from tests.support.cases import stride
 from tests.support.exporting import export, grow, make_store, offsets_of
 from tests.support.stores.aged import log_files
@@ -97,16 +96,20 @@ def killed_at(
     return False
 
 
-def test_a_late_task_of_an_ended_export_writes_nothing(tmp_path: Path) -> None:
+def test_a_late_task_of_an_ended_export_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, to = make_store(tmp_path, messages(3)), tmp_path / "to"
+
     late: list[Any] = []
 
-    def run_later(work: Tasks[Any, Any]) -> Any:
-        late.extend(work.tasks)
+    def fail(*task: object, spec: object) -> None:
+        late.append((*task, spec))
         raise Killed
 
+    monkeypatch.setattr("streaming.export.export.export_part", fail)
     with pytest.raises(Killed), open_export(store, to, ExportOptions()) as job:
-        job.run(run_later)
+        job.run()
     with pytest.raises(Exception, match="has ended"):
-        export_part(late[0])
+        export_part(*late[0])
     assert not to.exists()

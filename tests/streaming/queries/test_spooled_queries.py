@@ -3,7 +3,6 @@
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from streaming.queries.spark_feed import spark_feed
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch import DispatchSink
 from streaming.sinks.ordered_sink import StoppedError
-from streaming.sources.spool import SPOOL_DIR, Spool
+from streaming.sources.parts import SPOOL_DIR, Spool
 from tests.support.bulk_writer import BulkWriter
 from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, dispatch_all
@@ -65,7 +64,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     take = Spool.take
 
-    def note(spool: Spool, name: str) -> Iterable[pa.RecordBatch]:
+    def note(spool: Spool, name: str) -> list[Stretch]:
         names.append(name)
         return take(spool, name)
 

@@ -7,13 +7,12 @@ import pyarrow as pa
 import pytest
 
 from checkpoints.root import DispatchRoot
-from store.commitlog.scanner import Damage, Stretch
+from store.commitlog.scanner import Damage, LogRange, Stretch
 from store.errors import StoreIOError
 from store.io.disk import Disk
 from streaming.queries.log_query import _BatchApplier
 from streaming.sinks.dispatch import DispatchSink
-from streaming.sources.dispatch import parts_of, stretches_of, to_batch
-from streaming.sources.spool import Spool
+from streaming.sources.parts import Spool, pack, parts_of
 from tests.logs.walking import by_walk
 from tests.support.dispatching import HastyDisk, assert_same_store, dispatch_all
 from tests.support.stores.aged import sent
@@ -25,25 +24,36 @@ def stretches_in(store_root: Path) -> list[Stretch]:
     return [requests[0].slice(0, 3), requests[0].slice(3, len(requests[0])), *requests[1:]]
 
 
+def part_of(*stretches: Stretch) -> LogRange:
+    return LogRange(stretches[0].begin, stretches[-1].end, "", 0)
+
+
+def name_in(row: pa.RecordBatch) -> str:
+    name: str = row.column("spooled")[0].as_py()
+    return name
+
+
 def test_a_spooled_range_is_taken_once_and_stays_readable(tmp_path: Path) -> None:
     stretches = stretches_in(write_store(tmp_path, sent(40)))
     end = stretches[-1].end
     spool = Spool(tmp_path / "spool")
-    assert spool.has_token(spool.begin())
+    token, rows = spool.begin(), [pack(s) for s in stretches]
     assert spool.find(0) is None
     (tmp_path / "spool" / f"{0:020d}-{end:020d}-{'0' * 32}.12.tmp").touch()
     assert spool.find(0) is None
-    name = Spool(tmp_path / "spool").write((0, end), [to_batch(s) for s in stretches])
+    assert spool.put(part_of(*stretches), rows, "token-of-another-machine") is rows
+    (row,) = Spool(tmp_path / "spool").put(part_of(*stretches), rows, token)
+    name = name_in(row)
     assert spool.find(0) == name
     assert spool.find(end) is None
-    found = stretches_of(spool.take(name))
+    found = spool.take(name)
     assert [(s.begin, s.end) for s in found] == [(s.begin, s.end) for s in stretches]
     assert [s.commit_log_offset.tolist() for s in found] == [  # type: ignore[union-attr]
         s.commit_log_offset.tolist()  # type: ignore[union-attr]
         for s in stretches
     ]
     with pytest.raises(StoreIOError, match=name):
-        stretches_of(spool.take(name))
+        spool.take(name)
 
 
 def test_untaken_files_are_cleared(tmp_path: Path) -> None:
@@ -51,7 +61,7 @@ def test_untaken_files_are_cleared(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     token = spool.begin()
     for _ in range(2):  # two attempts of a task
-        spool.write((0, stretches[0].end), [to_batch(stretches[0])])
+        spool.put(part_of(stretches[0]), [pack(stretches[0])], token)
     name = spool.find(0)
     (tmp_path / "spool" / f"{name}.12.tmp").touch()  # left by a killed task
     spool.clear()
@@ -60,25 +70,23 @@ def test_untaken_files_are_cleared(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stretches = stretches_in(write_store(tmp_path, sent(40)))
+    spool = Spool(tmp_path / "spool")
+    token = spool.begin()
 
     def fail(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Disk, "_pwrite", fail)
     with pytest.raises(StoreIOError, match="No space left"):
-        Spool(tmp_path / "spool").write((0, 1), [to_batch(stretches[0])])
+        spool.put(part_of(stretches[0]), [pack(stretches[0])], token)
 
 
 def test_the_parts_of_a_batch_are_in_log_order(tmp_path: Path) -> None:
     stretches = stretches_in(write_store(tmp_path, sent(60)))
     spool = Spool(tmp_path / "spool")
-    spooled = to_batch(stretches[1]).to_pylist()[0]
-    spooled["spooled"] = spool.write(
-        (stretches[1].begin, stretches[1].end), [to_batch(stretches[1])]
-    )
+    spooled = spool.put(part_of(stretches[1]), [pack(stretches[1])], spool.begin())
     damage = Damage(stretches[2].end, stretches[2].end + 9, "f", "why")
-    rows = [to_batch(s) for s in (damage, stretches[2], stretches[0])]
-    rows.insert(1, pa.RecordBatch.from_pylist([spooled], schema=rows[0].schema))
+    rows = [pack(damage), *spooled, pack(stretches[2]), pack(stretches[0])]
     found = [(end, part()) for end, part in parts_of(pa.Table.from_batches(rows), spool)]
     assert [(end, [s.begin for s in part]) for end, part in found] == [
         (stretches[0].end, [stretches[0].begin]),
@@ -94,10 +102,9 @@ def test_a_range_delivered_by_two_attempts_of_a_task_is_applied_once(tmp_path: P
     token = spool.begin()
     rows = []
     for stretch in stretches:
-        span, batch = (stretch.begin, stretch.end), to_batch(stretch)
-        names = sorted(spool.write(span, [batch]) for _ in range(2))
-        row = batch.to_pylist()[0] | {"spooled": names[1]}  # the first is the one found
-        rows.append(pa.RecordBatch.from_pylist([row], schema=batch.schema))
+        part, packed = part_of(stretch), [pack(stretch)]
+        of_both = [row for _ in range(2) for row in spool.put(part, packed, token)]
+        rows.append(max(of_both, key=name_in))  # the other one is found
 
     class Batch:
         def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name

@@ -1,9 +1,12 @@
 """When a query that paces itself begins a batch: by messages, bytes and time. No real clock."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from store.config import config_to_json
+from streaming.sources.dispatch import DispatchRequestReader
 from streaming.spark.batch_pace import (
     BACKLOG_BYTES,
     HOLD_SECONDS,
@@ -14,6 +17,8 @@ from streaming.spark.batch_pace import (
     Waiting,
     is_due,
 )
+from tests.logs.walking import by_walk
+from tests.support.verify_stores import CONFIG, messages, write_store
 
 NOTHING = Waiting(0, 0)
 SIZE = 200
@@ -99,3 +104,19 @@ def test_the_question_is_answered_without_a_message() -> None:
     log = Log([])
     BatchPace(clock=lambda: log.now, sleep=log.sleep).hold(log.waiting)
     assert HOLD_SECONDS <= log.now < HOLD_SECONDS + 0.1
+
+
+@pytest.mark.parametrize("max_bytes", [1_000_000, 4_000])
+def test_what_fills_a_batch_is_a_backlog(tmp_path: Path, max_bytes: int) -> None:
+    store_root = write_store(tmp_path, messages(100))
+    options = {
+        "path": str(store_root),
+        "config": config_to_json(CONFIG),
+        "maxbytespertrigger": str(max_bytes),
+        "rangebytes": "8192",
+    }
+    reader = DispatchRequestReader(options)
+    (last,) = by_walk(store_root, CONFIG, 0)[0][-1].commit_log_offset[-1:]
+    assert reader.waiting(0).is_backlog == (max_bytes == 4_000)
+    one = reader.waiting(int(last))
+    assert (one.messages, one.is_backlog) == (1, False)

@@ -1,23 +1,20 @@
-"""Planning the micro-batches of a stream over damaged, expired and shortened logs; no JVM."""
+"""Planning the batches of a reader of damaged, expired and shortened logs."""
 
 import shutil
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
+from store.commitlog.reader.log_batches import DataLoss, LogBatches
 from store.commitlog.scanner import Damage, Scanner
 from store.config import StoreConfig, load_config
 from store.errors import DamageError, LostDataError, StoreError
-from streaming.sources.log_stream import DataLoss, LogStream
-from streaming.sources.options import OFFSET_KEY
 from tests.support.stores.written import corrupt, make_store
 
 FILE_SIZE = 65536
 COUNT = 1_500  # four files
-ALL = ReadAllAvailable()
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +33,13 @@ def config_of(store: Path) -> StoreConfig:
     return load_config(store)
 
 
-def stream_of(
+def batches_of(
     store: Path, data_loss: DataLoss = DataLoss.FAIL, *, is_clean: bool = True
-) -> LogStream:
-    return LogStream(
+) -> LogBatches:
+    return LogBatches(
         store,
         config_of(store),
         is_clean=lambda: is_clean,
-        max_bytes=None,
         range_bytes=8 * 1024,
         data_loss=data_loss,
     )
@@ -60,14 +56,9 @@ def rows_of(config: StoreConfig, part: object) -> list[int]:
     return [int(o) for s in found if not isinstance(s, Damage) for o in s.commit_log_offset]
 
 
-def read(stream: LogStream, store: Path, begin: int, end: int) -> list[int]:
+def read(log: LogBatches, store: Path, begin: int, end: int) -> list[int]:
     """Return the records that the tasks of a batch read."""
-    parts = stream.partitions({OFFSET_KEY: begin}, {OFFSET_KEY: end})
-    return [o for p in parts for o in rows_of(config_of(store), p.part)]
-
-
-def latest(stream: LogStream, begin: int, limit: ReadAllAvailable | ReadMaxBytes = ALL) -> int:
-    return stream.latest({OFFSET_KEY: begin}, limit)[OFFSET_KEY]
+    return [o for part in log.ranges(begin, end) for o in rows_of(config_of(store), part)]
 
 
 def file_of(store: Path, base: int) -> Path:
@@ -77,16 +68,16 @@ def file_of(store: Path, base: int) -> Path:
 def test_the_end_that_the_status_reports_takes_a_walk_from_the_planned_batch_only(
     store: Path,
 ) -> None:
-    offsets, end = offsets_of(store), stream_of(store).report_latest()
+    offsets, end = offsets_of(store), batches_of(store).end()
     base = offsets[-2] // FILE_SIZE * FILE_SIZE
     second = next(offset for offset in offsets if offset > base)
-    stream = stream_of(store, is_clean=False)
-    assert second < latest(stream, 0, ReadMaxBytes(offsets[-2])) < end[OFFSET_KEY]
+    log = batches_of(store, is_clean=False)
+    assert second < log.next_end(0, offsets[-2]) < end
     with file_of(store, base).open("r+b") as f:
         f.seek(second - base)
         f.write(bytes(8))
-    assert stream.report_latest() == end
-    assert stream_of(store, is_clean=False).report_latest() == {OFFSET_KEY: second}
+    assert log.end() == end
+    assert batches_of(store, is_clean=False).end() == second
 
 
 @pytest.mark.parametrize(("at", "reason"), [(4, "magic"), (8, "CRC"), (35, "physical offset")])
@@ -98,12 +89,12 @@ def test_a_batch_ends_before_damage_and_the_next_one_raises_it(
     bad = offsets[number]
     path = file_of(store, bad // FILE_SIZE * FILE_SIZE)
     corrupt(path, bad % FILE_SIZE + at)
-    stream = stream_of(store)
-    end = latest(stream, 0)
+    log = batches_of(store)
+    end = log.next_end(0)
     assert end == bad
-    assert read(stream, store, 0, end) == offsets[:number]
+    assert read(log, store, 0, end) == offsets[:number]
     with pytest.raises(DamageError, match=f"at offset {bad}: .*{reason}") as caught:
-        latest(stream, end)
+        log.next_end(end)
     assert caught.value.path == path
 
 
@@ -114,22 +105,22 @@ def test_damage_of_a_records_properties_ends_a_batch_too(store: Path) -> None:
     at = data.index(b"TopicA", bad)
     data[at : at + 6] = b"a/../b"  # no CRC covers it, only the scan detects it
     file_of(store, 0).write_bytes(data)
-    stream = stream_of(store)
-    assert latest(stream, 0) == offsets[300]
+    log = batches_of(store)
+    assert log.next_end(0) == offsets[300]
     with pytest.raises(DamageError, match="cannot name a directory"):
-        latest(stream, bad)
+        log.next_end(bad)
 
 
 def test_limits_hold_in_front_of_damage(store: Path) -> None:
     offsets = offsets_of(store)
     bad = offsets[1_200]
     corrupt(file_of(store, bad // FILE_SIZE * FILE_SIZE), bad % FILE_SIZE + 8)
-    stream = stream_of(store)
+    log = batches_of(store)
     at, seen = 0, []
     while at != bad:
-        end = latest(stream, at, ReadMaxBytes(20_000))
+        end = log.next_end(at, 20_000)
         assert 0 < end - at <= 21_000
-        seen += read(stream, store, at, end)
+        seen += read(log, store, at, end)
         at = end
     assert seen == offsets[:1_200]
 
@@ -141,7 +132,7 @@ def test_an_expired_part_of_a_logged_batch_is_lost_data(store: Path, begin_at: i
     for base in (0, FILE_SIZE):
         file_of(store, base).unlink()
     with pytest.raises(LostDataError) as caught:
-        read(stream_of(store), store, begin, stop)
+        read(batches_of(store), store, begin, stop)
     gone = min(stop, 2 * FILE_SIZE)
     assert (caught.value.begin, caught.value.end) == (begin, gone)
     assert f"offsets {begin} to {gone} are lost" in str(caught.value)
@@ -160,27 +151,26 @@ def test_an_expired_part_of_a_logged_batch_is_skipped_without_fail_on_data_loss(
     begin, stop = offsets[first], offsets[last]
     for number in expired:
         file_of(store, number * FILE_SIZE).unlink()
-    stream = stream_of(store, DataLoss.SKIP)
+    log = batches_of(store, DataLoss.SKIP)
     kept = [o for o in offsets[first:last] if o // FILE_SIZE not in expired]
-    assert read(stream, store, begin, stop) == kept
+    assert read(log, store, begin, stop) == kept
     assert bool(caplog.messages) == (kept != offsets[first:last])
     for message in caplog.messages:
         assert " are left out: " in message
-    after = latest(stream, stop)
+    after = log.next_end(stop)
     left = [o for o in offsets[last:] if o // FILE_SIZE not in expired]
     if left:
         assert after > left[-1]
-        assert read(stream, store, stop, after) == left
+        assert read(log, store, stop, after) == left
 
 
 @pytest.mark.parametrize("data_loss", [DataLoss.FAIL, DataLoss.SKIP])
 def test_damage_in_a_logged_batch_does_not_move_its_end(store: Path, data_loss: DataLoss) -> None:
     offsets = offsets_of(store)
     corrupt(file_of(store, 0), offsets[100] + 4)
-    stream = stream_of(store, data_loss)
-    plan = stream.plan_between(0, offsets[200])
-    assert plan.end == offsets[200]
-    assert read(stream, store, 0, offsets[200]) == offsets[:100] + offsets[101:200]
+    log = batches_of(store, data_loss)
+    assert log.ranges(0, offsets[200])[-1].end == offsets[200]
+    assert read(log, store, 0, offsets[200]) == offsets[:100] + offsets[101:200]
 
 
 @pytest.mark.parametrize("data_loss", [DataLoss.FAIL, DataLoss.SKIP])
@@ -194,16 +184,16 @@ def test_a_shortened_log_is_lost_data(
     path = file_of(store, FILE_SIZE)
     data = path.read_bytes()
     path.write_bytes(data[: end - FILE_SIZE] + bytes(2 * FILE_SIZE - end))
-    stream, stop = stream_of(store, data_loss), offsets[1_300]
+    log, stop = batches_of(store, data_loss), offsets[1_300]
     if data_loss is DataLoss.FAIL:
         with pytest.raises(LostDataError, match=f"offsets {end} to {stop} are lost"):
-            read(stream, store, offsets[600], stop)
+            read(log, store, offsets[600], stop)
         with pytest.raises(LostDataError, match=f"offsets {end} to {stop} are lost"):
-            latest(stream, stop)
+            log.next_end(stop)
         return
-    assert read(stream, store, offsets[600], stop) == offsets[600:700]
-    assert latest(stream, stop) == stop
-    assert latest(stream, stop) == stop
+    assert read(log, store, offsets[600], stop) == offsets[600:700]
+    assert log.next_end(stop) == stop
+    assert log.next_end(stop) == stop
     assert [f"offsets {end} to {stop} are left out" in m for m in caplog.messages] == [True] * 2
 
 
@@ -211,11 +201,11 @@ def test_a_resume_inside_a_record_is_damage_or_skipped(store: Path) -> None:
     offsets = offsets_of(store)
     inside = offsets[50] + 10
     with pytest.raises(DamageError, match=f"at offset {inside}: .*the log changed"):
-        read(stream_of(store), store, 0, inside)
-    skipping = stream_of(store, DataLoss.SKIP)
+        read(batches_of(store), store, 0, inside)
+    skipping = batches_of(store, DataLoss.SKIP)
     assert read(skipping, store, 0, inside) == offsets[:51]
     at, seen = inside, []
-    while (end := latest(skipping, at)) != at:
+    while (end := skipping.next_end(at)) != at:
         seen += read(skipping, store, at, end)
         at = end
     assert seen == offsets[51:]
@@ -223,27 +213,16 @@ def test_a_resume_inside_a_record_is_damage_or_skipped(store: Path) -> None:
 
 def test_a_loss_is_read_as_a_marker_if_markers_are_requested(store: Path) -> None:
     file_of(store, FILE_SIZE).unlink()
-    stream = stream_of(store, DataLoss.MARK)
-    end = latest(stream, 0)
-    parts = stream.partitions({OFFSET_KEY: 0}, {OFFSET_KEY: end})
-    (gap,) = [p.part for p in parts if p.part.gap]
+    log = batches_of(store, DataLoss.MARK)
+    end = log.next_end(0)
+    parts = log.ranges(0, end)
+    (gap,) = [part for part in parts if part.gap]
     assert (gap.begin, gap.end, gap.is_lost) == (FILE_SIZE, 2 * FILE_SIZE, True)
     (lost,) = Scanner(config_of(store)).read(gap)
     assert isinstance(lost, Damage)
     error: StoreError = lost.error()
     assert isinstance(error, LostDataError)
     assert (error.begin, error.end) == (FILE_SIZE, 2 * FILE_SIZE)
-
-
-@pytest.mark.parametrize("max_bytes", [None, 4_000])
-def test_what_fills_a_batch_is_a_backlog(store: Path, max_bytes: int | None) -> None:
-    last = offsets_of(store)[-100:]
-    stream = LogStream(
-        store, config_of(store), is_clean=lambda: True, max_bytes=max_bytes, range_bytes=8 * 1024
-    )
-    assert stream.waiting({OFFSET_KEY: last[0]}).is_backlog == (max_bytes is not None)
-    one = stream.waiting({OFFSET_KEY: last[-1]})
-    assert (one.messages, one.is_backlog) == (1, False)
 
 
 def test_counting_what_waits_does_not_repeat_a_warning(
@@ -253,8 +232,8 @@ def test_counting_what_waits_does_not_repeat_a_warning(
     torn = offsets_of(store)[-3]
     name = f"{torn // FILE_SIZE * FILE_SIZE:020d}"
     corrupt(store / "commitlog" / name, torn % FILE_SIZE + 8)
-    stream = stream_of(store, DataLoss.MARK, is_clean=False)
+    log = batches_of(store, DataLoss.MARK, is_clean=False)
     for _ in range(2):
-        assert stream.waiting({OFFSET_KEY: torn}).size == 0
-        assert latest(stream, torn) == torn
+        assert log.records_after(torn, 9_999).ranges == ()
+        assert log.next_end(torn) == torn
     assert len([r for r in caplog.records if "valid records follow" in r.message]) == 1

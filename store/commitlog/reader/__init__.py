@@ -1,0 +1,1 @@
+"""How a reader follows the log: the batches that it plans."""
