@@ -32,7 +32,7 @@ from typing import Any
 # A copy in place would truncate the file first, while other processes read it.
 RESTORE = "restore the file from a replica or a backup (cp to another name, then mv)"
 SHOWN_MAX = 120  # characters of a value in an error message
-_RAISE_LIMIT = (
+RAISE_LIMIT = (
     "raise the limit: --max-body-bytes, the option maxBodyBytes, or MessageStore.max_body_bytes"
 )
 
@@ -71,7 +71,7 @@ class BodyTooLargeError(ConfigError):
         """Return the error of the message at a commit log offset; ``limit`` in bytes."""
         return cls(
             f"the body of the message at commit log offset {offset} decompresses to more than "
-            f"{limit} bytes; {_RAISE_LIMIT}"
+            f"{limit} bytes; {RAISE_LIMIT}"
         )
 
     @classmethod
@@ -80,7 +80,7 @@ class BodyTooLargeError(ConfigError):
         return cls(
             f"the bodies of the messages of one call decompress to more than {limit} bytes in "
             f"all; read fewer messages at once, decompress them one by one (Message.read_body), "
-            f"or {_RAISE_LIMIT}"
+            f"or {RAISE_LIMIT}"
         )
 
 

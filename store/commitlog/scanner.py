@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.record import inner_batch_error
 from store.config import StoreConfig
-from store.errors import RESTORE, DamageError, LostDataError, StoreIOError, VanishedError
+from store.errors import (
+    RAISE_LIMIT,
+    RESTORE,
+    DamageError,
+    LostDataError,
+    StoreIOError,
+    VanishedError,
+)
 from store.io.mapped_file import intact, map_file
 from store.java import decode
 from store.kernels import record as rk
@@ -86,6 +93,14 @@ class Damage:
             "--fail-on-data-loss false (reput dispatch, mirror, export) or failOnDataLoss=false; "
             f"that loses some or all of the offsets {self.begin} to {self.end}",
         )
+
+
+class LargeBody(Damage):
+    """A message whose body decompresses to more than the limit: its body was not read."""
+
+    def passed(self) -> DamageError:
+        """Return the error of a read that resumed after the message."""
+        return DamageError(self.path, self.begin, self.reason, RAISE_LIMIT)
 
 
 Stretch = DispatchRequests | Damage  # what a scan yields: records, or an unreadable range

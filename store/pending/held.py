@@ -142,7 +142,6 @@ def read_held(
         max_body_bytes=_OP_BODY_MAX,
         stop=stop,
         skip_damage=True,
-        leaves_out=True,
     )
     held = {topic: [reader.held(topic, _empty(_HELD_COLUMNS))] for topic in HELD_TOPICS}
     ended = GroupTotals(["queue_offset"], {"commit_log_offset": "max"})
@@ -152,7 +151,6 @@ def read_held(
             held[topic].append(reader.held(topic, batch))
         else:
             ended.add(_ended(batch))
-            search.damages += _too_large(batch, search)
     tables = {topic: pa.concat_tables(held.pop(topic)).combine_chunks() for topic in HELD_TOPICS}
     sent = _read_sent(search, config, store_root, tables, reader)
     if search.stop.is_set():
@@ -295,16 +293,6 @@ def _ended(batch: pa.RecordBatch) -> pa.Table:
             "commit_log_offset": ends["commit_log_offset"].take(row.filter(is_offset)),
         }
     )
-
-
-def _too_large(batch: pa.RecordBatch, search: LogSearch) -> list[Damage]:
-    """Return the OP messages whose bodies are larger than a broker writes, and are not read."""
-    rows = batch.filter(pc.is_null(batch["body"])).select(["commit_log_offset", "size"])
-    why = f"the body of an OP message decompresses to more than {_OP_BODY_MAX} bytes"
-    return [
-        Damage(at, at + size, str(search.log.path_of(at)), why)
-        for at, size in zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    ]
 
 
 def _ended_of(half: pa.Table, ended: GroupTotals) -> pa.Table:

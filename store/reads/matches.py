@@ -29,7 +29,7 @@ from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import Message, limit_bodies
-from store.commitlog.scanner import Damage, Scanner, Stretch, scan_rules
+from store.commitlog.scanner import Damage, LargeBody, Scanner, Stretch, scan_rules
 from store.commitlog.search import is_boundary
 from store.config import StoreConfig
 from store.errors import StoreIOError
@@ -53,6 +53,10 @@ class LogMatches:
     """The log of the store at ``store_root``, for any number of filters. Not thread-safe.
 
     ``config`` and ``planner`` are those of the scans: with them, a scan hashes keys.
+
+    A body that decompresses to more than ``max_body_bytes`` where a condition or a column needs it
+    raises BodyTooLargeError. With ``left_out``, the message is appended to that list instead, and
+    its body is null, which matches no condition.
     """
 
     def __init__(
@@ -60,15 +64,15 @@ class LogMatches:
         store_root: Path,
         config: StoreConfig,
         max_body_bytes: int = BODY_BYTES_MAX,
-        *,
-        leaves_out: bool = False,
+        left_out: list[Damage] | None = None,
     ) -> None:
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         self.config = replace(config, message_index_enable=True)
         self.planner = LogPlanner(
             self.log, lambda: was_closed_cleanly(store_root), range_bytes=_RANGE_BYTES
         )
-        self._limits = BodyLimits(max_body_bytes, leaves_out=leaves_out)
+        self._limits = BodyLimits(max_body_bytes, leaves_out=left_out is not None)
+        self._left_out = left_out
 
     def readable(
         self, stretches: Iterable[Stretch], passed: list[Damage] | None = None
@@ -183,7 +187,8 @@ class LogMatches:
         file: MappedFile,
         columns: Sequence[str],
     ) -> Iterator[pa.RecordBatch]:
-        return message_batches(
+        at = 0
+        for batch in message_batches(
             requests,
             file.view(),
             file.base,
@@ -192,7 +197,22 @@ class LogMatches:
             config=self.config,
             path=file.path,
             limits=self._limits,
-        )
+        ):
+            if self._left_out is not None and "body" in columns:
+                is_large = batch["body"].is_null().to_numpy(zero_copy_only=False)
+                large = rows[at + np.flatnonzero(is_large)]
+                self._left_out += self._large_bodies(requests, large, file)
+            at += batch.num_rows
+            yield batch
+
+    def _large_bodies(
+        self, requests: DispatchRequests, rows: NDArray[np.int64], file: MappedFile
+    ) -> Iterator[LargeBody]:
+        why = f"the body decompresses to more than {self._limits.body_bytes} bytes"
+        for offset, size in zip(
+            requests.commit_log_offset[rows].tolist(), requests.size[rows].tolist(), strict=True
+        ):
+            yield LargeBody(offset, offset + size, str(file.path), why)
 
     def _file_of(self, requests: DispatchRequests) -> MappedFile | None:
         """Return the file of a stretch, None if it has expired since the scan.

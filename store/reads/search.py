@@ -50,7 +50,8 @@ class LogSearch:
 
     ``span`` is the part of the log to search, ``end`` the end of the log as searched so far.
     Setting ``stop`` ends a search early. ``damages`` holds the damage passed so far with
-    ``skip_damage``; without it, damage raises DamageError.
+    ``skip_damage``, and the messages whose bodies exceed ``max_body_bytes`` where a condition needs
+    them; without it, damage raises DamageError, and such a body BodyTooLargeError.
     """
 
     def __init__(  # noqa: PLR0913 - each is independent of the others
@@ -62,9 +63,10 @@ class LogSearch:
         max_body_bytes: int = BODY_BYTES_MAX,
         stop: Event | None = None,
         skip_damage: bool = False,
-        leaves_out: bool = False,
     ) -> None:
-        self._matches = LogMatches(store_root, config, max_body_bytes, leaves_out=leaves_out)
+        self.damages: list[Damage] = []
+        self._passed = self.damages if skip_damage else None
+        self._matches = LogMatches(store_root, config, max_body_bytes, self._passed)
         self.log = self._matches.log
         self.span = (0, 0)
         self.end = self._log_end = 0
@@ -72,8 +74,6 @@ class LogSearch:
         self._planner = self._matches.planner
         self._wanted = wanted
         self.stop = stop if stop is not None else Event()
-        self.damages: list[Damage] = []
-        self._passed = self.damages if skip_damage else None
 
     def messages(
         self, *, newest_first: bool = False, report: ReportProgress | None = None

@@ -27,6 +27,7 @@ from streaming.web.tails.feed import TailFeed
 
 if TYPE_CHECKING:
     from store.commitlog.dispatch_request import DispatchRequests
+    from store.commitlog.scanner import Damage
     from store.reads.matches import LogMatches
 
 _THREADS = 2  # and one for conditions without an expression
@@ -109,7 +110,9 @@ class TailMatcher:
             for group in self._groups.values():
                 group.waiting.extend(enumerate(stretches, self._number))
                 last = stretches[-1].end
-                while last - group.waiting[0][1].begin > _WAITING_BYTES_MAX:
+                while len(group.waiting) > 1 and (
+                    last - group.waiting[0][1].begin > _WAITING_BYTES_MAX
+                ):
                     group.skipped += len(group.waiting.popleft()[1])
             self._number += len(stretches)
             self._changed.notify_all()
@@ -135,7 +138,9 @@ class TailMatcher:
         while (group := self._next(states_max)) is not None:
             began = time.monotonic()
             try:
-                reader = reader or _Reader(LogMatches(*self._source))
+                if reader is None:
+                    left_out: list[Damage] = []
+                    reader = _Reader(LogMatches(*self._source, left_out), left_out)
                 self._match(reader, group)
             except Exception as e:  # noqa: BLE001 - the other tails are served
                 _log.exception("a tail failed")
@@ -171,9 +176,11 @@ class TailMatcher:
             feeds = [feed for feed in group.feeds if feed.first <= number]
         limit = _Limit(group)
         try:
-            matches = reader.at(number)
+            matches, error = reader.at(number), ""
             texts, skipped = _texts(matches, requests, feeds[0], limit) if feeds else ([], 0)
-            error = ""
+            if reader.left_out:
+                skipped, error = skipped + len(reader.left_out), str(reader.left_out[0].passed())
+                reader.left_out.clear()
         except StoreError as e:
             texts, skipped, error = [], len(requests), str(e)
         if limit.is_past:
@@ -195,9 +202,10 @@ class TailMatcher:
 
 @dataclass
 class _Reader:
-    """The log as one of the threads reads it."""
+    """The log as one of the threads reads it; ``left_out`` as of ``LogMatches``."""
 
     matches: LogMatches
+    left_out: list[Damage]
     number: int = -1  # of the last stretch
 
     def at(self, number: int) -> LogMatches:

@@ -113,6 +113,16 @@ def test_dump_as_json_marks_bodies_that_are_too_large(bombs: Path) -> None:
     assert all(LIMIT in row["body_error"] and row["body"] is None for row in rows[1:])
 
 
+@pytest.mark.parametrize("order", [[], ["--newest-first"]])
+def test_a_search_lists_bodies_beyond_the_limit_and_finds_what_is_beside_them(
+    bombs: Path, capsys: pytest.CaptureFixture[str], order: list[str]
+) -> None:
+    assert run(["search", str(bombs), "--body", "plain", "--json", *order]) == 3
+    out, error = capsys.readouterr()
+    assert [json.loads(line)["body"] for line in out.splitlines()] == ["plain"]
+    assert error.count(f"the body {LIMIT}; raise the limit: --max-body-bytes") == 5
+
+
 def test_one_message_shows_and_writes_no_body_beyond_the_limit(
     bombs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

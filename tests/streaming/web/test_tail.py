@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,10 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
+from store.commitlog.record import NewMessage
+from store.commitlog.writer import CommitLogWriter
+from store.layout import SYS_COMPRESSED
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
 from streaming.web import server, tail
-from streaming.web.tails import feed
+from streaming.web.tails import feed, matching
 from tests.support.bulk_writer import BulkWriter
 from tests.support.consoles import Console, console, source, wait_until
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
@@ -226,6 +230,37 @@ def test_a_fast_log_skips_the_oldest_messages_of_a_poll(tmp_path: Path, shown: C
     assert sorted(received) == received
     last = shown.api("b/messages", max=1)["messages"][0]["commit_log_offset"]
     assert received[-1] == last
+
+
+def test_no_tail_loses_a_message_that_is_larger_than_what_may_wait(
+    tmp_path: Path, shown: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "_WAITING_BYTES_MAX", 10)
+    with ExitStack() as stack:
+        tails = [
+            stack.enter_context(shown.events("b/tail", n=0, words=words))
+            for words in ("body", "bod", "bo")
+        ]
+        wait_until(lambda: len(shown.brokers["b"].monitor.tails) == 3)
+        append(tmp_path, 1, 300)
+        assert len({take(events, 1)[0]["commit_log_offset"] for events in tails}) == 1
+    assert shown.brokers["b"].monitor.error() is None
+
+
+def test_a_body_beyond_the_limit_costs_a_tail_no_other_message(tmp_path: Path) -> None:
+    texts = [b"hello", zlib.compress(b"hello" * 1000), b"hello"]
+    make_store(tmp_path, 3)
+    with console(source(tmp_path), max_body_bytes=1000) as c:
+        with c.events("b/tail", n=0, words="hello") as events:
+            wait_until(lambda: len(c.brokers["b"].monitor.tails) > 0)
+            with CommitLogWriter(tmp_path, CONFIG) as writer:
+                for n, body in enumerate(texts):
+                    flag = SYS_COMPRESSED if n == 1 else 0
+                    writer.append(NewMessage("T", 0, body, sys_flag=flag))
+            got = [next(events) for _ in range(4)]
+    assert sorted(name for name, _ in got) == ["failed", "message", "message", "skipped"]
+    (failed,) = (data for name, data in got if name == "failed")
+    assert "the body decompresses to more than 1000 bytes" in str(failed)
 
 
 def test_a_heartbeat_keeps_an_idle_tail(shown: Console, monkeypatch: pytest.MonkeyPatch) -> None:
