@@ -130,7 +130,7 @@ def expiries(
     log = CommitLog(config.commit_log_paths(store_root), config)
     log.refresh()
     days: dict[str, list[int]] = {}
-    for file in log.files[:-1]:
+    for file in (file for file in log.files[:-1] if file.problem is None):
         try:
             changed_ms = file.path.stat().st_mtime_ns // 1_000_000
         except FileNotFoundError:

@@ -50,13 +50,22 @@ class LogPlanner:
     ``is_clean`` returns whether the log was closed cleanly (no ``abort`` beside it). If so,
     a record of the last file that fails before valid ones is damage. Otherwise the log ends before
     it, and a broker truncates it there at its next start.
+
+    A file that is no readable regular file raises StoreIOError; with ``passes_unreadable``, its
+    range is planned as one that cannot be read.
     """
 
     def __init__(
-        self, commit_log: CommitLog, is_clean: Callable[[], bool], *, range_bytes: int = UNLIMITED
+        self,
+        commit_log: CommitLog,
+        is_clean: Callable[[], bool],
+        *,
+        range_bytes: int = UNLIMITED,
+        passes_unreadable: bool = False,
     ) -> None:
         self._log = commit_log
         self._range_bytes = range_bytes
+        self._passes_unreadable = passes_unreadable
         self._rules = scan_rules(commit_log.config)
         self._fast_rules = self._rules._replace(check_crc=False, check_property_crc=False)
         self._record_ends = np.empty(_CUTS_MAX, np.int64)
@@ -145,6 +154,9 @@ class LogPlanner:
                 reason = "this part of the log has expired"
             end = min(base, until)
             return [LogRange(at, end, str(log.directories[0]), base, reason, is_lost=True)], True
+        if file.problem is not None and self._passes_unreadable:
+            end = min(file.base + log.file_size, until)
+            return [LogRange(at, end, str(file.path), file.base, str(file.problem))], False
         if file.length != log.file_size:
             reason = wrong_size(file, log.file_size)
             end = min(file.base + log.file_size, until)

@@ -13,8 +13,10 @@ twice.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +34,7 @@ from store.commitlog.record import Message, limit_bodies
 from store.commitlog.scanner import Damage, LargeBody, Scanner, Stretch, scan_rules
 from store.commitlog.search import is_boundary
 from store.config import StoreConfig
-from store.errors import StoreIOError
+from store.errors import BodyTooLargeError, StoreIOError
 from store.io.mapped_file import MappedFile, intact
 from store.kernels import record as rk
 from store.kernels.log_walk import NO_CUTS, walk
@@ -42,6 +44,9 @@ _RANGE_BYTES = 16 * 1024 * 1024
 _POLL_BYTES = 16 * 1024 * 1024
 _KNOWN_MAX = 256  # last records of polls that are remembered
 _PIECE_BYTES = 256 * 1024
+_SMALL_BODY, _SMALL_BATCH = 4 << 20, 8 << 20  # decompressed, by any number of threads
+_LARGE_BODIES = threading.Lock()
+_TICK_SECONDS = 0.05
 _HEAD_BYTES = 88  # of a record: its fields before the body, store time and queue offset included
 
 
@@ -56,7 +61,8 @@ class LogMatches:
 
     A body that decompresses to more than ``max_body_bytes`` where a condition or a column needs it
     raises BodyTooLargeError. With ``left_out``, the message is appended to that list instead, and
-    its body is null, which matches no condition.
+    its body is null, which matches no condition; and a file that is no readable regular file counts
+    as damage. So large bodies are decompressed by one thread of the process at a time.
     """
 
     def __init__(
@@ -69,7 +75,10 @@ class LogMatches:
         self.log = CommitLog(config.commit_log_paths(store_root), config)
         self.config = replace(config, message_index_enable=True)
         self.planner = LogPlanner(
-            self.log, lambda: was_closed_cleanly(store_root), range_bytes=_RANGE_BYTES
+            self.log,
+            lambda: was_closed_cleanly(store_root),
+            range_bytes=_RANGE_BYTES,
+            passes_unreadable=left_out is not None,
         )
         self._limits = BodyLimits(max_body_bytes, leaves_out=left_out is not None)
         self._left_out = left_out
@@ -158,7 +167,7 @@ class LogMatches:
             is_wanted = (wanted.confirms(decode_in_file(file, o, self.config)) for o in offsets)
             with intact():
                 rows = rows[np.fromiter(is_wanted, np.bool_, len(rows))]
-        yield from self._decoded(requests, rows, file, columns)
+        yield from self._decoded(requests, rows, file, columns, self._limits)
 
     def check_expired(self, damage: Damage) -> None:
         """Raise DamageError unless the damage is a part of the log that has expired."""
@@ -177,8 +186,22 @@ class LogMatches:
         wanted: MessageFilter,
         is_stopped: Callable[[], bool],
     ) -> NDArray[np.bool_]:
-        batches = self._decoded(requests, rows, file, wanted.columns)
-        return np.concatenate([wanted.column_mask(batch, is_stopped) for batch in batches])
+        """Return which rows match; bodies beyond ``_SMALL_BODY`` are decompressed one at a time."""
+
+        def mask(limits: BodyLimits) -> NDArray[np.bool_]:
+            batches = self._decoded(requests, rows, file, wanted.columns, limits)
+            return np.concatenate([wanted.column_mask(batch, is_stopped) for batch in batches])
+
+        if self._limits.body_bytes > _SMALL_BODY:
+            with suppress(BodyTooLargeError):
+                return mask(BodyLimits(_SMALL_BODY, _SMALL_BATCH))
+        while not _LARGE_BODIES.acquire(timeout=_TICK_SECONDS):
+            if is_stopped():
+                return np.zeros(len(rows), np.bool_)
+        try:
+            return mask(self._limits)
+        finally:
+            _LARGE_BODIES.release()
 
     def _decoded(
         self,
@@ -186,6 +209,7 @@ class LogMatches:
         rows: NDArray[np.int64],
         file: MappedFile,
         columns: Sequence[str],
+        limits: BodyLimits,
     ) -> Iterator[pa.RecordBatch]:
         at = 0
         for batch in message_batches(
@@ -196,9 +220,9 @@ class LogMatches:
             rows=rows,
             config=self.config,
             path=file.path,
-            limits=self._limits,
+            limits=limits,
         ):
-            if self._left_out is not None and "body" in columns:
+            if self._left_out is not None and limits.leaves_out and "body" in columns:
                 is_large = batch["body"].is_null().to_numpy(zero_copy_only=False)
                 large = rows[at + np.flatnonzero(is_large)]
                 self._left_out += self._large_bodies(requests, large, file)

@@ -343,6 +343,7 @@ def _probed(problems: list[str]) -> Response:
 
 def _problem(broker: Broker) -> str:
     try:
+        broker.check_log()
         return f"stuck for more than {broker.settings.stuck_after:g} s" if broker.is_stuck() else ""
     except StoreError as e:
         return "misconfigured" if isinstance(e, ConfigError) else "cannot be read"

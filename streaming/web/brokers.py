@@ -10,10 +10,10 @@ import errno
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkpoints.state_paths import RECOVERED
 from store.commitlog.commit_log import CommitLog
@@ -36,6 +36,7 @@ from streaming.web.security import ConsoleSettings
 if TYPE_CHECKING:
     from store.commitlog.scanner import Damage
 
+_T = TypeVar("_T")
 _SWAP_WAIT_SECONDS = 1.0  # that a page waits while files of OUTPUT are replaced
 _QUEUE_READS = threading.BoundedSemaphore(8)  # of all brokers: other pages have threads left
 _MET_MAX = 100  # damaged places that are remembered
@@ -80,9 +81,14 @@ class Broker:
             },
         )
         scanned = self.store_root, self.config, source.broker_conf
-        self.pending = BackgroundCache(pending_reader(*scanned), f"pending messages of {self.name}")
+        self._has_log = False
+        self.pending = BackgroundCache(
+            self._checked(pending_reader(*scanned)), f"pending messages of {self.name}"
+        )
         self.usage = {
-            by: BackgroundCache(usage_reader(*scanned, by), f"the use of {self.name} by {by}")
+            by: BackgroundCache(
+                self._checked(usage_reader(*scanned, by)), f"the use of {self.name} by {by}"
+            )
             for by in USAGE_BY
         }
         self.monitor = LogMonitor(self.store_root, self.config, settings.max_body_bytes)
@@ -92,6 +98,8 @@ class Broker:
 
     def start(self) -> None:
         """Start to follow the log."""
+        with suppress(StoreError):
+            self.check_log()
         self.monitor.start()
         self.history.start()
 
@@ -127,6 +135,28 @@ class Broker:
             raise
         finally:
             _QUEUE_READS.release()
+
+    def check_log(self) -> None:
+        """Raise StoreError if the log no longer has a file: no broker deletes the last one.
+
+        Perhaps its file system is not mounted. Its messages would seem to have expired.
+        """
+        if self.log.min_phy_offset() >= 0:
+            self._has_log = True
+        elif self._has_log:
+            path = self.config.commit_log_paths(self.store_root)[0]
+            reason = "it no longer has any file (is a file system not mounted?)"
+            raise StoreIOError("read", path, OSError(errno.ENOENT, reason))
+
+    def _checked(self, read: Callable[[int, threading.Event], _T]) -> Callable[..., _T]:
+        """Return a scan of the log whose answer stands only if there still is one."""
+
+        def checked(now: int, stop: threading.Event) -> _T:
+            answer = read(now, stop)
+            self.check_log()
+            return answer
+
+        return checked
 
     def note_damage(self, error: DamageError) -> None:
         """Show damage that a read met, until its file changes."""

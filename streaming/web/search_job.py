@@ -274,6 +274,7 @@ class SearchJob:
                 if reason or self._pending >= _PENDING_BYTES:
                     yield reason
             self._span = search.span
+        self._broker.check_log()
         for damage in self.damages:
             self._broker.note_damage(damage.passed())
         yield LIMIT if self.stop.is_set() else COMPLETE

@@ -1,5 +1,6 @@
 """Entries named like a store's file but not readable regular files: errors that name them."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -132,6 +133,30 @@ def test_a_dangling_log_file_has_not_expired(
     path.unlink()
     (tmp_path / "keep").rename(path)
     assert run(["verify", store, "--output", output]) == 0
+
+
+@pytest.mark.parametrize("kind", ENTRIES)
+def test_an_entry_costs_a_search_its_own_messages_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    store = make(tmp_path / "store", odd(*range(100)))
+    assert run(["search", store, "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    path = sorted((tmp_path / "store" / "commitlog").iterdir())[1]
+    size = int(path.name)  # the second file begins where the first one ends
+    others = [m["commit_log_offset"] for m in found if m["commit_log_offset"] // size != 1]
+    assert 0 < len(others) < len(found)
+    path.unlink()
+    ENTRIES[kind][0](path)
+    for order in ([], ["--newest-first"]):
+        assert run(["search", store, "--json", *order]) == 3
+        out, error = capsys.readouterr()
+        offsets = [json.loads(line)["commit_log_offset"] for line in out.splitlines()]
+        assert sorted(offsets) == others
+        assert str(path) in error
+    assert run(["usage", store, "--json"]) == 3
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sum(row["messages"] for row in rows if row["row"] == "kind") == len(others)
 
 
 def test_files_of_a_directory_moved_during_its_listing_do_not_count_as_deleted(

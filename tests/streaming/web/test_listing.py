@@ -106,3 +106,21 @@ def test_health_names_a_log_file_that_is_none(tmp_path: Path) -> None:
         os.mkfifo(file)
         wait_until(lambda: c.api("b/health")["damage"] != [])
         assert str(file) in c.get("/brokers/b/health").text
+
+
+def test_a_log_that_vanished_is_not_an_empty_one(tmp_path: Path) -> None:
+    make_store(tmp_path, 3000)
+    log, kept = tmp_path / "commitlog", tmp_path / "kept"
+    with console(source(tmp_path)) as c:
+        assert len(c.api("b/messages")["messages"]) > 0
+        log.rename(kept)
+        log.mkdir()
+        for path in ("messages", "usage", "pending"):
+            answer = c.get(f"/api/brokers/b/{path}")
+            assert answer.status_code == 503, path
+            assert "no longer has any file" in answer.json()["error"]
+        assert c.get("/healthz").text == "b: cannot be read\n"
+        log.rmdir()
+        kept.rename(log)
+        assert len(c.api("b/messages")["messages"]) > 0
+        assert c.get("/healthz").status_code == 200

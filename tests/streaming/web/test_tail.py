@@ -250,14 +250,15 @@ def test_no_tail_loses_a_message_that_is_larger_than_what_may_wait(
 def test_a_body_beyond_the_limit_costs_a_tail_no_other_message(tmp_path: Path) -> None:
     texts = [b"hello", zlib.compress(b"hello" * 1000), b"hello"]
     make_store(tmp_path, 3)
-    with console(source(tmp_path), max_body_bytes=1000) as c:
-        with c.events("b/tail", n=0, words="hello") as events:
-            wait_until(lambda: len(c.brokers["b"].monitor.tails) > 0)
-            with CommitLogWriter(tmp_path, CONFIG) as writer:
-                for n, body in enumerate(texts):
-                    flag = SYS_COMPRESSED if n == 1 else 0
-                    writer.append(NewMessage("T", 0, body, sys_flag=flag))
-            got = [next(events) for _ in range(4)]
+    with (
+        console(source(tmp_path), max_body_bytes=1000) as c,
+        c.events("b/tail", n=0, words="hello") as events,
+    ):
+        wait_until(lambda: len(c.brokers["b"].monitor.tails) > 0)
+        with CommitLogWriter(tmp_path, CONFIG) as writer:
+            for n, body in enumerate(texts):
+                writer.append(NewMessage("T", 0, body, sys_flag=SYS_COMPRESSED * (n == 1)))
+        got = [next(events) for _ in range(4)]
     assert sorted(name for name, _ in got) == ["failed", "message", "message", "skipped"]
     (failed,) = (data for name, data in got if name == "failed")
     assert "the body decompresses to more than 1000 bytes" in str(failed)
