@@ -4,15 +4,23 @@ import json
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from store import MessageStore
+from store.arrow.batches import BodyLimits
 from store.commitlog.message import BodyLimit
 from store.config import StoreConfig
 from store.errors import BodyTooLargeError
 from store.layout import SYS_COMPRESSED
+from store.reads import matches
+from store.reads.message_filter import MessageFilter
+from store.reads.search import LogSearch
 from streaming.cli import run
 from tests.logs.build import Message, build_log, write_log
 from tests.support.bombs import BOMBS
@@ -121,6 +129,32 @@ def test_a_search_lists_bodies_beyond_the_limit_and_finds_what_is_beside_them(
     out, error = capsys.readouterr()
     assert [json.loads(line)["body"] for line in out.splitlines()] == ["plain"]
     assert error.count(f"the body {LIMIT}; raise the limit: --max-body-bytes") == 5
+
+
+def test_searches_decompress_large_bodies_one_at_a_time(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, most, decode = 0, 0, matches.message_batches
+
+    def decode_large(*arguments: Any, limits: BodyLimits, **how: Any) -> Iterator[pa.RecordBatch]:
+        nonlocal running, most
+        running += limits.body_bytes > 1000
+        most = max(most, running)
+        try:
+            yield from decode(*arguments, limits=limits, **how)
+        finally:
+            running -= limits.body_bytes > 1000
+
+    def search(_: int) -> int:
+        wanted = MessageFilter(words=("xyz",))
+        found = LogSearch(packed, CONFIG, wanted, skip_damage=True)
+        return len(list(found.messages()))
+
+    monkeypatch.setattr(matches, "_SMALL_BODY", 1000)
+    monkeypatch.setattr(matches, "message_batches", decode_large)
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(search, range(4))] == [0] * 4
+    assert most == 1
 
 
 def test_one_message_shows_and_writes_no_body_beyond_the_limit(
