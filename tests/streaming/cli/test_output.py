@@ -314,10 +314,10 @@ def test_sizes_and_durations_are_short() -> None:
 _BARS = """
 from streaming.cli.recover import recovery_progress
 from streaming.cli.show import progress_bar
-with progress_bar("rebuilding", is_shown=True) as report:
+with progress_bar("rebuilding", as_json=False) as report:
     for done in range(0, 500_000_000_001, 100_000_000_000):
         report(done, 999_900_000_000)
-with recovery_progress(is_shown=True) as report:
+with recovery_progress(as_json=False) as report:
     report("cutting \\x1b[31mqueues off; and so on", 123_456, 999_999)
 """
 
