@@ -154,11 +154,12 @@ class LogPlanner:
                 reason = "this part of the log has expired"
             end = min(base, until)
             return [LogRange(at, end, str(log.directories[0]), base, reason, is_lost=True)], True
+        reason = ""
         if file.problem is not None and self._passes_unreadable:
-            end = min(file.base + log.file_size, until)
-            return [LogRange(at, end, str(file.path), file.base, str(file.problem))], False
-        if file.length != log.file_size:
+            reason = str(file.problem)
+        elif file.length != log.file_size:
             reason = wrong_size(file, log.file_size)
+        if reason:
             end = min(file.base + log.file_size, until)
             return [LogRange(at, end, str(file.path), file.base, reason)], False
         if file.base < last.base:

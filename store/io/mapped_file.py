@@ -76,7 +76,7 @@ class MappedFile:
         """Return the map of a non-empty file. Slices of it are copies."""
         opened = self._map  # read once, like the view
         if opened is None:
-            self.check_readable()
+            self._check_readable()
             opened = _open_map(self.path, self.inode)
             if self.is_sparse:
                 opened.madvise(mmap.MADV_RANDOM)
@@ -116,7 +116,7 @@ class MappedFile:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
         """Open the file without its map; convert an OSError of the block into a StoreIOError."""
-        self.check_readable()
+        self._check_readable()
         try:
             with _open_same(self.path, self.inode) as f:
                 yield f.fileno()
@@ -139,7 +139,7 @@ class MappedFile:
             self.drop()
             self.checked_at = -1
 
-    def check_readable(self) -> None:
+    def _check_readable(self) -> None:
         """Raise StoreIOError if the entry is no readable regular file."""
         if self.problem is not None:
             raise copy(self.problem)  # each raise adds a traceback, and threads share the file

@@ -62,7 +62,7 @@ class LogMatches:
     A body that decompresses to more than ``max_body_bytes`` where a condition or a column needs it
     raises BodyTooLargeError. With ``left_out``, the message is appended to that list instead, and
     its body is null, which matches no condition; and a file that is no readable regular file counts
-    as damage. So large bodies are decompressed by one thread of the process at a time.
+    as damage. Only one thread of the process at a time decompresses large bodies for a condition.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LogMatches:
             passes_unreadable=left_out is not None,
         )
         self._limits = BodyLimits(max_body_bytes, leaves_out=left_out is not None)
-        self._left_out = left_out
+        self._left_out = [] if left_out is None else left_out
 
     def readable(
         self, stretches: Iterable[Stretch], passed: list[Damage] | None = None
@@ -192,9 +192,10 @@ class LogMatches:
             batches = self._decoded(requests, rows, file, wanted.columns, limits)
             return np.concatenate([wanted.column_mask(batch, is_stopped) for batch in batches])
 
-        if self._limits.body_bytes > _SMALL_BODY:
-            with suppress(BodyTooLargeError):
-                return mask(BodyLimits(_SMALL_BODY, _SMALL_BATCH))
+        if self._limits.body_bytes <= _SMALL_BODY:
+            return mask(replace(self._limits, batch_bytes=_SMALL_BATCH))
+        with suppress(BodyTooLargeError):
+            return mask(BodyLimits(_SMALL_BODY, _SMALL_BATCH))
         while not _LARGE_BODIES.acquire(timeout=_TICK_SECONDS):
             if is_stopped():
                 return np.zeros(len(rows), np.bool_)
@@ -222,7 +223,7 @@ class LogMatches:
             path=file.path,
             limits=limits,
         ):
-            if self._left_out is not None and limits.leaves_out and "body" in columns:
+            if limits.leaves_out and "body" in columns:
                 is_large = batch["body"].is_null().to_numpy(zero_copy_only=False)
                 large = rows[at + np.flatnonzero(is_large)]
                 self._left_out += self._large_bodies(requests, large, file)

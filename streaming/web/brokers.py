@@ -91,7 +91,9 @@ class Broker:
             )
             for by in USAGE_BY
         }
-        self.monitor = LogMonitor(self.store_root, self.config, settings.max_body_bytes)
+        self.monitor = LogMonitor(
+            self.store_root, self.config, settings.max_body_bytes, self.check_log
+        )
         self._dispatched_log = CommitLog(logs, self.config)  # from where its last walk ended
         self._dispatch_guard = threading.Lock()
         self.history = History(self._figures)

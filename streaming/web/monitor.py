@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,16 @@ class _Counts:
 class LogMonitor:
     """Follows the log of one store from its end at the start, in a thread of its own."""
 
-    def __init__(self, store_root: Path, config: StoreConfig, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        store_root: Path,
+        config: StoreConfig,
+        max_body_bytes: int,
+        check_log: Callable[[], None],
+    ) -> None:
+        """Follow a log; ``check_log`` raises StoreError once it has lost all its files."""
         self._source = store_root, config, max_body_bytes
+        self._check_log = check_log
         self._guard = threading.Lock()
         self._counts = _Counts()
         self.tails = TailMatcher(store_root, config, max_body_bytes)
@@ -162,9 +171,7 @@ class LogMonitor:
         follower = self._follower or self._begin()
         before = follower.expired_bytes
         new = follower.poll()
-        log = follower.matches.log
-        if follower.end and not log.files:  # no broker deletes the last one: it is not mounted
-            raise StoreError(f"{log.directories[0]} no longer has any file")
+        self._check_log()
         expired = follower.expired_bytes - before
         now = time.time()
         with self._guard:  # held for a moment only: the event loop waits for it

@@ -63,7 +63,6 @@ class OverviewCache:
             is_large=False,
         )
         self._has_listed = False
-        self._is_closed = False
         self._sums: dict[tuple[str, int], tuple[int, int, int]] = {}  # min, max, bytes
 
     @property
@@ -77,7 +76,6 @@ class OverviewCache:
 
     def close(self) -> None:
         """Start no further listing; end the sums."""
-        self._is_closed = True
         self._cache.close()
 
     def damages(self) -> list[str]:
@@ -118,18 +116,18 @@ class OverviewCache:
         self._has_listed = True
         return listing
 
-    def _measure(self, listing: Listing) -> None:
+    def _measure(self, listing: Listing, closed: threading.Event) -> None:
         with self._opened() as store:
-            self._sum(store, listing)
+            self._sum(store, listing, closed)
         self.files = [{"kind": k, **_count_files(p)} for k, p in self._directories.items()]
 
-    def _sum(self, store: MessageStore, listing: Listing) -> None:
+    def _sum(self, store: MessageStore, listing: Listing, closed: threading.Event) -> None:
         topics = listing.overview.topics if listing.overview is not None else ()
         queues = {(q.topic, q.queue_id): q for t in topics for q in t.queues if q.damage is None}
         for key in self._sums.keys() - queues.keys():
             del self._sums[key]
         for key, queue in queues.items():
-            if self._is_closed:
+            if closed.is_set():
                 return
             first, end, total = self._sums.get(key, (0, 0, 0))
             if (first, end) == (queue.min_offset, queue.max_offset) and key in self._sums:

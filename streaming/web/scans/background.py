@@ -37,10 +37,10 @@ class Found(Generic[T]):
 class BackgroundCache(Generic[T]):
     """Computes an answer in the background, and keeps the last one. Threads may share it.
 
-    ``read`` takes the time (epoch ms) and an event that ends it early. ``then`` is called with the
-    answer once pages can see it, before the next run. ``age`` says when an answer is old: after so
-    many seconds, and after so many times as long as it took; an error, after as long as it took.
-    Only one large answer is computed at a time.
+    ``read`` takes the time (epoch ms) and an event that ends it early. ``then`` takes the answer
+    and that event; it is called once pages can see the answer, before the next run. ``age`` says
+    when an answer is old: after so many seconds, and after so many times as long as it took; an
+    error, after as long as it took. Only one large answer is computed at a time.
 
     ``failure`` describes the bug that ended the last run, None if none did; it has been logged.
     """
@@ -50,7 +50,7 @@ class BackgroundCache(Generic[T]):
         read: Callable[[int, threading.Event], T],
         what: str,
         *,
-        then: Callable[[T], None] | None = None,
+        then: Callable[[T, threading.Event], None] | None = None,
         age: tuple[float, float] = (5.0, 20.0),
         is_large: bool = True,
     ) -> None:
@@ -110,7 +110,7 @@ class BackgroundCache(Generic[T]):
             answer = self._read(now, self._closed)
             self._publish(Found(answer, None, now, time.monotonic() - began))
             if self._then is not None:
-                self._then(answer)
+                self._then(answer, self._closed)
         except StoreError as e:
             error = e
         except Exception as e:  # noqa: BLE001 - it is shown; the next attempt may succeed
