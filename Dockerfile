@@ -27,6 +27,7 @@ COPY pyproject.toml README.md LICENSE /build/
 COPY store /build/store
 COPY checkpoints /build/checkpoints
 COPY streaming /build/streaming
+COPY reput /build/reput
 COPY pyspark_reput /build/pyspark_reput
 RUN /opt/reput/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheel /build
 
@@ -44,7 +45,7 @@ COPY --from=wheel /wheel /wheel
 # Compiled kernels are kept beside the sources. The demo shows that all of it runs. Its JVM ends after
 # it, and deletes files of its own in /tmp until then.
 RUN /opt/reput/bin/pip install --no-cache-dir --no-deps --no-index /wheel/*.whl \
- && /opt/reput/bin/python -m streaming.compile_kernels \
+ && /opt/reput/bin/python -m reput.compile_kernels \
  && /opt/reput/bin/reput demo --seconds 1 --directory /tmp/demo \
  && timeout 60 sh -c 'while ls -l /proc/[0-9]*/exe 2>/dev/null | grep -q /java; do sleep 0.1; done' \
  && find /tmp -mindepth 1 -delete

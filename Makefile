@@ -14,7 +14,7 @@ SOAK_SECONDS ?= 600
 # Tests run on all cores; ARGS="-n 0" runs them in one process. The kernels are compiled before, so that
 # no two processes do it.
 parallel := -n auto --dist loadscope
-kernels := $(bin)/python -m streaming.compile_kernels
+kernels := $(bin)/python -m reput.compile_kernels
 
 # `make setup PYTHON=python3.13` always runs, to change the interpreter of .venv.
 ifeq ($(origin PYTHON),command line)
@@ -58,7 +58,7 @@ test-exhaustive: $(stamp) ## every byte, call, seed and variant (--sample N: eac
 	$(bin)/pytest -m "exhaustive and not integration" $(parallel) $(ARGS)
 
 test-spark-4.2: $(spark_4_2)/.setup-done ## what tells one Spark from another, on the oldest one supported
-	@$(spark_4_2)/bin/python -m streaming.compile_kernels
+	@$(spark_4_2)/bin/python -m reput.compile_kernels
 	$(spark_4_2)/bin/pytest -m "not integration and not exhaustive" $(parallel) tests/pyspark_reput \
 		tests/streaming/spark tests/streaming/sources/test_messages.py $(ARGS)
 

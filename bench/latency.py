@@ -51,7 +51,7 @@ def _measure(work: Path, interval: str, rate: float) -> tuple[list[float], float
     template = templates()[0]
     written: list[float] = []
     seen: list[float] = []
-    command = [sys.executable, "-c", "from streaming.cli import main; main()", "dispatch"]
+    command = [sys.executable, "-m", "reput", "dispatch"]
     arguments = [str(store), "--output", str(output), "--trigger-interval", interval]
     try:
         with CommitLogWriter(store, config) as writer:

@@ -33,7 +33,7 @@ from tests.support.bulk_writer import BulkWriter
 from tools.maven import rocketmq_jars
 
 GIB = 1 << 30
-_REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+_REPUT = [sys.executable, "-m", "reput"]
 _Run = TypeVar("_Run")
 _SMALL_SHARE = 0.97  # of a part of a file, so that the log ends inside it
 

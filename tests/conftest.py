@@ -12,6 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from store.config import StoreConfig, load_config
+from tests.support.sessions import run_here, run_spark, skip_classic, spark
+
+__all__ = ["run_here", "run_spark", "spark"]
 
 # No deadline for an example: other tests keep the cores busy at the same time.
 settings.register_profile(
@@ -73,7 +76,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a sample of the selected tests."""
+    """Skip what Spark Connect has not; keep a sample of the selected tests."""
+    skip_classic(items)
     number = config.getoption("sample")
     if number > 1:
         config.hook.pytest_deselected(items=[i for n, i in enumerate(items) if n % number])

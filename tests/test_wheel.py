@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-PACKAGES = ("store", "checkpoints", "streaming")
+PACKAGES = ("store", "checkpoints", "streaming", "reput", "pyspark_reput")
 
 
 def test_the_wheel_holds_the_code_the_templates_and_the_static_files(tmp_path: Path) -> None:
@@ -20,5 +20,5 @@ def test_the_wheel_holds_the_code_the_templates_and_the_static_files(tmp_path: P
     )
     if listed.returncode == 0:  # not in a source distribution
         assert set(listed.stdout.splitlines()) <= packed
-    assert "streaming/web/templates/base.html" in packed
-    assert any(name.startswith("streaming/web/static/") for name in packed)
+    assert "reput/console/templates/base.html" in packed
+    assert any(name.startswith("reput/console/static/") for name in packed)

@@ -11,8 +11,8 @@ FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 400
 FOLDER_MODULES_MAX = 14
 # Each command is a module.
-UNLIMITED_FOLDERS = {Path("streaming/cli")}
-PACKAGES = ("store", "checkpoints", "streaming", "pyspark_reput")
+UNLIMITED_FOLDERS = {Path("reput/cli")}
+PACKAGES = ("store", "checkpoints", "streaming", "reput", "pyspark_reput")
 TESTS = Path("tests")
 
 

@@ -147,5 +147,5 @@ if ! venv_fits; then
     "$python" -m venv --clear "$venv"
 fi
 install_packages
-"$venv/bin/python" -m streaming.compile_kernels  # says so, unless they are compiled already
+"$venv/bin/python" -m reput.compile_kernels  # says so, unless they are compiled already
 say "done: $("$venv/bin/python" --version), Java $(java_version "$(spark_java)")"

@@ -48,7 +48,7 @@ class Rescue:
             f"echo $$ > {quote(str(self._pid_file))}\n"
             f'export ROCKETMQ_HOME={quote(str(mq.directory))}\nexec {broker} "$@"',
         )
-        reput = "from streaming.cli import main; main()"
+        reput = "from reput.cli import main; main()"
         _script(home / "bin/reput", f'exec {quote(sys.executable)} -c {quote(reput)} "$@"')
         self._environment = {
             **os.environ,

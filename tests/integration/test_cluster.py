@@ -25,7 +25,7 @@ from tests.support.dispatching import assert_same_store, dispatch_all
 
 pytestmark = pytest.mark.integration
 
-REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+REPUT = [sys.executable, "-m", "reput"]
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=16 << 20, max_hash_slot_num=50_000, max_index_num=200_000
 )

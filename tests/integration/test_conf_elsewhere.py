@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from reput.cli.stores import named_stores
 from streaming import CommitLogDataSource, build_session, register_source
-from streaming.cli.stores import named_stores
 from streaming.sources.messages import FORMAT
 from tests.integration.live import units
 from tests.integration.servers.reput import COMMAND_SECONDS, REPUT

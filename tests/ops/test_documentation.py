@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from streaming.web.metrics.families import FAMILIES
+from reput.console.metrics.families import FAMILIES
 from tests.support.ops import OPS
 
 ROOT = OPS.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("ops/**/*.md")]
-PACKAGES = ("store", "checkpoints", "streaming", "tests")
+PACKAGES = ("store", "checkpoints", "streaming", "reput", "tests")
 ROW = re.compile(r"^\| `(reput_\w+)` \| (\w+) \|([^|]*)\| ([DMC ]+) \| ([^|]+) \|$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
 SECTION = re.compile(r"^#+ (\d+(?:\.\d+)?)\.? ", re.MULTILINE)

@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from streaming.cli import run
+from reput.cli import run
 from tests.support.ops import OPS
 
 UNITS = sorted((OPS / "systemd").glob("*.service"))

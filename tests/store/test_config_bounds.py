@@ -58,7 +58,7 @@ def run_reput(*arguments: object) -> tuple[int, float]:
     """Run a command in a process of its own; return its exit code and peak memory in MB."""
     program = """
 import resource, sys
-from streaming.cli import run
+from reput.cli import run
 code = run(sys.argv[1:])
 kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)  # a rebuild starts processes
 print(max(resource.getrusage(kind).ru_maxrss for kind in kinds) / 1024, file=sys.stderr)

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from reput.cli import run
+from reput.cli.stores import named_stores
+from reput.console.metrics.console import ConsoleSource
 from store.errors import ConfigError
 from streaming import CommitLogDataSource, register_source, start_dispatch
-from streaming.cli import run
-from streaming.cli.stores import named_stores
 from streaming.sources.messages import FORMAT
 from streaming.sources.options import parse_options
 from streaming.sources.stores import find_stores
-from streaming.web.metrics.console import ConsoleSource
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.support.commands import REPUT
 from tests.support.consoles import console, source

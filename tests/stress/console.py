@@ -289,7 +289,7 @@ def stress(directory: Path, seconds: float) -> dict[str, Any]:
     (directory / "store").mkdir(parents=True)
     (directory / "store" / "broker.conf").write_text(CONF)
     pair = f"b={directory / 'store'}:{directory / 'out'}"
-    run = "from streaming.cli import main; main()"
+    run = "from reput.cli import main; main()"
     with ExitStack() as stack:
         writer = _start(
             stack, "-m", "tests.stress.console", "--write", str(directory), str(seconds + 5)

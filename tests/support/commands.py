@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+REPUT = [sys.executable, "-m", "reput"]
 _SECONDS = 240
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 from starlette.applications import Starlette
 
-from streaming.web.app import create_app
-from streaming.web.brokers import Broker, BrokerSource
-from streaming.web.security import ConsoleSettings
-from streaming.web.server import listen, serve
+from reput.console.app import create_app
+from reput.console.brokers import Broker, BrokerSource
+from reput.console.security import ConsoleSettings
+from reput.console.server import listen, serve
 
 SECONDS = 20.0  # how long a test waits for anything
 

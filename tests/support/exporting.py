@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from streaming.cli import run
-from streaming.export.export import ExportResult, open_export
-from streaming.export.options import ExportOptions
+from reput.cli import run
+from reput.export.options import ExportOptions
+from reput.export.run import ExportResult, open_export
 from tests.logs.build import Message, build_log, write_log
 from tests.support.verify_stores import CONFIG, messages, write_store
 

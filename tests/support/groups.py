@@ -37,7 +37,7 @@ def group_of(nodeid: str) -> str:
 def spark_tests(path: str) -> set[str]:
     """Return the functions of a module that use the fixture `spark`, directly or indirectly."""
     needs: dict[str, set[str]] = {}
-    for module in (_TESTS / "streaming" / "conftest.py", _TESTS.parent / path):
+    for module in (_TESTS / "support" / "sessions.py", _TESTS.parent / path):
         for node in ast.walk(ast.parse(module.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 needs[node.name] = {a.arg for a in node.args.args + node.args.kwonlyargs}

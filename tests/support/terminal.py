@@ -15,7 +15,7 @@ STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _END = "<end of a command>"
 _PROGRAM = f"""
 import json, sys
-from streaming.cli import main
+from reput.cli import main
 for arguments in json.loads(sys.argv[1]):
     sys.argv[1:] = arguments
     try:

@@ -17,7 +17,7 @@ from store.root.progress import SWAP, read_progress
 from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import assert_same_store, dispatch_all
 
-_REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+_REPUT = [sys.executable, "-m", "reput"]
 _CONFIG = StoreConfig(mapped_file_size_commit_log=64 << 20, max_hash_slot_num=50_000)
 _CONF = "mappedFileSizeCommitLog=67108864\nmaxHashSlotNum=50000\n"
 _LOG_BYTES = 1 << 30

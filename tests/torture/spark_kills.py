@@ -17,7 +17,7 @@ from store.root.progress import read_progress
 from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import assert_same_store, dispatch_all
 
-_REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+_REPUT = [sys.executable, "-m", "reput"]
 _SIZES = {
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 20_000,

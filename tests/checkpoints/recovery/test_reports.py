@@ -8,9 +8,9 @@ import pytest
 
 from checkpoints.recovery.reports import read_recovery, read_verification
 from checkpoints.state_paths import VERIFIED
+from reput.cli import run
 from store.errors import DamageError
 from store.io.disk import Disk
-from streaming.cli import run
 from tests.support.dispatching import dispatch_all
 from tests.support.stores.written import make_store, small_config
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
 
 from tests.integration.servers.processes import Server
 
-REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+REPUT = [sys.executable, "-m", "reput"]
 SCREENSHOTS = "CONSOLE_SCREENSHOTS"
 DESKTOP, PHONE = (1280, 860), (360, 780)
 _FAULTS = Path(__file__).with_name("faults.js")

@@ -57,7 +57,7 @@ def newest(kafka: KafkaServer, topic: str) -> dict[tuple[str, int], int]:
 
 def dispatch(store: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """Run the command until the log ends."""
-    command = [sys.executable, "-c", "from streaming.cli import main; main()", "dispatch"]
+    command = [sys.executable, "-m", "reput", "dispatch"]
     command += [str(store), "--output", str(output), "--available-now", "--json"]
     return subprocess.run(
         [*command, "--master", "local[2]", *more],

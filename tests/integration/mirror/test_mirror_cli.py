@@ -15,7 +15,7 @@ from tests.integration.servers.kafka import KafkaServer
 from tests.support.stores.rocksdb import make_rocksdb
 
 KILLS = 3
-COMMAND = [sys.executable, "-c", "from streaming.cli import main; main()", "mirror"]
+COMMAND = [sys.executable, "-m", "reput", "mirror"]
 TOPICS = "Orders", "_RETRY_g"
 
 

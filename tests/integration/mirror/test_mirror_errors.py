@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
+from reput.cli import run
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.record import NewMessage
 from store.commitlog.writer import CommitLogWriter
 from store.config import load_config
 from store.errors import ConfigError, DamageError, KafkaIOError
-from streaming.cli import run
 from streaming.kafka.cluster import TopicLimits
 from streaming.queries.mirror import MirrorOptions, prepare_mirror
 from streaming.sinks.ordered_sink import StoppedError

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from reput.cli import run
 from store.commitlog.record import NewMessage
 from store.commitlog.writer import CommitLogWriter
 from store.config import load_config
 from store.errors import ConfigError
-from streaming.cli import run
 from streaming.kafka.oversized import OversizedMessage, parse_rule
 from streaming.kafka.records import Record as SentRecord
 from streaming.queries.mirror import MirrorOptions, prepare_mirror

@@ -8,9 +8,9 @@ import pytest
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 
+from reput.cli import run
 from store.commitlog.commit_log import CommitLog
 from store.config import load_config
-from streaming.cli import run
 from streaming.queries.mirror import prepare_mirror
 from tests.integration.mirror.mirroring import (
     append,

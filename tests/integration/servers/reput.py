@@ -14,7 +14,7 @@ from store.root.progress import Progress, read_progress
 from tests.integration.servers.processes import Server, wait_for
 from tests.integration.servers.rocketmq import RocketMq
 
-REPUT = [sys.executable, "-c", "from streaming.cli import main; main()"]
+REPUT = [sys.executable, "-m", "reput"]
 COMMAND_SECONDS = 240
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from reput.export.task import FileSpec, export_part
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.live_end import LiveEnd
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Damage, Scanner
 from store.errors import DamageError, StoreIOError
 from store.root.progress import LostRange
-from streaming.export.task import FileSpec, export_part
 from tests.logs.build import build_log
 from tests.model.dispatch import Record, dispatch
 from tests.support.dispatching import (

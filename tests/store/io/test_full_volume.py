@@ -34,7 +34,7 @@ from store import MessageStore
 from store.config import load_config
 from store.consumequeue.files import queue_tail
 from store.errors import StoreIOError
-from streaming.cli import main
+from reput.cli import main
 
 root, output = Path(sys.argv[1]), Path(sys.argv[2])
 config = load_config(root)
@@ -96,7 +96,7 @@ def test_a_hole_in_place_of_units_is_an_error(tmp_path: Path, volume: Path, comm
     os.truncate(queue, size)
     fill(volume / "ballast")
     of = {"verify": [str(root), "--output", str(output)], "dump": [str(queue)]}
-    run = "import sys; from streaming.cli import main; main()"
+    run = "import sys; from reput.cli import main; main()"
     arguments = [sys.executable, "-c", run, command, *of[command]]
     read = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert read.returncode == 3, (read.returncode, read.stdout, read.stderr)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from checkpoints.output import check_replaced
+from reput.cli import run
 from store import MessageStore
 from store.consumequeue.names import list_queues
 from store.errors import ConfigError, StoreIOError
 from store.reads.topics import describe_topics
-from streaming.cli import run
 from streaming.queries.verify import verify
 from tests.support.dispatching import dispatch_all
 from tests.support.stores.numbered import CONFIG, make_store, numbered

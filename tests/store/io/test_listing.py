@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from reput.cli import run
 from store.commitlog.commit_log import CommitLog
 from store.errors import StoreIOError
 from store.index.file import list_index_files
 from store.io.mapped_file import MappedFileQueue, file_name
-from streaming.cli import run
 from tests.logs.build import build_log, write_log
 from tests.support.stores.displaced import make
 from tests.support.stores.displaced import numbered as odd

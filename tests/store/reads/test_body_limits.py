@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from reput.cli import run
 from store import MessageStore
 from store.arrow.batches import BodyLimits
 from store.commitlog.message import BodyLimit
@@ -21,7 +22,6 @@ from store.layout import SYS_COMPRESSED
 from store.reads import matches
 from store.reads.message_filter import MessageFilter
 from store.reads.search import LogSearch
-from streaming.cli import run
 from tests.logs.build import Message, build_log, write_log
 from tests.support.bombs import BOMBS
 from tests.support.dispatching import dispatch_all
@@ -73,7 +73,7 @@ def reput(*arguments: object) -> tuple[int, str, float]:
     """Run a command in its own process; return exit code, standard output, peak memory in MB."""
     program = """
 import resource, sys
-from streaming.cli import run
+from reput.cli import run
 code = run(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr)
 sys.exit(code)

@@ -38,7 +38,7 @@ def killing(*args, **kwargs):
 setattr(owner, name.split(".")[-1], killing)
 import streaming.sinks.ordered_sink as sinks
 sinks.MESSAGES_PER_QUEUE_MIN = 0  # no part waits for the end of its batch
-from streaming.cli import main
+from reput.cli import main
 main()
 """
 # How the process is killed in its second batch, and whether a batch is to be cut off then.

@@ -8,16 +8,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from checkpoints.state_paths import BULK_DIR
+from reput.cli import run
 from store.config import load_config
 from store.errors import DamageError, StoreIOError
-from streaming.cli import run
 from streaming.queries.rebuild import RebuildResult, rebuild_root, take_root
 from streaming.queries.spark_feed import spark_feed
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.logs.build import Message
-from tests.streaming.conftest import Run
 from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, built_tree, dispatch_all
+from tests.support.sessions import Run
 from tests.support.stores.aged import log_files
 from tests.support.verify_stores import CONFIG, flip, messages, write_store
 

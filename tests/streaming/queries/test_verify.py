@@ -10,12 +10,12 @@ from random import Random
 import numpy as np
 import pytest
 
+from reput.cli import run
 from store.commitlog.dispatch_request import DispatchRequests
 from store.compare.store import Counts
 from store.errors import ConfigError, DamageError
 from store.index.writer import IndexService
 from store.layout import EXT_UNIT, EXT_UNIT_SIZE
-from streaming.cli import run
 from streaming.queries.verify import verify
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.logs.build import build_log, write_log

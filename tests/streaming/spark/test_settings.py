@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from reput.cli import run
 from store.errors import ConfigError, SparkError
-from streaming.cli import run
 from streaming.spark.session import _spark_conf, build_session
 from streaming.spark.settings import _REFUSED, parse_conf
 from tests.support.commands import reput
