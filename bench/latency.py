@@ -21,7 +21,7 @@ from bench.log import templates
 from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.consumequeue.files import ConsumeQueue
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from tests.support.bulk_writer import numbered
 
 # The interval, and messages a second. At one message in 5 s, each comes after a pause.

@@ -22,8 +22,8 @@ from store.commitlog.scanner import Scanner
 from store.config import load_config
 from streaming.kafka.routes import Creation
 from streaming.kafka.topic_rules import make_rules
-from streaming.queries.dispatch import query_error
-from streaming.queries.mirror import COMPRESSION, MirrorOptions, prepare_mirror
+from streaming.queries.dispatch_query import query_error
+from streaming.queries.mirror_query import COMPRESSION, MirrorOptions, prepare_mirror
 from streaming.spark.session import build_session
 
 _SENT = 100_000

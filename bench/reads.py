@@ -17,7 +17,7 @@ from random import Random
 
 from bench.broker import Broker, BrokerFigure, Request
 from bench.log import templates
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
@@ -26,8 +26,8 @@ from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
-from streaming.sinks.dispatch import DispatchSink
+from store.reads.message_search import LogSearch
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.support.bulk_writer import BulkWriter
 
 OPEN_QUEUES = 1000

@@ -15,8 +15,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from bench.reads import KEY_MESSAGES, KEYS_PER_MESSAGE, dispatch
-from checkpoints.recovery.recovery import Recovered
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
+from checkpoints.recovery.steps import Recovered
 from store import layout
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import NewMessage, make_properties
@@ -25,7 +25,7 @@ from store.config import StoreConfig
 from store.errors import StoreIOError
 from store.io.disk import Disk
 from store.io.mapped_file import file_name
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.support.bulk_writer import BulkWriter
 
 QUEUES = (100, 1_000, 10_000)

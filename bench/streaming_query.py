@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from bench.memory import PeakMemory
-from streaming.queries.dispatch import DispatchOptions, begin_dispatch, query_error
-from streaming.queries.metrics import DispatchProgress
+from streaming.queries.dispatch_query import DispatchOptions, begin_dispatch, query_error
+from streaming.queries.query_metrics import DispatchProgress
 from streaming.spark.session import build_session
 
 _BATCH_BYTES = 256 * 1024 * 1024  # of the log that is measured there are some batches then

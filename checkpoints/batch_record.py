@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated
 
 from checkpoints.state_paths import BATCH
-from store.consumequeue.ends import QueueEnd
-from store.index.ends import IndexEnd
+from store.consumequeue.queue_ends import QueueEnd
+from store.index.index_end import IndexEnd
 from store.io.checked_json import BY_POSITION, Count, encode_record, read_record
 from store.io.disk import Disk
-from store.root.progress import Progress
+from store.output.progress import Progress
 
 # dataclasses.astuple copies deeply: 50,000 queues would take a second.
 _values_of = attrgetter(*(field.name for field in dataclasses.fields(QueueEnd)))

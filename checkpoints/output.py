@@ -1,174 +1,381 @@
-"""The check whether a directory may be OUTPUT, before anything is written.
+"""The life cycle of an OUTPUT root: lock, recover, own, commit batches, close.
 
-OUTPUT is accepted if it
+``DispatchRoot.open`` takes the broker's lock, refuses a directory that may not be OUTPUT, and
+recovers the root. ``checkpoints.recovery.steps`` defines the order of the steps after a crash.
+The root is then owned: ``_take_ownership`` writes ``abort`` and ``checkpoint``, and records a stamp
+of them that shows later whether a broker has run on the root.
 
-* is empty: ``lost+found``, ``lock``, and what a start writes before its first state file do not
-  count;
-* has a state file with a valid checksum, beside any files of an operator; or
-* is STORE.
+A batch is written in this order. Steps 1, 3, 4 and 5 each end with a sync (promise I4):
 
-``reput recover`` also accepts the files of a broker, to adopt them. Everything else is refused, and
-so is a commit log, and a directory inside or around one that is not STORE. Directories that are
-replaced or deleted may hold no foreign entries (``checkpoints.entries``).
+1. ``begin_batch`` writes ``reput/batch``: the ends of the files before the batch;
+2. the sinks write queues, ext files and the index;
+3. ``commit`` syncs them;
+4. ``commit`` replaces ``reput/progress``, which counts the batch from then on;
+5. ``commit`` replaces the broker's ``checkpoint`` if a field of it has changed.
+
+Listeners are notified after ``commit``. A crash before step 4 rolls the batch back at the next
+start. A crash after step 4 loses nothing: if step 5 is missing, the next start performs it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
-from checkpoints.entries import BUILT_DIRS, find_foreign_in_bulk, find_unknown, list_built
-from checkpoints.state_paths import BATCH, BULK_DIR, REPUT_DIR
+from checkpoints.advance import BatchEnd, advance
+from checkpoints.allowed_output import NEW_OUTPUT_HINT, check_output
+from checkpoints.batch_record import BatchRecord, read_batch, write_batch
+from checkpoints.checkpoint_file import (
+    StoreCheckpoint,
+    encode_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from checkpoints.ownership import (
+    ANY_ABORT,
+    checksum,
+    detect_foreign_writer,
+    read_ownership_stamp,
+)
+from checkpoints.recovery.adoption import RecoveryReporter
+from checkpoints.recovery.fingerprint import check_unchanged, read_fingerprint
+from checkpoints.recovery.steps import Recovered, Recovery, finished_swap
+from checkpoints.spark_epochs import create_epoch
+from checkpoints.swap import finish_swap
 from store import layout
-from store.errors import ConfigError, DamageError
-from store.io.checked_json import is_sealed, read_state_file
-from store.io.mapped_file import is_mapped_file_name
-from store.io.user_path import check_output_path
-from store.root.progress import PROGRESS, SWAP
+from store.commitlog.commit_log import CommitLog, was_closed_cleanly
+from store.commitlog.planner import LogPlanner
+from store.config import StoreConfig, check_shape
+from store.consumequeue.queue_ends import QueueEnd
+from store.errors import ConfigError
+from store.index.index_end import IndexEnd
+from store.io.disk import Disk
+from store.output.progress import (
+    SWAP,
+    LostRange,
+    OwnershipStamp,
+    Progress,
+    read_progress,
+    write_progress,
+)
 
-NEW_OUTPUT_HINT = "give a new OUTPUT"
-_FILES = (layout.CHECKPOINT_FILE, layout.ABORT_FILE, layout.LOCK_FILE)
-_NEVER_LINKS = (*BUILT_DIRS, *_FILES, REPUT_DIR, BULK_DIR)
-_STATE_FILES = (PROGRESS, BATCH, SWAP)
-_BEFORE_STATE = {"bulk/", *(path.name for path in _STATE_FILES)}
-_EMPTY = {Path(): {"lost+found/", layout.LOCK_FILE, f"{REPUT_DIR}/"}, REPUT_DIR: _BEFORE_STATE}
-_ADOPTED = {REPUT_DIR: {*_BEFORE_STATE, "spark/", "recovered", "verified"}}
+_CHANGED_HINT = "the next start rolls back to the last record that both have, and resumes there"
 
 
-def check_output(
-    output: Path,
-    store_root: Path,
-    logs: Sequence[Path],
-    *,
-    adopts: bool = False,
-    is_replaced: bool = False,
-) -> None:
-    """Refuse a directory that may not be OUTPUT; ``logs`` are STORE's commit log directories.
+class DispatchRoot:
+    """An OUTPUT that this process owns until ``close``."""
 
-    With ``adopts``, a broker's files are accepted. With ``is_replaced``, the queues and the index
-    are about to be replaced. Writes nothing. Raises ConfigError, DamageError if no state file that
-    exists has a valid checksum, StoreIOError.
-    """
-    check_output_path(output)
-    _check_place(output, store_root, logs)
-    for name in _NEVER_LINKS:
-        if os.path.islink(output / name):
+    def __init__(self, path: Path, disk: Disk, lock: IO[bytes] | None) -> None:
+        self.path = path
+        self.disk = disk
+        self.is_unread = lock is None  # it has no readers, and is inside a root that is locked
+        self.log: CommitLog
+        self.progress: Progress
+        self.recovered: tuple[Recovered, ...] = ()
+        self.known_losses: tuple[LostRange, ...] = ()  # of the root that a rebuild replaces
+        self._checkpoint: StoreCheckpoint | None = None
+        self._lock = lock
+
+    @classmethod
+    def open(  # noqa: PLR0913 - the options of opening a root
+        cls,
+        output: Path,
+        store_root: Path,
+        config: StoreConfig,
+        *,
+        from_offset: int | None = None,
+        adopts: bool = False,
+        disk: Disk | None = None,
+        report: RecoveryReporter | None = None,
+    ) -> DispatchRoot:
+        """Lock a root, recover it if necessary, and take ownership of it.
+
+        ``from_offset``, a record boundary, is where the dispatch of a new root begins. If the root
+        has progress, it must not be beyond that progress, which would leave a hole. ``recovered``
+        lists the recoveries that were performed. Without ``adopts``, a broker's files are refused,
+        except in STORE and in a root that has a state file.
+
+        Raises RootInUseError if another process owns it; ConfigError if it may not be OUTPUT
+        (``checkpoints.allowed_output``), or was created with other settings or from another log;
+        DamageError if the log holds nothing that is known to have been dispatched.
+        """
+        check_output(output, store_root, config.commit_log_paths(store_root), adopts=adopts)
+        disk = disk if disk is not None else Disk()
+        root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
+        try:
+            root._recover(store_root, config, from_offset, report)
+        except BaseException:
+            root._release()
+            raise
+        return root
+
+    @classmethod
+    def replacing(
+        cls, output: Path, store_root: Path, config: StoreConfig, *, disk: Disk | None = None
+    ) -> DispatchRoot:
+        """Lock a root whose queues and index are about to be replaced, without recovering them.
+
+        ``progress`` is that of a new root that begins at the log's minimum offset. Raises
+        RootInUseError; ConfigError if the root may not be OUTPUT, holds foreign files in a
+        directory that is replaced, or was created from another log or with other settings.
+        """
+        check_output(output, store_root, config.commit_log_paths(store_root), is_replaced=True)
+        disk = disk if disk is not None else Disk()
+        root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
+        try:
+            root._prepare_replacement(store_root, config)
+        except BaseException:
+            root._release()
+            raise
+        return root
+
+    @classmethod
+    def open_new_root(
+        cls, root: DispatchRoot, path: Path, begin: int, config: StoreConfig
+    ) -> DispatchRoot:
+        """Open the new root of a rebuild, inside an owned root, to be dispatched from ``begin``.
+
+        It is of the same log, and is recovered if necessary, as by ``open``. It has no lock, so
+        ``close`` releases none.
+        """
+        built = cls(path, root.disk, None)
+        built.known_losses = root.known_losses
+        built._recover(Path(root.progress.store), config, begin, None)
+        built.progress = replace(built.progress, log_was_clean=root.progress.log_was_clean)
+        return built
+
+    def _prepare_replacement(self, store_root: Path, config: StoreConfig) -> None:
+        self._checkpoint = read_checkpoint(self.path)
+        before, has_abort = read_progress(self.path), (self.path / layout.ABORT_FILE).exists()
+        if before is not None:
+            _check_origin(before, store_root, config, self.path)
+        before = finish_swap(self.path, before, self.disk)
+        self.known_losses = before.lost if before is not None else ()
+        self.log = CommitLog(config.commit_log_paths(store_root), config)
+        new = self._new_progress(store_root, config, before, max(self.log.min_offset(), 0))
+        log_was_clean = None
+        if _is_same_directory(self.path, store_root):
+            is_ours = before is not None and not self._detect_foreign_writer(before)
+            log_was_clean = before.log_was_clean if before and is_ours else not has_abort
+        self.progress = replace(new, log_was_clean=log_was_clean)
+
+    def own_replacement(self, progress: Progress) -> None:
+        """Take ownership of the rebuilt root that has replaced the locked one."""
+        self.progress = progress
+        self._take_ownership(self.log.config)
+
+    def _recover(
+        self,
+        store_root: Path,
+        config: StoreConfig,
+        from_offset: int | None,
+        report: RecoveryReporter | None,
+    ) -> None:
+        """Perform the steps that ``checkpoints.recovery.steps`` numbers, and take ownership."""
+        self._checkpoint = read_checkpoint(self.path)
+        progress, has_abort = read_progress(self.path), (self.path / layout.ABORT_FILE).exists()
+        if progress is not None:
+            if progress.batch == 0 and progress.is_untouched and read_batch(self.path) is None:
+                progress = replace(progress, shape=config.shape())  # no file depends on it yet
+            _check_origin(progress, store_root, config, self.path)
+        started, is_in_swap = time.monotonic(), self.is_in_swap()
+        progress = finish_swap(self.path, progress, self.disk)  # step 1
+        if is_in_swap and progress is not None:
+            seconds = time.monotonic() - started
+            self.recovered = (finished_swap(progress.reput_from_offset, seconds),)
+        self.log = CommitLog(config.commit_log_paths(store_root), config)
+        recovery = Recovery(self.path, self.log, self.disk, report)
+        why = self._detect_foreign_writer(progress)
+        if progress is None or why:
+            begin = max(self.log.min_offset(), 0) if from_offset is None else from_offset
+            if why:  # the root may hold units of messages that have expired since
+                begin = progress.begin_offset if progress is not None else 0
+            new = self._new_progress(store_root, config, progress, begin)
+            is_same = _is_same_directory(self.path, store_root)
+            new = replace(new, log_was_clean=not has_abort if is_same else None)
+            if why:
+                new = recovery.adopt(new, self._planner(new, store_root), why)  # step 2
+            progress = new
+        else:
+            progress = recovery.roll_back_batch(progress)  # step 3
+            progress = recovery.follow_log(progress, self._planner(progress, store_root))  # step 4
+        self.recovered += tuple(recovery.done)
+        if from_offset is not None and from_offset > progress.reput_from_offset:
             raise ConfigError(
-                f"{output / name} is a link, and links inside OUTPUT are not followed: link OUTPUT "
-                f"itself, mount a file system there, or {NEW_OUTPUT_HINT}"
+                f"offset {from_offset} is beyond the progress of {self.path} (offset "
+                f"{progress.reput_from_offset}): that would leave a hole"
             )
-    is_store = _real(output) == _real(store_root) and any(log.is_dir() for log in logs)
-    if not _has_state(output) and not is_store:
-        _check_stateless(output, adopts=adopts)
-    foreign = find_foreign_in_bulk(output)
-    if foreign is not None:
-        raise ConfigError(
-            f"{output / foreign} is not a file of a rebuild, and {foreign.parent}/ is deleted with "
-            f"the remains of a rebuild: move it away, or {NEW_OUTPUT_HINT}"
-        )
-    if is_replaced:
-        check_replaced(output)
+        self.progress = replace(progress, is_recovering=False)
+        self._take_ownership(config)
 
+    def _detect_foreign_writer(self, progress: Progress | None) -> str:
+        """Return the evidence that another program wrote to the root; "" if there is none."""
+        if progress is not None:
+            evidence = detect_foreign_writer(self.path, progress.stamp)
+            return f"a broker ran on it since: {evidence}" if evidence else ""
+        for name in (layout.CONSUME_QUEUE_DIR, layout.CONSUME_QUEUE_EXT_DIR, layout.INDEX_DIR):
+            if _has_entries(self.path / name):
+                return "a broker made it"
+        return ""
 
-def check_replaced(output: Path) -> None:
-    """Refuse to replace directories that hold foreign files.
+    def _planner(self, progress: Progress, store_root: Path) -> LogPlanner:
+        is_clean = _is_log_clean(progress, store_root)
+        return LogPlanner(self.log, lambda: is_clean)
 
-    Raises ConfigError, StoreIOError.
-    """
-    foreign = list_built(output).foreign
-    if foreign is not None:
-        is_link = (output / foreign).is_symlink()
-        what = "is a symbolic link" if is_link else "is not a file of RocketMQ's"
-        raise ConfigError(
-            f"{output / foreign} {what}, and a rebuild replaces "
-            f"{foreign.parts[0]}/ as a whole: move it away, or {NEW_OUTPUT_HINT}"
-        )
+    def _take_ownership(self, config: StoreConfig) -> None:
+        """Write ``abort`` and ``checkpoint``, and record the stamp that a broker would change."""
+        checkpoint = self._checkpoint_of(self.progress)
+        before = checksum(encode_checkpoint(self._checkpoint)) if self._checkpoint else ""
+        stamp = OwnershipStamp(checksum(encode_checkpoint(checkpoint)), before, ANY_ABORT)
+        write_progress(self.path, replace(self.progress, stamp=stamp), self.disk)
+        content = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
+        self.disk.replace(self.path / layout.ABORT_FILE, content)
+        self._write_checkpoint(checkpoint)
+        self.disk.sync()
+        self.progress = replace(self.progress, stamp=read_ownership_stamp(self.path, before))
+        write_progress(self.path, self.progress, self.disk)
 
-
-def is_empty(output: Path) -> bool:
-    """Return whether a directory counts as empty. Raises DamageError, StoreIOError."""
-    return not _has_state(output) and _find_other(output) is None
-
-
-def _has_state(output: Path) -> bool:
-    """Return whether a state file has a valid checksum.
-
-    Raises DamageError if there are state files, but none with a valid checksum.
-    """
-    found = [output / path for path in _STATE_FILES if os.path.isfile(output / path)]
-    if any(is_sealed(read_state_file(path) or b"") for path in found):
-        return True
-    if found:
-        raise DamageError(found[0], 0, f"the {found[0].name} record does not match its checksum")
-    return False
-
-
-def _check_stateless(output: Path, *, adopts: bool) -> None:
-    """Refuse a directory without a state file, unless it is empty or adopted."""
-    other = _find_other(output)
-    if other is None:
-        return
-    if not adopts:
-        raise ConfigError(
-            f"OUTPUT {output} is neither empty nor a root of reput: it holds {other}; "
-            f"{NEW_OUTPUT_HINT}, or adopt a broker's files with reput recover"
-        )
-    built = list_built(output)
-    foreign = built.foreign or find_unknown(output, _ADOPTED)
-    if foreign is not None:
-        raise ConfigError(
-            f"{output / foreign} is neither a broker's nor reput's, so the files in {output} are "
-            f"not adopted: move it away, or {NEW_OUTPUT_HINT}"
-        )
-    if not built.files:
-        raise ConfigError(
-            f"OUTPUT {output} holds {other}, but no queue or index file that could be adopted; "
-            f"{NEW_OUTPUT_HINT}"
+    def _new_progress(
+        self, store_root: Path, config: StoreConfig, before: Progress | None, begin: int
+    ) -> Progress:
+        """Return the progress of a new root, or of one that restarts from ``begin``."""
+        batch = before.batch + 1 if before is not None else 0
+        return Progress(
+            reput_from_offset=begin,
+            begin_offset=begin,
+            store=str(store_root.resolve()),
+            commit_log=",".join(map(str, config.commit_log_paths(store_root.resolve()))),
+            shape=config.shape(),
+            batch=batch,
+            generation=batch,
         )
 
+    def is_log_clean(self, store_root: Path) -> bool:
+        """Return whether the broker closed the log cleanly (it deleted its own ``abort``)."""
+        return _is_log_clean(self.progress, store_root)
 
-def _find_other(output: Path) -> Path | None:
-    """Return the first entry that a start does not write before its first state file."""
-    temporaries = (path.with_name(f"{path.name}.tmp") for path in _STATE_FILES)
-    kept = (path for path in temporaries if not _may_be_torn(output / path))
-    return find_unknown(output, _EMPTY) or next(kept, None)
+    def check_log(self) -> None:
+        """Raise DamageError if the log no longer holds the last dispatched record."""
+        self.log.refresh()
+        progress = self.progress
+        check_unchanged(self.log, progress.last_record, progress.dispatched_to, hint=_CHANGED_HINT)
 
+    def may_skip(self, offset: int) -> bool:
+        """Return whether damage at ``offset`` may be skipped: never in a live log's last file."""
+        last = self.log.last_file()
+        is_last = last is not None and offset >= last.base
+        return not is_last or self.is_log_clean(Path(self.progress.store))
 
-def _may_be_torn(path: Path) -> bool:
-    """Return whether a file holds the beginning of a record, or zeros, as a power loss leaves."""
-    head = (read_state_file(path) or b"").lstrip(b"\0")
-    return not head or head.startswith(b'{"')
+    def known_loss_end(self, begin: int) -> int | None:
+        """Return the end of the range at ``begin`` that the root before a rebuild had lost.
 
+        None if there is none. Of the oldest such range, a part may have expired since.
+        """
+        first = self.progress.begin_offset
+        ends = (r.end for r in self.known_losses if max(r.begin, first) == begin < r.end)
+        return next(ends, None)
 
-def _check_place(output: Path, store_root: Path, logs: Sequence[Path]) -> None:
-    """Refuse a commit log, a directory inside one, and one that contains another store's log."""
-    place, store = _real(output), _real(store_root)
-    for log in map(_real, logs):
-        if place == log or log in place.parents:
-            raise ConfigError(f"OUTPUT {output} is in the commit log {log}; {NEW_OUTPUT_HINT}")
-        if place in log.parents and place != store:
-            raise ConfigError(f"OUTPUT {output} contains the commit log {log}; {NEW_OUTPUT_HINT}")
-    if place != store and (place / layout.COMMIT_LOG_DIR).is_dir():
-        raise ConfigError(
-            f"{output} has queues and a log of its own, {store_root} is another store; "
-            f"{NEW_OUTPUT_HINT}"
-        )
-    for parent in place.parents:
-        if _holds_mapped_files(parent):
-            raise ConfigError(
-                f"OUTPUT {output} is in {parent}, which holds the files of a log or a queue; "
-                f"{NEW_OUTPUT_HINT}"
+    def begin_batch(self, queues: Iterable[QueueEnd], index: IndexEnd | None) -> None:
+        """Record, durably, the ends of the files that a batch is about to write."""
+        record = BatchRecord(self.progress.batch + 1, tuple(queues), index)
+        write_batch(self.path, record, self.disk)
+
+    def commit(self, end: BatchEnd) -> None:
+        """Make a batch durable: sync data, then write progress, then checkpoint (promise I4)."""
+        self.disk.sync()
+        progress = self._progress_after(end)
+        checkpoint = self._checkpoint_of(progress)
+        stamp = progress.stamp
+        if checkpoint != self._checkpoint:
+            stamp = replace(
+                stamp,
+                checkpoint=checksum(encode_checkpoint(checkpoint)),
+                checkpoint_before=stamp.checkpoint,
             )
+        progress = replace(progress, stamp=stamp)
+        write_progress(self.path, progress, self.disk)
+        self.progress = progress
+        self._write_checkpoint(checkpoint)
+
+    def _progress_after(self, end: BatchEnd) -> Progress:
+        """Return the progress once a batch is applied."""
+        first = last = None
+        if end.last_offset >= 0:
+            last = read_fingerprint(self.log, end.last_offset)
+        if end.first_offset >= 0 and not self.progress.rollback_points:
+            first = read_fingerprint(self.log, end.first_offset)
+        return advance(self.progress, end, first, last)
+
+    def set_first_index_file(self, first: str, files: int) -> None:
+        """Record, durably, that the oldest of the ``files`` index files that count is ``first``."""
+        self.progress = replace(self.progress, index_first=first, index_files=files)
+        write_progress(self.path, self.progress, self.disk)
+
+    def is_in_swap(self) -> bool:
+        """Return whether a swap of rebuilt files is incomplete; the next start finishes it."""
+        return (self.path / SWAP).exists()
+
+    def close(self, *, clean: bool) -> None:
+        """Release the root; ``clean`` deletes ``abort``."""
+        try:
+            if clean:
+                self.disk.remove(self.path / layout.ABORT_FILE)
+                self.disk.sync()
+        finally:
+            self._release()
+
+    def new_epoch(self) -> Path:
+        """Create the Spark checkpoint directory of a new epoch; delete the old ones."""
+        return create_epoch(self.path, self.disk)
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self.disk.close()
+            self.disk.unlock(self._lock)
+
+    def _checkpoint_of(self, progress: Progress) -> StoreCheckpoint:
+        """Return the checkpoint for a progress; fields that only a broker sets are kept."""
+        known, last = self._checkpoint or StoreCheckpoint(), progress.last_record
+        stamp = last.store_timestamp if last is not None else known.physic_msg_timestamp
+        checkpoint = replace(
+            known,
+            physic_msg_timestamp=stamp,
+            logics_msg_timestamp=stamp,
+            index_msg_timestamp=progress.index_msg_timestamp,
+        )
+        if last is not None and self.log.config.writes_logics_physical_offset:
+            checkpoint = replace(checkpoint, logics_physical_offset=last.offset)
+        return checkpoint
+
+    def _write_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
+        if checkpoint != (self._checkpoint or StoreCheckpoint()):
+            write_checkpoint(self.path, checkpoint, self.disk)
+            self._checkpoint = checkpoint
 
 
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))
+def _is_log_clean(progress: Progress, store_root: Path) -> bool:
+    if progress.log_was_clean is not None:
+        return progress.log_was_clean
+    return was_closed_cleanly(store_root)
 
 
-def _holds_mapped_files(directory: Path) -> bool:
-    try:
-        with os.scandir(directory) as entries:
-            return any(is_mapped_file_name(entry.name) and entry.is_file() for entry in entries)
-    except OSError:  # no permission to list it
-        return False
+def _check_origin(progress: Progress, store_root: Path, config: StoreConfig, path: Path) -> None:
+    """Raise ConfigError if a root was created from another log or with other settings."""
+    if progress.store != str(store_root.resolve()):
+        raise ConfigError(
+            f"{path} was made from {progress.store}, not from {store_root}; {NEW_OUTPUT_HINT}"
+        )
+    hint = f"give the broker.conf and version it was made with, or {NEW_OUTPUT_HINT}"
+    check_shape(progress.shape, config, path, hint)
+
+
+def _has_entries(directory: Path) -> bool:
+    return directory.is_dir() and any(directory.iterdir())
+
+
+def _is_same_directory(a: Path, b: Path) -> bool:
+    return a.resolve() == b.resolve()

@@ -16,15 +16,15 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoints.entries import BUILT_DIRS
-from checkpoints.foreign_writer import read_ownership_stamp
-from checkpoints.output import check_replaced
-from checkpoints.root import DispatchRoot
+from checkpoints.allowed_output import check_replaced
+from checkpoints.output import DispatchRoot
+from checkpoints.output_entries import BUILT_DIRS
+from checkpoints.ownership import read_ownership_stamp
 from checkpoints.state_paths import BOOT, NEW_ROOT_DIR
 from checkpoints.swap import SwapRecord, discard_rebuild, finish_swap, write_swap
 from store.errors import ConfigError, StoreError
 from store.io.file_system import read_small_file
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -1,6 +1,6 @@
 """Retention: files of OUTPUT whose messages have all expired are deleted, as by a broker.
 
-``store.root.expiry`` determines the files. A crash can happen at any point, on a disk that keeps
+``store.output.expiry`` determines the files. A crash can happen at any point, on a disk that keeps
 any part of the writes that were not synced, so:
 
 * a queue's files are deleted oldest first, each deletion synced before the next one, so that the
@@ -14,13 +14,13 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.config import StoreConfig
 from store.errors import DamageError
 from store.index.file import list_index_files
 from store.index.writer import IndexService
-from store.root.expiry import expired_index_files, expired_queue_files
-from store.root.progress import PROGRESS
+from store.output.expiry import expired_index_files, expired_queue_files
+from store.output.progress import PROGRESS
 
 
 class Retention:

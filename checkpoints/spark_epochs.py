@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from checkpoints.entries import EntryKind, list_entries
+from checkpoints.output_entries import EntryKind, list_entries
 from checkpoints.state_paths import SPARK_DIR
 from store.io.disk import Disk
 

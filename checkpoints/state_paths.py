@@ -1,7 +1,7 @@
 """The files and directories below ``OUTPUT/reput``, relative to OUTPUT.
 
 ======================  ======================================================================
-``reput/progress``      the progress record (``store.root.progress``)
+``reput/progress``      the progress record (``store.output.progress``)
 ``reput/batch``         the undo record of the batch in flight (``checkpoints.batch_record``)
 ``reput/swap``          the record of the swap in progress (``checkpoints.swap``)
 ``reput/recovered``     what the last recovery did (``checkpoints.recovery.reports``)
@@ -12,12 +12,12 @@
 ``reput/bulk/old``      the queues and index that it replaces, during the swap
 ======================  ======================================================================
 
-Readers know the first and the third: ``store.root.progress`` defines them.
+Readers know the first and the third: ``store.output.progress`` defines them.
 """
 
 from __future__ import annotations
 
-from store.root.progress import PROGRESS
+from store.output.progress import PROGRESS
 
 REPUT_DIR = PROGRESS.parent
 BATCH = REPUT_DIR / "batch"

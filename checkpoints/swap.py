@@ -7,7 +7,7 @@ The record ``reput/swap`` is durable before the first old file is moved, and is 
 files are in place. If a swap is interrupted, the next start finishes it from the record. Old files
 are moved to ``reput/bulk/old``, and deleted last.
 
-A swap begins a new generation of the root's files (``store.root.progress_reader``). The progress of
+A swap begins a new generation of OUTPUT's files (``store.output.progress_reader``). The progress of
 the new generation is written once all files are in place, and before the record is deleted. So a
 reader that finds neither the record nor a new generation after its read has read files of one
 generation.
@@ -19,15 +19,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from checkpoints.entries import BUILT_DIRS
-from checkpoints.foreign_writer import detect_foreign_writer
+from checkpoints.output_entries import BUILT_DIRS
+from checkpoints.ownership import detect_foreign_writer
 from checkpoints.state_paths import BOOT, BULK_DIR, NEW_ROOT_DIR, OLD_ROOT_DIR
 from store.errors import DamageError
 from store.io.checked_json import MismatchError, encode_record, one_of, read_record
 from store.io.disk import Disk
 from store.io.links import refuse_link
 from store.layout import INDEX_DIR
-from store.root.progress import SWAP, Progress, read_progress, write_progress
+from store.output.progress import SWAP, Progress, read_progress, write_progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,6 @@ driver, and registers its ``DefaultSource``. Sessions whose Python has this pack
 ``spark.dataSource.register``.
 """
 
-from streaming.sources.messages import CommitLogDataSource as DefaultSource
+from streaming.sources.message_source import CommitLogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -14,22 +14,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store import MessageStore
 from store.arrow.batches import message_batches
 from store.arrow.schema import MESSAGE_FIELDS
+from store.commitlog.boundary_search import first_stored_at, narrow_to_times
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Scanner, load_kernels
-from store.commitlog.search import first_stored_at, narrow_to_times
 from store.commitlog.writer import CommitLogWriter, schedule
 from store.config import BROKER_CONF, StoreConfig, load_config
 from store.dump.file import dump_file
 from store.io.mapped_file import file_name, map_file
 from store.layout import COMMIT_LOG_DIR
 from streaming.queries.verify import verify
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 
 _CONF = """\
 mappedFileSizeCommitLog=65536

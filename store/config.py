@@ -215,7 +215,7 @@ def setting_name(name: str) -> str:
 def load_config(
     store_root: Path, broker_conf: Path | None = None, broker_version: str | None = None
 ) -> StoreConfig:
-    """Read the settings in the broker.conf of ``store_root`` alone (``store.root.config`` has all).
+    """Read the settings in the broker.conf of ``store_root`` alone, unlike ``resolve_config``.
 
     ``broker_conf`` defaults to ``store_root/broker.conf``; if that is missing, the broker's
     defaults apply. Raises ConfigError for a malformed value, UnsupportedFormatError for a setting

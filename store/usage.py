@@ -26,7 +26,7 @@ from store.errors import StoreError, StoreIOError
 from store.io.group_totals import GroupTotals
 from store.layout import DLQ_PREFIX, RETRY_PREFIX
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 
 _TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _DAY_MS = 24 * 3600 * 1000

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streaming.queries.backlog import BacklogListener
-    from streaming.queries.dispatch import query_error, start_dispatch
-    from streaming.queries.mirror import MirrorOptions, start_mirror
-    from streaming.sources.messages import CommitLogDataSource
+    from streaming.queries.dispatch_query import query_error, start_dispatch
+    from streaming.queries.mirror_query import MirrorOptions, start_mirror
+    from streaming.sources.message_source import CommitLogDataSource
     from streaming.spark.session import build_session, register_source
     from streaming.spark.stopping import stop_query
 

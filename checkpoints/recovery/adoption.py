@@ -13,27 +13,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from checkpoints.advance import add_rollback_point, queue_name
 from checkpoints.batch_record import read_batch
-from checkpoints.foreign_writer import ANY_ABORT, read_ownership_stamp
-from checkpoints.progress import add_rollback_point, queue_name
+from checkpoints.ownership import ANY_ABORT, read_ownership_stamp
 from checkpoints.recovery.consistent_prefix import ConsistentPrefix, find_consistent_prefix
 from checkpoints.recovery.fingerprint import read_fingerprint
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.parallel_scan import LogReplay
 from store.commitlog.planner import LogPlanner
-from store.commitlog.replay import LogReplay
 from store.compare.store import ComparisonPolicy
 from store.config import StoreConfig
 from store.consumequeue.files import ConsumeQueue, Unit, written_units
 from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.reader import QueueReader
 from store.errors import ConfigError, DamageError
-from store.index.ends import IndexEnd
 from store.index.file import list_index_files
+from store.index.index_end import IndexEnd
 from store.io.mapped_file import intact, is_mapped_file_name
 from store.kernels.index import INDEX_COUNT
 from store.layout import CONSUME_QUEUE_DIR, PRE_BLANK_SIZE, index_file_size
-from store.root.progress import Progress
+from store.output.progress import Progress
 
 RecoveryReporter = Callable[[str, int, int], None]  # activity, amount done, total amount
 

@@ -15,13 +15,13 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.compare.findings import NOTHING, Difference
 from store.compare.store import ComparisonPolicy, StoreComparison
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueEnd
 from store.consumequeue.files import ConsumeQueue
 from store.consumequeue.names import list_queues, queue_directory
+from store.consumequeue.queue_ends import QueueEnd
 from store.consumequeue.writer import QueueEnds, QueueKey
-from store.index.ends import IndexEnd
+from store.index.index_end import IndexEnd
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, NO_QUEUE_YET
-from store.root.end_search import count_ext_units
+from store.output.end_search import count_ext_units
 
 _ONE_BY_ONE = 64  # this many records are compared one at a time
 _FULL_FILE_PARTS = ("header", "slot")  # compared once an index file is full

@@ -15,7 +15,7 @@ from store.errors import DamageError
 from store.io.mapped_file import intact
 from store.kernels.log_walk import NO_CUTS, walk
 from store.kernels.record import BLANK, OK, check_record, find_parts, read_i32, read_i64
-from store.root.progress import Fingerprint
+from store.output.progress import Fingerprint
 
 OTHER_LOG_HINT = "it was truncated or is another log; dispatch it into a new OUTPUT"
 

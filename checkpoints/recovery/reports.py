@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints.recovery.recovery import Recovered
+from checkpoints.recovery.steps import Recovered
 from checkpoints.state_paths import RECOVERED, VERIFIED
 from store.io.checked_json import Count, Offset, Position, encode_record, read_record
 from store.io.disk import Disk

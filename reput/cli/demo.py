@@ -29,7 +29,7 @@ from store.errors import ConfigError, StoreError
 from store.io.user_path import given_path
 from store.layout import COMMIT_LOG_DIR, SCHEDULE_TOPIC
 from store.printable import printable
-from streaming.spark.settings import SparkSettings
+from streaming.spark.spark_settings import SparkSettings
 
 if TYPE_CHECKING:
     from store.commitlog.commit_log import CommitLog
@@ -82,7 +82,7 @@ def _check_directory(root: Path, conf: Path, demo_conf: str) -> None:
 
 def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: float) -> None:
     """Append to the log in another process while the streaming query dispatches it."""
-    from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
+    from streaming.queries.dispatch_query import DispatchOptions, prepare_dispatch
 
     console.rule("1. A broker's commit log grows, the streaming query dispatches it")
     _print(

@@ -14,7 +14,7 @@ import typer
 from reput.cli.dispatch_report import Board, BrokerReporter, Reporter, arrivals_line
 from reput.cli.lines import say, shows_progress
 from reput.cli.long_running import LineReporter
-from reput.cli.metrics import (
+from reput.cli.metrics_port import (
     MetricsOptions,
     ShownDispatch,
     metrics_endpoint,
@@ -49,7 +49,7 @@ from streaming.spark.batch_pace import BY_NEED
 if TYPE_CHECKING:
     from reput.console.metrics.endpoint import MetricsEndpoint
     from streaming.kafka.arrivals import KafkaArrivals
-    from streaming.queries.dispatch import DispatchOptions
+    from streaming.queries.dispatch_query import DispatchOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def dispatch(
 def _prepare(store: NamedStore, options: DispatchOptions, reporter: Reporter) -> ShownDispatch:
     """Lock the root of a dispatch, and recover it."""
     from reput.console.metrics.query import BatchDurations
-    from streaming.queries.dispatch import prepare_dispatch
+    from streaming.queries.dispatch_query import prepare_dispatch
 
     assert store.output is not None
     durations, arrivals = BatchDurations(), reporter.arrivals
@@ -205,7 +205,7 @@ def _report_failure(
 
 def _options(log: LogOptions) -> DispatchOptions:
     """Parse the options. Raises ConfigError."""
-    from streaming.queries.dispatch import DispatchOptions
+    from streaming.queries.dispatch_query import DispatchOptions
 
     spark_interval(log.trigger_interval)
     return DispatchOptions(

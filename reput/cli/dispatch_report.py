@@ -14,8 +14,8 @@ from reput.cli.show import drops_line
 
 if TYPE_CHECKING:
     from streaming.kafka.arrivals import ArrivalCounts, KafkaArrivals
-    from streaming.queries.dispatch import PreparedDispatch
-    from streaming.queries.metrics import DispatchProgress
+    from streaming.queries.dispatch_query import PreparedDispatch
+    from streaming.queries.query_metrics import DispatchProgress
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Reporter(LineReporter):
 
     def end(self, prepared: PreparedDispatch) -> None:
         """Report the result; later progress is not shown."""
-        from checkpoints.progress import queue_key
+        from checkpoints.advance import queue_key
 
         seconds = self.end_line()
         counts, progress = prepared.sink.counts, prepared.root.progress

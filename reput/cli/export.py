@@ -166,7 +166,7 @@ def _export_several(
 def _refuse_inside_logs(stores: Sequence[NamedStore], to: Path, options: ExportOptions) -> None:
     """Raise ConfigError for a directory in the log of any store: the others would write there."""
     from reput.export.run import refuse_inside_log
-    from store.root.config import open_store_config
+    from store.output.resolve_config import open_store_config
 
     broker = options.broker_conf, options.broker_version
     for store in stores:

@@ -21,12 +21,12 @@ from rich.text import Text
 
 from reput.cli.lines import seconds_text
 from store.printable import printable, size_text
-from streaming.spark.settings import SparkSettings
+from streaming.spark.spark_settings import SparkSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streaming.queries.metrics import DispatchProgress
+    from streaming.queries.query_metrics import DispatchProgress
 
 POLL_SECONDS = 0.2
 _LOGGED_SECONDS = 10.0  # between two lines of progress in a log

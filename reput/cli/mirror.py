@@ -10,7 +10,7 @@ import typer
 from reput.cli import EXIT_NO
 from reput.cli.lines import counted, print_json, print_line, shows_progress, time_text
 from reput.cli.long_running import MEGA, LineReporter, progress_line
-from reput.cli.metrics import MetricsOptions, metrics_endpoint, show_mirror
+from reput.cli.metrics_port import MetricsOptions, metrics_endpoint, show_mirror
 from reput.cli.options import (
     BrokerOptions,
     KafkaProperties,
@@ -27,7 +27,7 @@ from reput.cli.query_runner import Query, QueryRunner
 from reput.cli.status import status_text
 from store.errors import ConfigError, shown
 from store.java import now_ms
-from store.root.status import status_json
+from store.output.dispatch_status import status_json
 from streaming.sources.option_values import TIME_FORMS, parse_time
 from streaming.spark.batch_pace import BY_NEED
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from streaming.kafka.oversized import OversizedMessage
     from streaming.kafka.routes import Creation
     from streaming.kafka.topic_rules import TopicRules
-    from streaming.queries.metrics import DispatchProgress
-    from streaming.queries.mirror import MirrorOptions, PreparedMirror
+    from streaming.queries.mirror_query import MirrorOptions, PreparedMirror
+    from streaming.queries.query_metrics import DispatchProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def mirror(
     from reput.console.metrics.query import BatchDurations
     from streaming.kafka.oversized import parse_rule
     from streaming.kafka.position import POSITION_TOPIC
-    from streaming.queries.mirror import TRANSACTION_BYTES, MirrorOptions, prepare_mirror
+    from streaming.queries.mirror_query import TRANSACTION_BYTES, MirrorOptions, prepare_mirror
 
     as_json, durations = session.as_json, BatchDurations()
     stuck_after = check_seconds("--stuck-after", session.stuck_after)

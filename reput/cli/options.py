@@ -18,10 +18,10 @@ from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, shown
 from store.io.user_path import given_output, given_path
 from store.java import parse_boolean
-from store.root.config import find_config
+from store.output.resolve_config import find_config
 from store.unsupported import require_log_files
 from streaming.sources.option_values import TIME_FORMS, parse_bytes, parse_time
-from streaming.spark.settings import SparkSettings, parse_conf, refuse_remote
+from streaming.spark.spark_settings import SparkSettings, parse_conf, refuse_remote
 
 if TYPE_CHECKING:
     from streaming.queries.feed import Feed

@@ -17,7 +17,7 @@ from store.errors import ConfigError, shown
 from streaming.sources.option_values import TIME_FORMS, parse_time
 
 if TYPE_CHECKING:
-    from store.pending.pending import Pending, PendingFilter
+    from store.pending.find_pending import Pending, PendingFilter
 
 _COLUMNS = (
     Column("kind"),
@@ -63,8 +63,8 @@ def pending(store: Store, wanted: PendingOptions, root: RootOptions, as_json: Js
     needed. Without --all, shows messages that the broker still holds: waiting, or overdue. Exits
     with 1 if there is none, with 3 if a part of the log is damaged: the rest is read.
     """
-    from store.pending.pending import find_pending
-    from store.pending.settings import load_hold_settings
+    from store.pending.broker_settings import load_hold_settings
+    from store.pending.find_pending import find_pending
 
     pending_filter = _filter(wanted)
     as_of = parse_time("--as-of", wanted.as_of)
@@ -90,7 +90,7 @@ def pending(store: Store, wanted: PendingOptions, root: RootOptions, as_json: Js
 
 def _filter(wanted: PendingOptions) -> PendingFilter:
     """Parse the conditions. Raises ConfigError."""
-    from store.pending.pending import PendingFilter
+    from store.pending.find_pending import PendingFilter
     from store.pending.states import Kind
 
     for kind in wanted.kind or ():

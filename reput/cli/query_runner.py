@@ -15,9 +15,9 @@ from store.errors import SparkError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streaming.queries.dispatch import PreparedDispatch, RunningDispatch
-    from streaming.queries.mirror import PreparedMirror, RunningMirror
-    from streaming.spark.settings import SparkSettings
+    from streaming.queries.dispatch_query import PreparedDispatch, RunningDispatch
+    from streaming.queries.mirror_query import PreparedMirror, RunningMirror
+    from streaming.spark.spark_settings import SparkSettings
 
     Running = RunningDispatch | RunningMirror
 

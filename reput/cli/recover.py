@@ -20,7 +20,7 @@ from store.errors import ConfigError
 
 if TYPE_CHECKING:
     from checkpoints.recovery.adoption import RecoveryReporter
-    from checkpoints.recovery.recovery import Recovered
+    from checkpoints.recovery.steps import Recovered
 
 
 def recover(
@@ -38,11 +38,11 @@ def recover(
     log came back shorter or with other messages. Adopts a broker's root, truncated to the prefix
     that matches its log. Reports what was found, what was truncated, why, and how long it took.
     """
-    from checkpoints.output import is_empty
+    from checkpoints.allowed_output import is_empty
+    from checkpoints.output import DispatchRoot
     from checkpoints.recovery.reports import record_recoveries
-    from checkpoints.root import DispatchRoot
-    from store.root.config import open_store_config
-    from store.root.progress import read_progress_view
+    from store.output.progress import read_progress_view
+    from store.output.resolve_config import open_store_config
 
     if not output.is_dir() or is_empty(output):
         raise ConfigError(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from store import Message
     from store.commitlog.commit_log import ReportProgress
     from store.reads.message_filter import MessageFilter
-    from store.reads.search import LogSearch
+    from store.reads.message_search import LogSearch
 
 _TAIL_COUNT = 10
 
@@ -238,7 +238,7 @@ def _opened_searches(
 ) -> Iterator[dict[str, LogSearch]]:
     """Open the logs of stores for a search that SIGINT and SIGTERM end; yield them by name."""
     from reput.cli.long_running import stop_signals
-    from store.reads.search import LogSearch
+    from store.reads.message_search import LogSearch
 
     with (
         opened_stores(stores, broker, failures, max_body_bytes) as opened,

@@ -23,8 +23,8 @@ from store.commitlog.commit_log import CommitLog
 from store.io.lock_file import find_owner
 from store.java import now_ms
 from store.layout import LOCK_FILE
+from store.output.dispatch_status import DispatchStatus, read_dispatch_status, status_json
 from store.printable import size_text
-from store.root.status import DispatchStatus, read_dispatch_status, status_json
 
 
 def status(

@@ -26,7 +26,7 @@ from store import MessageStore
 from store.errors import ConfigError, shown
 from store.identity import store_name
 from store.io.user_path import given_output, given_path
-from store.root.config import check_fits_all
+from store.output.resolve_config import check_fits_all
 
 _NAME_MAX = 100
 

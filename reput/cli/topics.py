@@ -91,8 +91,8 @@ def _write_topics_json(
     """Write the topics of the log to a new file. Exits with 1 if there is none."""
     from store.io.links import io_errors
     from store.io.new_file import write_new_file
+    from store.output.resolve_config import open_store_config
     from store.reads.topics_from_log import topics_from_log
-    from store.root.config import open_store_config
 
     if len(stores) > 1:
         raise ConfigError("--write-topics-json applies to one STORE")

@@ -72,8 +72,8 @@ def verify(
     stale and duplicate units and entries of a broker are counted.
     """
     from checkpoints.recovery.reports import record_verification
-    from store.root.config import config_to_compare
-    from store.root.progress import read_progress_view
+    from store.output.progress import read_progress_view
+    from store.output.resolve_config import config_to_compare
     from streaming.queries.verify import verify
 
     root = output if output is not None else store

@@ -18,12 +18,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from reput.console import api, message, pages, search, tail
+from reput.console import api, message_view, pages, search_endpoints, tail
 from reput.console.answers.budget import Budget, Leases
 from reput.console.brokers import Broker
 from reput.console.metrics.console import ConsoleSource, metrics
 from reput.console.pages import BODIES, LISTS, PENDING, USAGE, View
-from reput.console.scans import pending, usage
+from reput.console.scans import pending_page, usage_page
 from reput.console.search_job import SearchSlots
 from reput.console.security import ConsoleSettings, Security, refuse
 
@@ -36,10 +36,12 @@ VIEWS = (
     View(_BROKER, "overview.html", api.overview, ("page", "filter", "sort", "system"), LISTS),
     View(f"{_BROKER}/groups", "groups.html", api.groups, ("page", "filter")),
     View(f"{_BROKER}/groups/{{group:path}}", "group.html", api.group, ("page",)),
-    View(f"{_BROKER}/pending", "pending.html", pending.pending, pending.PARAMETERS, PENDING),
-    View(f"{_BROKER}/usage", "usage.html", usage.usage, usage.PARAMETERS, USAGE),
+    View(
+        f"{_BROKER}/pending", "pending.html", pending_page.pending, pending_page.PARAMETERS, PENDING
+    ),
+    View(f"{_BROKER}/usage", "usage.html", usage_page.usage, usage_page.PARAMETERS, USAGE),
     View(f"{_BROKER}/topics/{{topic:path}}", "topic.html", api.topic, ("page",)),
-    View(f"{_BROKER}/messages/{{offset}}", "message.html", message.message, kind=BODIES),
+    View(f"{_BROKER}/messages/{{offset}}", "message.html", message_view.message, kind=BODIES),
     View(f"{_BROKER}/health", "health.html", api.health),
 )
 
@@ -86,14 +88,14 @@ def _routes() -> list[BaseRoute]:
         Route("/metrics", metrics),
         Route("/", home),
         *(Route(view.path, pages.page(view)) for view in VIEWS),
-        Route(f"{_BROKER}/messages", pages.own_links(search.page)),
-        Route(f"{_BROKER}/messages/{{offset}}/body", pages.own_links(message.body)),
+        Route(f"{_BROKER}/messages", pages.own_links(search_endpoints.page)),
+        Route(f"{_BROKER}/messages/{{offset}}/body", pages.own_links(message_view.body)),
         Route(f"{_BROKER}/tail", pages.own_links(tail.page)),
         Route("/api/brokers", pages.twin(_HOME)),
         *(Route(f"/api{view.path}", pages.twin(view)) for view in VIEWS),
         Route(f"/api{_BROKER}/status", pages.twin(View("", "", api.status))),
         Route(f"/api{_BROKER}/history", pages.twin(View("", "", api.history, ("since",)))),
-        Route(f"/api{_BROKER}/messages", search.messages),
+        Route(f"/api{_BROKER}/messages", search_endpoints.messages),
         Route(f"/api{_BROKER}/tail", tail.follow),
         Mount("/static", StaticFiles(directory=STATIC)),
         Route("/{path:path}/", without_slash),

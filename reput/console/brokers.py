@@ -28,10 +28,10 @@ from store.errors import ConfigError, DamageError, StoreError, StoreIOError
 from store.io.lock_file import find_owner
 from store.java import now_ms
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE
+from store.output.dispatch_status import DispatchStatus, read_dispatch_status, status_json
+from store.output.progress import PROGRESS, LostRange, read_progress
+from store.output.resolve_config import find_config
 from store.reads.message_store import MessageStore
-from store.root.config import find_config
-from store.root.progress import PROGRESS, LostRange, read_progress
-from store.root.status import DispatchStatus, read_dispatch_status, status_json
 
 if TYPE_CHECKING:
     from store.commitlog.scanner import Damage

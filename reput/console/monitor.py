@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reput.console.tails.feed import TailFeed
 from reput.console.tails.matching import TailMatcher
+from reput.console.tails.tail_queue import TailFeed
 from store.config import StoreConfig
 from store.errors import StoreError
 

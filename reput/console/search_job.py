@@ -29,7 +29,7 @@ from store.commitlog.record import Message
 
 if TYPE_CHECKING:
     from store.commitlog.scanner import Damage
-    from store.reads.search import LogSearch
+    from store.reads.message_search import LogSearch
 
 _PENDING_BYTES = 256 * 1024
 _TICK_SECONDS = 0.05
@@ -280,7 +280,7 @@ class SearchJob:
         yield LIMIT if self.stop.is_set() else COMPLETE
 
     def _open(self) -> LogSearch:
-        from store.reads.search import LogSearch  # noqa: PLC0415 - loads the kernels
+        from store.reads.message_search import LogSearch  # noqa: PLC0415 - loads the kernels
 
         broker = self._broker
         if self.query.start is not None:

@@ -26,9 +26,9 @@ from reput.console.parameters import (
     number,
     parse_tail,
 )
-from reput.console.search import damage_event, event
+from reput.console.search_endpoints import damage_event, event
 from reput.console.search_job import Limits, SearchJob
-from reput.console.tails.feed import TailFeed
+from reput.console.tails.tail_queue import TailFeed
 from store.commitlog.message_json import message_summary
 from store.commitlog.record import Message
 from store.errors import StoreError

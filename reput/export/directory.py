@@ -1,7 +1,7 @@
 """The directory of an export: one writer at a time, and recovery from a kill at any point.
 
 Files are written below ``_reput_export.tmp``, synced, moved to their places, and then committed by
-the record (``reput.export.record``). A file's name holds the range of the log that it covers.
+the record (``reput.export.export_record``). A file's name holds the range of the log it covers.
 So files beyond the record's end are known to be uncommitted, and the next export deletes them.
 """
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from reput.export.record import RECORD, ExportRecord, encode_record, read_record
+from reput.export.export_record import RECORD, ExportRecord, encode_record, read_record
 from reput.export.task import StagedFile, partition_directory
 from store.errors import ConfigError, RootInUseError, StoreIOError, shown
 from store.io.disk import Disk

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from reput.export.export_record import ExportSettings
 from reput.export.not_consumed import NotConsumed
-from reput.export.record import ExportSettings
 from reput.export.task import JSONL, NONE, PARQUET, similar_names
 from store.arrow.schema import MESSAGE_FIELDS
 from store.commitlog.compression import BODY_BYTES_MAX

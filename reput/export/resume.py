@@ -20,14 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoints.progress import queue_name
+from checkpoints.advance import queue_name
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Stretch
 from store.consumequeue.writer import QueueKey
 from store.errors import StoreError
+from store.output.progress import read_progress
 from store.reads.message_store import MessageStore
 from store.rocksdb import require_queue_files
-from store.root.progress import read_progress
 
 _NEVER = (1 << 63) - 1
 

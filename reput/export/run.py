@@ -18,9 +18,9 @@ from pathlib import Path
 
 from checkpoints.recovery.fingerprint import find_log_change, read_fingerprint
 from reput.export.directory import ExportDirectory, check_directory
+from reput.export.export_record import ExportRecord, ExportSettings
 from reput.export.not_consumed import NotConsumed, read_not_consumed
 from reput.export.options import ExportOptions, any_of, make_settings
-from reput.export.record import ExportRecord, ExportSettings
 from reput.export.resume import Roots
 from reput.export.task import (
     ExportedPart,
@@ -28,11 +28,11 @@ from reput.export.task import (
     export_part,
     similar_names,
 )
+from store.commitlog.boundary_search import first_stored_at
 from store.commitlog.commit_log import CommitLog, ReportProgress, was_closed_cleanly
+from store.commitlog.parallel_scan import ScanAhead
 from store.commitlog.reader.log_batches import LogBatches
-from store.commitlog.replay import ScanAhead
 from store.commitlog.scanner import LogRange
-from store.commitlog.search import first_stored_at
 from store.config import StoreConfig
 from store.errors import (
     ConfigError,
@@ -41,8 +41,8 @@ from store.errors import (
     UnknownTopicError,
     shown,
 )
-from store.root.config import open_store_config
-from store.root.progress import LostRange
+from store.output.progress import LostRange
+from store.output.resolve_config import open_store_config
 from streaming.sources.known_topics import is_listed
 
 _RANGE_BYTES = 64 * 1024 * 1024

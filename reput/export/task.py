@@ -32,7 +32,7 @@ from store.consumequeue.names import is_system_topic
 from store.errors import StoreError
 from store.io.disk import Disk
 from store.io.mapped_file import map_file
-from store.root.progress import LostRange
+from store.output.progress import LostRange
 
 PARQUET, JSONL = "parquet", "jsonl"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a Hive partition whose value is NULL

@@ -33,8 +33,8 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.errors import BodyTooLargeError, DamageError
 from store.io.mapped_file import each_intact, file_name
-from store.kernels import message as mk
-from store.kernels.message import Entries, Spans
+from store.kernels import message_columns as mk
+from store.kernels.message_columns import Entries, Spans
 
 _MS_MAX = (2**63 - 1) // 1000  # a timestamp column holds microseconds
 _log = logging.getLogger(__name__)

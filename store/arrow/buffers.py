@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store.errors import StoreError
-from store.kernels import message as mk
+from store.kernels import message_columns as mk
 
 _DATA_SIZE_MAX = 2**31 - 1  # Arrow's offsets are i32
 _ASCII_END = 0x80

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from store.arrow.batches import BodyLimits, message_batches
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.owned_record import RecordRef
+from store.commitlog.record_of_unit import RecordRef
 from store.commitlog.scanner import scan_rules
 from store.consumequeue.files import UnitColumns
 from store.consumequeue.reader import QueueReader
 from store.errors import DamageError
 from store.io.mapped_file import MappedFile
-from store.kernels.message import Heads, read_heads
+from store.kernels.message_columns import Heads, read_heads
 from store.layout import EXT_ADDRESS_MAX
 
 _UNITS_MAX = 1 << 16

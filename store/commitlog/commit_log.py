@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from store.commitlog.owned_record import Owner, RecordRef, decode_owned, owned_store_timestamp
 from store.commitlog.record import (
     Message,
     decode_message,
     encode_property_crc,
     inner_batch_error,
 )
+from store.commitlog.record_of_unit import Owner, RecordRef, decode_owned, owned_store_timestamp
 from store.config import StoreConfig
 from store.errors import RESTORE, DamageError, LostDataError, StoreIOError
 from store.io.mapped_file import MappedFile, MappedFileQueue, intact

@@ -23,7 +23,7 @@ from store.config import StoreConfig
 from store.consumequeue.names import queue_directory
 from store.consumequeue.writer import ConsumeQueueStore, QueueDrops, QueueEnds, QueueKey
 from store.errors import ConfigError
-from store.index.ends import IndexEnd
+from store.index.index_end import IndexEnd
 from store.index.writer import IndexService
 from store.layout import CONSUME_QUEUE_DIR
 

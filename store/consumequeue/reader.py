@@ -1,8 +1,8 @@
 """One ConsumeQueue for reads: its units with their messages, by position.
 
 Each result is checked against the log: a unit must be in log order with its neighbours, and its
-record must have the unit's size and belong to this queue. ``store.consumequeue.bounds`` defines
-which units are valid.
+record must have the unit's size and belong to this queue. ``store.consumequeue.queue_bounds``
+defines which units are valid.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from store import java
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.owned_record import Owner, RecordRef
 from store.commitlog.record import Message
-from store.consumequeue.bounds import DispatchLimit, QueueBounds, QueueSpan
+from store.commitlog.record_of_unit import Owner, RecordRef
 from store.consumequeue.files import ConsumeQueue, Unit, UnitColumns
 from store.consumequeue.names import queue_directory
+from store.consumequeue.queue_bounds import DispatchLimit, QueueBounds, QueueSpan
 from store.errors import DamageError
 from store.io.file_system import link_below
 from store.io.mapped_file import MappedFileQueue

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ConsumeQueueExtWriter
 from store.consumequeue.files import QueueTail, queue_tail
 from store.consumequeue.names import check_topic, queue_directory
+from store.consumequeue.queue_ends import QueueEnd
 from store.errors import DamageError
 from store.io.disk import Disk
 from store.io.mapped_file import file_name

@@ -37,8 +37,8 @@ from store.layout import (
     CONSUME_QUEUE_EXT_DIR,
     INDEX_DIR,
 )
-from store.root.file_sizes import IndexShape, index_shape
-from store.root.progress import read_progress_view
+from store.output.file_sizes import IndexShape, index_shape
+from store.output.progress import read_progress_view
 
 _FOREIGN_DIRS = (BATCH_CONSUME_QUEUE_DIR, "timerlog", "compaction")
 

@@ -19,8 +19,8 @@ from store import layout
 from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.errors import DamageError
-from store.index.ends import INDEX_HEADER_FIELDS, IndexEnd
 from store.index.file import list_index_files
+from store.index.index_end import INDEX_HEADER_FIELDS, IndexEnd
 from store.index.parts import (
     entries_of,
     index_file_size,

@@ -318,7 +318,7 @@ class Disk(DiskPrimitives):
         with io_errors("write", path):
             if not handle.read(1):
                 self._write_all(handle.fileno(), memoryview(content), 0)
-            # Always synced: ``checkpoints.foreign_writer`` compares the file's times, and the
+            # Always synced: ``checkpoints.ownership`` compares the file's times, and the
             # process that wrote it may have been killed before its sync.
             self._fsync(handle.fileno())
         self._directories.add(path.parent)

@@ -13,7 +13,7 @@ from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import COLUMN_TYPES, DispatchRequests
 from store.config import StoreConfig
 from store.io.mapped_file import MappedFile, intact
-from store.kernels import message as mk
+from store.kernels import message_columns as mk
 from store.pending.deliveries import Longs
 
 _COLUMNS = ("uniq_key", "keys")

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store.config import StoreConfig
+from store.pending.broker_settings import HoldSettings
 from store.pending.deliveries import Deliveries, Longs, codes, newest_of
-from store.pending.held import NAME
-from store.pending.settings import HoldSettings
+from store.pending.held_messages import NAME
 from store.pending.states import Kind, choose_states, longs, pending_rows
 
 _HAS_TOPIC, _HAS_TOPIC_IF_SET = (5, 3, 2), (5, 4, 0)

@@ -105,14 +105,14 @@ class ArrowReads(ConsistentReads):
     ) -> pa.RecordBatchReader:
         """Return the messages of the log that match, in log order, as Arrow batches read lazily.
 
-        Reads the log alone (``store.reads.search``), by default all of it. ``columns`` as in
-        ``read_arrow``. Raises ConfigError for an unknown column.
+        Reads the log alone (``store.reads.message_search``), by default all of it. ``columns`` as
+        in ``read_arrow``. Raises ConfigError for an unknown column.
         """
         import pyarrow as pa  # noqa: PLC0415 - heavy
 
         from store.arrow.schema import MESSAGE_FIELDS, message_schema  # noqa: PLC0415 - heavy
         from store.reads.message_filter import MessageFilter  # noqa: PLC0415 - heavy
-        from store.reads.search import LogSearch  # noqa: PLC0415 - heavy
+        from store.reads.message_search import LogSearch  # noqa: PLC0415 - heavy
 
         names = tuple(MESSAGE_FIELDS if columns is None else columns)
         search = LogSearch(

@@ -1,7 +1,7 @@
 """Consistent reads: each answer comes from one generation of a root's files.
 
 A swap, an adoption and a rollback each start a new generation of a root's files
-(``store.root.progress_reader``); a dispatch only adds to the current one. A read computes its
+(``store.output.progress_reader``); a dispatch only adds to the current one. A read computes its
 answer from the current files, then compares the root with the progress on which the answer is
 based:
 
@@ -25,8 +25,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from store.errors import StoreError
 from store.io.mapped_file import intact
-from store.root.progress import ProgressView
-from store.root.progress_reader import SWAP_SECONDS, ProgressReader, Wait
+from store.output.progress import ProgressView
+from store.output.progress_reader import SWAP_SECONDS, ProgressReader, Wait
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -10,8 +10,8 @@ import numpy as np
 
 from store import java
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.owned_record import RecordRef
 from store.commitlog.record import Message
+from store.commitlog.record_of_unit import RecordRef
 from store.consumequeue.files import UnitColumns
 from store.consumequeue.reader import QueueReader
 from store.errors import ConfigError, shown

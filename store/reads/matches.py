@@ -26,13 +26,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store.arrow.batches import BodyLimits, message_batches
+from store.commitlog.boundary_search import is_boundary
 from store.commitlog.commit_log import CommitLog, decode_in_file, was_closed_cleanly
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.record import Message, limit_bodies
 from store.commitlog.scanner import Damage, LargeBody, Scanner, Stretch, scan_rules
-from store.commitlog.search import is_boundary
 from store.config import StoreConfig
 from store.errors import BodyTooLargeError, StoreIOError
 from store.io.mapped_file import MappedFile, intact

@@ -15,8 +15,8 @@ from store.commitlog.commit_log import CommitLog
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.record import Message, limit_bodies, limited
 from store.config import StoreConfig, check_shape
-from store.consumequeue.bounds import DispatchLimit
 from store.consumequeue.names import can_name_directory, list_topics, queue_directory
+from store.consumequeue.queue_bounds import DispatchLimit
 from store.consumequeue.reader import QueueReader
 from store.consumequeue.time_search import Boundary, find_offset
 from store.errors import (
@@ -31,6 +31,7 @@ from store.io.file_system import link_below
 from store.io.listing import list_directories
 from store.io.user_path import given_path
 from store.layout import CONSUME_QUEUE_DIR
+from store.output.resolve_config import check_last_record, find_config
 from store.reads.arrow_reads import ArrowReads
 from store.reads.consistent_reads import of_generation, of_log
 from store.reads.get_message import (
@@ -50,7 +51,6 @@ from store.reads.message_place import (
 from store.reads.pull_request_hold import HeldRead, await_message
 from store.reads.query_message import KEY_TYPE, Query, QueryResult, open_index, query_message
 from store.rocksdb import require_queue_files
-from store.root.config import check_last_record, find_config
 from store.unsupported import CompactionTopics
 
 

@@ -26,8 +26,8 @@ import numpy as np
 
 from store.commitlog.dispatch_request import DispatchRequests
 from store.errors import ProgressDeletedError, StoreError, StoreIOError
+from store.output.progress import PROGRESS
 from store.reads.get_message import GetMessageResult, GetMessageStatus, TagFilter
-from store.root.progress import PROGRESS
 
 _POLL_SECONDS = 0.05  # how often the root is polled while reads are held
 _RETRY_SECONDS = 0.2  # how often a read is repeated while files are replaced

@@ -17,7 +17,7 @@ from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, shown
 from store.index.file import IndexBound, IndexFile, IndexFiles, index_key_hash
 from store.layout import SYS_ROLLBACK, SYS_TRANSACTION
-from store.root.progress import ProgressView
+from store.output.progress import ProgressView
 
 KEY_TYPE = "K"
 TAG_TYPE = "T"

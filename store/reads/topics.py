@@ -24,8 +24,8 @@ from store.broker_files import (
 from store.consumequeue.names import Drops
 from store.errors import DamageError, StoreError, StoreIOError
 from store.layout import SCHEDULE_TOPIC
+from store.output.progress import read_progress_view
 from store.reads.message_store import MessageStore
-from store.root.progress import read_progress_view
 
 _NONE = -1  # a broker's "no time"
 

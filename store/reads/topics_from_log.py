@@ -23,7 +23,7 @@ from store.consumequeue.names import is_system_topic, list_queues
 from store.io.group_totals import GroupTotals
 from store.layout import CONSUME_QUEUE_DIR, LMQ_TOPIC_PREFIX
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 
 _QUEUES_AT_ONCE = 4096
 

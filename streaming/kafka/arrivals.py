@@ -33,7 +33,7 @@ from store.layout import CQ_UNIT_SIZE
 from streaming.kafka.client_errors import as_store_error, connect
 from streaming.kafka.client_options import ClientOptions
 from streaming.kafka.topic_rules import check_kafka_name
-from streaming.sinks.dispatch import DurableBatch
+from streaming.sinks.dispatch_sink import DurableBatch
 
 _log = logging.getLogger(__name__)
 

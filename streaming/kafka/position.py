@@ -8,7 +8,7 @@ field               meaning
 ==================  ==============================================================================
 version             1, or 2 with ``oversized``
 commit_log_offset   physical offset up to which the log has been mirrored: where to resume
-last_record         fingerprint of the last record before it (``store.root.progress``), or null
+last_record         fingerprint of the last record before it (``store.output.progress``), or null
 lost_to             end of the last range of the log that was skipped as lost, 0 for none
 store               the STORE it was mirrored from, as it was named
 messages            how many messages have been mirrored under this name
@@ -30,7 +30,7 @@ from kafka.structs import TopicPartition
 
 from store.errors import ConfigError, KafkaIOError, parse_fault
 from store.io.checked_json import Count, Offset, PathText, decode_value
-from store.root.progress import Fingerprint
+from store.output.progress import Fingerprint
 from streaming.kafka.client_errors import as_store_error, connect
 from streaming.kafka.client_options import ClientOptions
 from streaming.kafka.cluster import Cluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 
+from store.commitlog.parallel_scan import scan_in_order
 from store.commitlog.planner import LogPlanner
-from store.commitlog.replay import scan_in_order
 from store.config import StoreConfig
 from streaming.sinks.ordered_sink import BatchSink
 

@@ -15,9 +15,9 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from store.config import StoreConfig, config_to_json
 from store.errors import SparkError, StoreError
-from streaming.queries.metrics import DispatchProgress, OnBatch, ProgressListener
+from streaming.queries.query_metrics import DispatchProgress, OnBatch, ProgressListener
 from streaming.sinks.ordered_sink import BatchSink, StoppedError
-from streaming.sources.dispatch import FORMAT, DispatchRequestSource
+from streaming.sources.dispatch_source import FORMAT, DispatchRequestSource
 from streaming.sources.option_values import spark_interval
 from streaming.sources.parts import SPOOL_DIR, Spool, parts_of
 from streaming.spark.errors import to_store_error

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from store.commitlog.commit_log import CommitLog
 from store.errors import ConfigError
-from store.root.config import open_store_config
-from store.root.status import DispatchStatus, status_at
+from store.output.dispatch_status import DispatchStatus, status_at
+from store.output.resolve_config import open_store_config
 from streaming.kafka.client_options import client_options
 from streaming.kafka.cluster import Cluster
 from streaming.kafka.position import default_name, read_position
-from streaming.queries.mirror import MirrorOptions, check_belongs
+from streaming.queries.mirror_query import MirrorOptions, check_belongs
 
 
 @dataclass(frozen=True, slots=True)

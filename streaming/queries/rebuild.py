@@ -1,7 +1,7 @@
 """Rebuild: dispatch the log into a new root, then swap its queues and index for the old ones.
 
-The sink is the same as in ``streaming.queries.dispatch``; threads of this process or a Spark query
-feed it. OUTPUT does not change until the swap (``checkpoints.rebuild``).
+The sink is the same as in ``streaming.queries.dispatch_query``; threads of this process or a Spark
+query feed it. OUTPUT does not change until the swap (``checkpoints.rebuild``).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoints.progress import queue_key
+from checkpoints.advance import queue_key
+from checkpoints.output import DispatchRoot
 from checkpoints.rebuild import NewRoot
-from checkpoints.root import DispatchRoot
 from store.commitlog.commit_log import ReportProgress
+from store.commitlog.parallel_scan import cannot_derive
 from store.commitlog.planner import UNLIMITED, LogPlanner
-from store.commitlog.replay import cannot_derive
 from store.commitlog.scanner import Damage
 from store.consumequeue.names import list_queues
 from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import StoreError
-from store.root.config import open_store_config
-from store.root.progress import LostRange
+from store.output.progress import LostRange
+from store.output.resolve_config import open_store_config
 from streaming.queries.feed import Feed, threads_feed
-from streaming.sinks.dispatch import DispatchSink, DurableBatch
+from streaming.sinks.dispatch_sink import DispatchSink, DurableBatch
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from checkpoints.recovery.fingerprint import check_unchanged
 from store.commitlog.commit_log import CommitLog, ReportProgress, was_closed_cleanly
+from store.commitlog.parallel_scan import log_too_short
 from store.commitlog.planner import LogPlanner
-from store.commitlog.replay import log_too_short
 from store.compare.store import ComparisonPolicy, Counts, Difference, StoreComparison
 from store.config import StoreConfig, check_shape
 from store.consumequeue.extension import refuse_filter_bitmaps
@@ -16,16 +16,16 @@ from store.consumequeue.writer import QueueDrops, QueueKey
 from store.errors import ConfigError, DamageError
 from store.io.mapped_file import intact
 from store.layout import ABORT_FILE
+from store.output.progress import LostRange, Progress, read_progress
+from store.output.resolve_config import other_store_error
 from store.rocksdb import require_queue_files
-from store.root.config import other_store_error
-from store.root.progress import LostRange, Progress, read_progress
 from store.unsupported import (
     refuse_controller_mode,
     refuse_unsupported_store,
     require_log_files,
 )
 from streaming.queries.feed import Feed, threads_feed
-from streaming.sinks.compare import CompareSink
+from streaming.sinks.compare_sink import CompareSink
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from typing import Any
 from store.commitlog.planner import UNLIMITED
 from store.commitlog.reader.log_batches import LogBatches
 from store.errors import ConfigError, LostDataError, StoreError, StoreIOError
-from streaming.sources.bounds import Start
 from streaming.sources.message_rows import MessageRows, message_partitions
 from streaming.sources.options import OFFSET_KEY
 from streaming.sources.queues.offsets import QueueOffsets, QueueSpans, parse_queue_offsets
+from streaming.sources.read_bounds import Start
 from streaming.sources.stores import Store, find_stores
 from streaming.spark.read_limit import ReadLimit, max_bytes_of
 

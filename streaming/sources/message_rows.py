@@ -14,11 +14,11 @@ from pyspark.sql.datasource import InputPartition
 
 from store.arrow.batches import BodyLimits, message_batches
 from store.arrow.schema import rows_of_topics
+from store.commitlog.boundary_search import narrow_to_times
 from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.reader.log_batches import DataLoss, LogBatches, warn_skipped
 from store.commitlog.scanner import Damage, LogRange, Scanner
-from store.commitlog.search import narrow_to_times
 from store.config import StoreConfig
 from store.io.mapped_file import map_file
 from streaming.sources.kafka_view import MESSAGE_COLUMNS, as_kafka

@@ -11,7 +11,7 @@ from store.config import BROKER_CONF, StoreConfig
 from store.errors import ConfigError, StoreError, shown
 from store.identity import store_name
 from store.layout import COMMIT_LOG_DIR
-from store.root.config import check_fits_all, find_config
+from store.output.resolve_config import check_fits_all, find_config
 from streaming.sources.options import ByBroker, SourceOptions
 
 

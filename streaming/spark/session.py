@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource
 from store.errors import SparkError
 from streaming.spark.connect import is_connect
 from streaming.spark.private_api import active_session, launch_jvm_once
-from streaming.spark.settings import refuse_remote
+from streaming.spark.spark_settings import refuse_remote
 from streaming.spark.stderr_filter import without_noise
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")

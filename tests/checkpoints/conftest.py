@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import Damage, Scanner

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
 from store.errors import DamageError, StoreError
-from store.root.config import config_to_compare
-from store.root.status import read_dispatch_status
+from store.output.dispatch_status import read_dispatch_status
+from store.output.resolve_config import config_to_compare
 from streaming.queries.verify import verify
 from tests.checkpoints.conftest import CONFIG, FILES
 from tests.logs.build import write_log

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store import MessageStore
 from store.errors import StoreIOError
 from store.io.disk import Disk
 from store.layout import LOCK_CONTENT, LOCK_FILE
+from store.output.progress import PROGRESS, SWAP, read_progress, read_progress_view, write_progress
 from store.reads import message_store
 from store.reads.get_message import get_message
-from store.root.progress import PROGRESS, SWAP, read_progress, read_progress_view, write_progress
 from tests.support.dispatching import HastyDisk, dispatch_all
 from tests.support.rebuilding import begin_swap, rebuild_all
 from tests.support.stores.aged import log_files, sent

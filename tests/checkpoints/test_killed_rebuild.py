@@ -14,7 +14,7 @@ from store import MessageStore
 from store.config import StoreConfig
 from store.errors import StoreIOError
 from store.io.disk import Disk
-from store.root.progress import SWAP, read_progress
+from store.output.progress import SWAP, read_progress
 from streaming.queries.verify import verify
 from tests.support.cases import first_cases, stride
 from tests.support.crashes import CrashingDisk, Killed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.errors import StoreError, StoreIOError
 from store.io.disk import Disk
 from tests.checkpoints.conftest import CONFIG

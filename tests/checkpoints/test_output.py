@@ -1,297 +1,233 @@
-"""Which directories may be OUTPUT; the others are refused before anything is written."""
+"""An OUTPUT root: its one owner, its state files, and the offset at which it resumes."""
 
 import os
-import shutil
-from collections.abc import Callable
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from checkpoints.root import DispatchRoot
-from store.config import StoreConfig
-from store.errors import ConfigError, DamageError
-from tests.checkpoints.conftest import CONFIG, MESSAGES
-from tests.support.dispatching import HastyDisk, dispatch_all
-from tests.support.rebuilding import rebuild_all
-
-Take = Callable[[Path, Path, StoreConfig], object]
-
-
-def take_to_dispatch(output: Path, store: Path, config: StoreConfig = CONFIG) -> None:
-    DispatchRoot.open(output, store, config, disk=HastyDisk()).close(clean=True)
-
-
-def take_to_rebuild(output: Path, store: Path, config: StoreConfig = CONFIG) -> None:
-    DispatchRoot.replacing(output, store, config, disk=HastyDisk()).close(clean=True)
-
-
-def take_to_recover(output: Path, store: Path, config: StoreConfig = CONFIG) -> None:
-    DispatchRoot.open(output, store, config, adopts=True, disk=HastyDisk()).close(clean=True)
-
-
-TAKES = {"dispatch": take_to_dispatch, "rebuild": take_to_rebuild, "recover": take_to_recover}
-
-
-@pytest.fixture(params=TAKES.values(), ids=TAKES)
-def take(request: pytest.FixtureRequest) -> Take:
-    chosen: Take = request.param
-    return chosen
-
-
-def snapshot(directory: Path) -> dict[str, object]:
-    """Return all entries below a directory, with content and times."""
-    return {
-        str(path): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
-        for path in [directory, *sorted(directory.rglob("*"))]
-    }
-
-
-def fill(output: Path, names: list[str], data: bytes = b"precious") -> None:
-    """Create files, and directories where a name ends with a slash."""
-    for name in names:
-        path = output / name
-        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
-        if not name.endswith("/"):
-            path.write_bytes(data)
-
-
-def assert_refused(take: Take, output: Path, store: Path, config: StoreConfig = CONFIG) -> str:
-    before = snapshot(store.parent)
-    with pytest.raises(ConfigError) as caught:
-        take(output, store, config)
-    assert snapshot(store.parent) == before
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def assert_accepted(take: Take, output: Path, store: Path) -> None:
-    """Assert that a root opens in OUTPUT, and that a dispatch into it is complete."""
-    take(output, store, CONFIG)
-    assert len(MESSAGES) == dispatch_all(store, output, CONFIG).messages
-
-
-@pytest.mark.parametrize(
-    ("files", "found"),
-    [
-        (["index/index.html", "consumequeue/"], "consumequeue"),
-        (["consumequeue/T/page.html", "index/"], "consumequeue"),
-        (["consumequeue/", "index/", "checkpoint", "abort"], "abort"),
-        (["consumequeue/T/0/", "notes.txt"], "consumequeue"),
-        (["reput/notes.txt"], "reput/notes.txt"),
-        (["lost+found/", "photos/a.jpg"], "photos"),
-        (["index/20260101000000000/"], "index"),
-        ([".git/HEAD", "index/", "config/"], ".git"),
-        (["reput/bulk/", "src/main.py"], "src"),
-        (["reput/bulk/", "index/index.html"], "index"),
-        (["reput/spark/mine/job.py"], "reput/spark"),
-        (["reput/spark/job.py"], "reput/spark"),
-        (["reput/spark/epoch-1/job.py"], "reput/spark"),
-        (["reput/progress.tmp"], "reput/progress.tmp"),
-        (["reput/progress/x"], "reput/progress"),
-    ],
+from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint, write_checkpoint
+from checkpoints.output import DispatchRoot
+from store.config import BrokerVersion
+from store.errors import ConfigError, RootInUseError
+from store.io.disk import Disk
+from store.output.progress import PROGRESS, Fingerprint, read_progress
+from streaming.sinks.dispatch_sink import DispatchSink
+from tests.checkpoints.conftest import (
+    CONFIG,
+    FILE_SIZE,
+    LAST_BASE,
+    LAST_OFFSET,
+    MESSAGES,
+    SIZE,
+    opened,
+    scanned,
 )
-def test_a_foreign_directory_is_refused_with_the_file_found(
-    take: Take, output: Path, store: Path, files: list[str], found: str
-) -> None:
-    fill(output, files)
-    reason = assert_refused(take, output, store)
-    assert take is take_to_recover or f"it holds {found}; give a new OUTPUT, or" in reason
+from tests.logs.build import Message, build_log, encode, write_log
+from tests.support.dispatching import HastyDisk, dispatch_all, tree
+
+# --- The owner ---------------------------------------------------------------------------------
+
+OWNER = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except OSError:
+        print("refused", flush=True)
+    else:
+        print("locked", flush=True)
+        sys.stdin.read()
+"""
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("reput/bulk/src/main.py", "reput/bulk/src"),
-        ("reput/bulk/new/consumequeue/T/page.html", "reput/bulk/new/consumequeue/T/page.html"),
-        ("reput/bulk/notes.txt", "reput/bulk/notes.txt"),
-        ("reput/bulk/plan", "reput/bulk/plan"),
-        ("reput/bulk/old/x/", "reput/bulk/old/x"),
-    ],
-)
-def test_known_names_do_not_make_a_foreign_directory_a_root(
-    take: Take, output: Path, store: Path, name: str, found: str
-) -> None:
-    fill(output, [name])
-    assert f"{output / found} is not a file of a rebuild" in assert_refused(take, output, store)
+@contextmanager
+def other_owner(lock: Path) -> Iterator[str]:
+    """Lock as a broker does, in another process; yield the result."""
+    command = [sys.executable, "-c", OWNER, str(lock)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.communicate()
 
 
-@pytest.mark.parametrize("name", ["progress", "batch", "swap"])
-@pytest.mark.parametrize("data", [b"precious", b"", bytes(100), b'{"batch": 1'])
-def test_a_state_file_without_a_valid_checksum_is_damage(
-    take: Take, output: Path, store: Path, name: str, data: bytes
-) -> None:
-    fill(output, [f"reput/{name}"], data)
-    before = snapshot(store.parent)
-    with pytest.raises(DamageError, match=f"the {name} record does not match its checksum"):
-        take(output, store, CONFIG)
-    assert snapshot(store.parent) == before
+def test_a_root_in_use_keeps_a_broker_out_until_it_is_closed(output: Path, store: Path) -> None:
+    with opened(output, store), other_owner(output / "lock") as outcome:
+        assert outcome == "refused"
+    with other_owner(output / "lock") as outcome:
+        assert outcome == "locked"
+    assert (output / "lock").read_bytes() == b"lock"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["reput/bulk/src/main.py", "reput/bulk/new/index/notes.txt", "reput/bulk/notes.txt"],
-)
-@pytest.mark.parametrize("is_ours", [True, False])
-def test_a_root_is_refused_where_foreign_files_would_be_deleted(
-    take: Take, output: Path, store: Path, name: str, is_ours: bool
-) -> None:
+def test_a_root_in_use_by_a_broker_is_refused_and_unchanged(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
-    if not is_ours:
-        shutil.rmtree(output / "reput")
-    fill(output, [name])
-    reason = assert_refused(take, output, store)
-    assert not is_ours or "is not a file of a rebuild" in reason
+    before = tree(output)
+    with other_owner(output / "lock") as outcome:
+        assert outcome == "locked"
+        with pytest.raises(RootInUseError, match=str(output / "lock")):
+            DispatchRoot.open(output, store, CONFIG)
+        assert before == tree(output)
+    with opened(output, store):
+        pass
 
 
-def test_a_spark_directory_with_foreign_files_is_kept(output: Path, store: Path) -> None:
+def test_a_root_is_not_owned_twice_in_one_process(output: Path, store: Path) -> None:
+    with opened(output, store):
+        with pytest.raises(RootInUseError):
+            DispatchRoot.open(output / ".." / output.name, store, CONFIG)
+        with other_owner(output / "lock") as outcome:
+            assert outcome == "refused"
+
+
+def test_reading_a_root_in_use_does_not_release_it(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
-    fill(output, ["reput/spark/epoch-000003/job.py", "reput/spark/epoch-000002/offsets/"])
+    with opened(output, store):
+        read_progress(output)
+        tree(output / "index")
+        with other_owner(output / "lock") as outcome:
+            assert outcome == "refused"
+
+
+def test_a_root_that_is_refused_is_released(output: Path, store: Path) -> None:
+    dispatch_all(store, output, CONFIG)
+    with pytest.raises(ConfigError):
+        DispatchRoot.open(output, store, replace(CONFIG, max_index_num=11))
+    with other_owner(output / "lock") as outcome:
+        assert outcome == "locked"
+
+
+# --- State files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "has_pid"),
+    [("4.8.0", False), ("4.9.8", False), ("5.0.0", True), ("5.5.0", True)],
+)
+def test_abort_exists_while_a_root_is_owned(
+    output: Path, store: Path, version: str, has_pid: bool
+) -> None:
+    config = replace(CONFIG, version=BrokerVersion.parse(version))
+    content = str(os.getpid()) if has_pid else ""
+    with opened(output, store, config):
+        assert content == (output / "abort").read_text()
+    assert not (output / "abort").exists()
+
+
+def test_abort_stays_when_a_root_is_not_closed_cleanly(output: Path, store: Path) -> None:
+    root = DispatchRoot.open(output, store, CONFIG)
+    root.close(clean=False)
+    assert (output / "abort").exists()
+
+
+def test_a_new_root_begins_where_the_log_begins(output: Path, tmp_path: Path) -> None:
+    aged = tmp_path / "aged"
+    write_log(build_log(MESSAGES, FILE_SIZE, start=3 * FILE_SIZE), aged / "commitlog")
+    with opened(output, aged) as root:
+        assert (
+            root.progress.reput_from_offset,
+            root.progress.begin_offset,
+        ) == (3 * FILE_SIZE, 3 * FILE_SIZE)
+    (tmp_path / "empty" / "commitlog").mkdir(parents=True)
+    with opened(tmp_path / "other", tmp_path / "empty") as root:
+        assert root.progress.reput_from_offset == 0
+
+
+def test_progress_records_what_was_dispatched(output: Path, store: Path) -> None:
+    progress = dispatch_all(store, output, CONFIG)
+    assert progress == read_progress(output)
+    assert (
+        progress.reput_from_offset,
+        progress.begin_offset,
+        progress.messages,
+    ) == (LAST_OFFSET + SIZE, 0, 20)
+    record = encode(MESSAGES[-1], LAST_OFFSET)
+    body_crc, record_crc = struct.unpack(">i", record[8:12])[0], zlib.crc32(record)
+    assert Fingerprint(LAST_OFFSET, SIZE, 1019, body_crc, record_crc) == progress.last_record
+    assert (str(store.resolve()), CONFIG.shape()) == (progress.store, progress.shape)
+    files = sorted(path.name for path in (output / "index").iterdir())
+    assert (files[-1], 2) == (progress.index_file, progress.index_count)
+    assert [*progress.drops, *progress.lost] == []
+
+
+def test_the_log_may_grow_new_files_while_a_root_is_open(output: Path, store: Path) -> None:
+    last = store / "commitlog" / f"{LAST_BASE:020d}"
+    last.rename(store / "not there yet")
     root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
-    assert root.new_epoch().name == "epoch-000004"
+    (store / "not there yet").rename(last)
+    with (
+        closing(DispatchSink(root, CONFIG)) as sink,
+        opened(output.with_name("other"), store) as other,
+    ):
+        sink.apply(scanned(other))  # another process read the log, as Spark's workers do
+    progress = read_progress(output)
+    assert progress is not None
+    assert progress.last_record is not None
+    assert progress.last_record.offset == LAST_OFFSET
+    assert StoreCheckpoint(1019, 1019, 1017) == read_checkpoint(output)
+
+
+def test_the_checkpoint_keeps_the_fields_of_a_broker(store: Path) -> None:
+    known = StoreCheckpoint(1, 2, 3, master_flushed_offset=44, confirm_phy_offset=55)
+    write_checkpoint(store, known, Disk())
+    dispatch_all(store, store, CONFIG)
+    assert replace(
+        known, physic_msg_timestamp=1019, logics_msg_timestamp=1019, index_msg_timestamp=1017
+    ) == read_checkpoint(store)
+
+
+def test_drops_are_counted_over_all_runs(output: Path, tmp_path: Path) -> None:
+    offsets = [0, 1, 5, 2, 1, 9]
+    messages = [Message(queue_offset=offset) for offset in offsets]
+    store = tmp_path / "odd"
+    write_log(build_log(messages, FILE_SIZE), store / "commitlog")
+    progress = dispatch_all(store, output, CONFIG, one_by_one=True, reopen=True)
+    assert progress.drops == {"TopicTest/0": {"repeated": 2, "gaps": 2}}
+
+
+def test_each_epoch_replaces_the_one_before(output: Path, store: Path) -> None:
+    with opened(output, store) as root:
+        epochs = [root.new_epoch().relative_to(output) for _ in range(3)]
+        assert [f"reput/spark/epoch-00000{n}" for n in (1, 2, 3)] == [str(e) for e in epochs]
+        assert [p.name for p in (output / "reput" / "spark").iterdir()] == ["epoch-000003"]
+
+
+# --- STORE = OUTPUT ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_a_brokers_abort_is_remembered_where_output_is_the_store(
+    store: Path, was_clean: bool
+) -> None:
+    if not was_clean:
+        (store / "abort").touch()
+    for _ in range(2):
+        with opened(store, store) as root:
+            assert was_clean == root.is_log_clean(store)
+
+
+def test_the_stores_abort_counts_for_a_separate_output(output: Path, store: Path) -> None:
+    with opened(output, store) as root:
+        assert root.is_log_clean(store)
+        (store / "abort").touch()
+        assert not root.is_log_clean(store)
+
+
+def test_from_offset_begins_a_new_root_there_and_leaves_no_hole(output: Path, store: Path) -> None:
+    root = DispatchRoot.open(output, store, CONFIG, from_offset=SIZE, disk=HastyDisk())
+    assert (root.progress.reput_from_offset, root.progress.begin_offset) == (SIZE, SIZE)
     root.close(clean=True)
-    assert (output / "reput/spark/epoch-000003/job.py").read_bytes() == b"precious"
-    assert not (output / "reput" / "spark" / "epoch-000002").exists()
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["reput/"],
-        ["reput/progress.tmp"],
-        ["reput/bulk/", "reput/swap.tmp"],
-        ["reput/bulk/new/consumequeue/T/0/00000000000000000000", "reput/bulk/boot.123.tmp"],
-        ["reput/bulk/new/reput/progress", "reput/bulk/boot"],
-    ],
-)
-def test_the_files_of_a_start_killed_before_its_first_state_are_accepted(
-    take: Take, output: Path, store: Path, names: list[str]
-) -> None:
-    fill(output, ["lock", *names], bytes(10))
-    assert_accepted(take, output, store)
-
-
-@pytest.mark.parametrize("data", [b"", bytes(100), b'{"batch": 1', b"\x7fgarbage"])
-def test_damaged_progress_makes_a_dispatched_root_damaged(
-    take: Take, output: Path, store: Path, data: bytes
-) -> None:
-    dispatch_all(store, output, CONFIG)
-    for path in (output / "reput").iterdir():
-        if path.name != "progress":
-            path.unlink()
-    (output / "reput" / "progress").write_bytes(data)
-    with pytest.raises(DamageError, match="does not match its checksum"):
-        take(output, store, CONFIG)
-
-
-def test_a_file_is_no_output(take: Take, output: Path, store: Path) -> None:
-    output.write_bytes(b"precious")
-    assert "is not a directory" in assert_refused(take, output, store)
-
-
-@pytest.mark.parametrize("where", ["", "sub", "sub/sub", "../commitlog", "../commitlog/sub/.."])
-def test_a_commit_log_and_its_content_are_refused(take: Take, store: Path, where: str) -> None:
-    assert "is in the commit log" in assert_refused(take, store / "commitlog" / where, store)
-
-
-@pytest.mark.parametrize("where", [".", "sub"])
-def test_a_link_to_a_commit_log_is_refused(
-    take: Take, store: Path, tmp_path: Path, where: str
-) -> None:
-    (tmp_path / "link").symlink_to(store / "commitlog")
-    assert "is in the commit log" in assert_refused(take, tmp_path / "link" / where, store)
-
-
-def test_a_log_that_broker_conf_names_is_refused(take: Take, store: Path, tmp_path: Path) -> None:
-    (store / "commitlog").rename(tmp_path / "elsewhere")
-    (store / "link").symlink_to(tmp_path / "elsewhere")
-    for path in (tmp_path / "elsewhere", store / "link"):
-        config = replace(CONFIG, store_path_commit_log=str(path))
-        for where in ("", "sub"):
-            reason = assert_refused(take, tmp_path / "elsewhere" / where, store, config)
-            assert "is in the commit log" in reason
-        assert "contains the commit log" in assert_refused(take, tmp_path, store, config)
-
-
-def test_a_directory_around_the_store_is_refused(take: Take, store: Path) -> None:
-    assert "contains the commit log" in assert_refused(take, store.parent, store)
-
-
-@pytest.mark.parametrize("where", ["", "commitlog", "commitlog/sub"])
-def test_another_store_is_refused(take: Take, store: Path, where: str, tmp_path: Path) -> None:
-    shutil.copytree(store, tmp_path / "other")
-    assert_refused(take, tmp_path / "other" / where, store)
-
-
-def test_the_directory_of_a_queue_is_refused(take: Take, output: Path, store: Path) -> None:
-    dispatch_all(store, output, CONFIG)
-    queue = next(path for path in output.glob("consumequeue/*/*"))
-    for path in (queue, queue / "sub", queue.parent, output / "consumequeue", output / "index"):
-        assert_refused(take, path, store)
-
-
-@pytest.mark.parametrize("files", [[], ["lost+found/"], ["lock"], ["lost+found/", "lock"]])
-def test_an_empty_directory_is_accepted(
-    take: Take, output: Path, store: Path, files: list[str]
-) -> None:
-    output.mkdir()
-    fill(output, files, b"")
-    assert_accepted(take, output, store)
-    assert all((output / name).exists() for name in files)
-
-
-@pytest.mark.parametrize("way", [".", "../store"])
-def test_the_store_itself_is_accepted(take: Take, store: Path, way: str) -> None:
-    assert_accepted(take, store / way, store)
-
-
-def test_a_root_with_its_operators_files_is_accepted(take: Take, output: Path, store: Path) -> None:
-    dispatch_all(store, output, CONFIG)
-    fill(output, ["README", ".snapshot/"])
-    take(output, store, CONFIG)
-    assert (output / "README").read_bytes() == b"precious"
-
-
-@pytest.mark.parametrize("more", [[], ["README", "reput/recovered", "reput/spark/"]])
-def test_only_recover_adopts_the_files_of_a_broker(
-    output: Path, store: Path, more: list[str]
-) -> None:
-    dispatch_all(store, output, CONFIG)
-    shutil.rmtree(output / "reput")
-    fill(output, more)
-    for take in (take_to_dispatch, take_to_rebuild):
-        reason = assert_refused(take, output, store)
-        assert reason.endswith("or adopt a broker's files with reput recover")
-    for take in (take_to_recover, take_to_dispatch, take_to_rebuild):
-        take(output, store)
-    assert all((output / name).exists() for name in ["reput/progress", *more])
-
-
-@pytest.mark.parametrize(
-    "name", ["index/notes.txt", "consumequeue/TopicTest/page.html", "consumequeue_ext/x", "reput/x"]
-)
-def test_a_tree_with_foreign_files_is_not_adopted(output: Path, store: Path, name: str) -> None:
-    dispatch_all(store, output, CONFIG)
-    shutil.rmtree(output / "reput")
-    fill(output, [name])
-    found = assert_refused(take_to_recover, output, store)
-    assert f"{output / name} is neither a broker's nor reput's" in found
-
-
-def test_a_rebuild_does_not_replace_foreign_files(output: Path, store: Path) -> None:
-    dispatch_all(store, output, CONFIG)
-    queue = next(path for path in output.glob("consumequeue/*/*"))
-    for path in (output / "index" / "notes.txt", queue / "notes.txt", output / "consumequeue/x"):
-        path.write_bytes(b"of the operator")
-        with pytest.raises(ConfigError, match=f"{path} is not a file of RocketMQ's"):
-            rebuild_all(store, output, CONFIG)
-        dispatch_all(store, output, CONFIG)
-        assert path.read_bytes() == b"of the operator"
-        path.unlink()
-    rebuild_all(store, output, CONFIG)
-
-
-def test_a_loop_of_links_is_refused(take: Take, output: Path, store: Path) -> None:
-    os.symlink(output, output)
-    with pytest.raises(Exception, match=r"output"):
-        take(output, store, CONFIG)
+    before, progress = (output / PROGRESS).read_bytes(), root.progress
+    with pytest.raises(ConfigError, match="would leave a hole"):
+        DispatchRoot.open(output, store, CONFIG, from_offset=2 * SIZE)
+    assert before == (output / PROGRESS).read_bytes()
+    root = DispatchRoot.open(output, store, CONFIG, from_offset=0, disk=HastyDisk())
+    assert root.progress.reput_from_offset == SIZE
+    assert progress == replace(root.progress, stamp=progress.stamp)
+    root.close(clean=True)

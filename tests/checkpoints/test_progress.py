@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueEnd
 from store.consumequeue.names import can_name_directory
+from store.consumequeue.queue_ends import QueueEnd
 from store.errors import DamageError, StoreError, StoreIOError, UnsupportedFormatError
 from store.io.checked_json import can_be_path, decode_record, encode_record
 from store.io.disk import Disk
-from store.root.progress import (
+from store.output.progress import (
     Fingerprint,
     LostRange,
     OwnershipStamp,

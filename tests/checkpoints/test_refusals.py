@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.config import BrokerVersion, setting_name
 from store.errors import ConfigError, DamageError, StoreError, StoreIOError
-from store.root.progress import PROGRESS
-from streaming.sinks.dispatch import DispatchSink
+from store.output.progress import PROGRESS
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.checkpoints.conftest import (
     CONFIG,
     FILE_SIZE,

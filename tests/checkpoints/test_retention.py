@@ -8,15 +8,15 @@ from random import Random
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from streaming.queries.verify import verify
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.logs.build import Message, build_log, encode, write_log
 from tests.support.cases import stride
 from tests.support.crashes import Change, CrashingDisk, Killed

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
 from store.errors import StoreError
 from store.io.disk import Disk
-from store.root.progress import read_progress
-from streaming.sinks.dispatch import DispatchSink
+from store.output.progress import read_progress
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.checkpoints.conftest import CONFIG, MESSAGES, opened, scanned
 from tests.support.dispatching import dispatch_all, tree
 

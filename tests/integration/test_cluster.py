@@ -17,7 +17,7 @@ from checkpoints.state_paths import NEW_ROOT_DIR
 from store import MessageStore
 from store.commitlog.record import NewMessage, make_properties
 from store.config import StoreConfig
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from tests.integration.servers.processes import wait_for
 from tests.integration.servers.spark_cluster import SparkCluster, run_environment
 from tests.support.bulk_writer import BulkWriter

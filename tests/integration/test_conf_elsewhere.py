@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from reput.cli.stores import named_stores
 from streaming import CommitLogDataSource, build_session, register_source
-from streaming.sources.messages import FORMAT
+from streaming.sources.message_source import FORMAT
 from tests.integration.live import units
 from tests.integration.servers.reput import COMMAND_SECONDS, REPUT
 from tests.integration.servers.rocketmq import RocketMq

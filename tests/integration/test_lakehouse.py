@@ -14,7 +14,7 @@ import pytest
 
 from store.commitlog.record import NewMessage, make_properties
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from tests.integration.servers.processes import Server
 from tests.support.bulk_writer import BulkWriter
 from tests.support.stores.written import CONF, small_config

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from store.root.progress import Progress
+from store.output.progress import Progress
 from tests.integration.live import SIZES, Stamp, stamps, units, wait_until_equal
 from tests.integration.questions import key_questions, own_answer, queue_questions
 from tests.integration.servers.reput import Dispatcher, open_store, reput

@@ -10,8 +10,8 @@ from store import MessageStore
 from store.broker_files import read_consumer_offsets, read_topic_configs
 from store.config import load_config
 from store.errors import ConfigError, UnsupportedFormatError
+from store.output.resolve_config import open_store_config
 from store.rocksdb import rocksdb_queues
-from store.root.config import open_store_config
 from tests.support.dispatching import dispatch_all
 from tests.support.stores.rocksdb import make_rocksdb
 from tests.support.stores.written import make_store

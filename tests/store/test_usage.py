@@ -10,7 +10,7 @@ import pytest
 from store.commitlog.record import Message
 from store.config import load_config
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from store.usage import KEYS, By, expiries, kind_of, measure_usage
 from tests.logs.build import Message as Written
 from tests.logs.build import build_log, write_log

@@ -14,7 +14,7 @@ from reput.cli.stores import named_stores
 from reput.console.metrics.console import ConsoleSource
 from store.errors import ConfigError
 from streaming import CommitLogDataSource, register_source, start_dispatch
-from streaming.sources.messages import FORMAT
+from streaming.sources.message_source import FORMAT
 from streaming.sources.options import parse_options
 from streaming.sources.stores import find_stores
 from tests.conftest import ARCHIVES, Golden, archive_name

@@ -32,11 +32,11 @@ from typing import Any
 
 import httpx
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.stress.reads import (
     CONF,
     CONFIG,

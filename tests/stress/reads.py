@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store import Boundary, Message, MessageStore
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.record import NewMessage, make_properties
@@ -29,7 +29,7 @@ from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter
 from store.config import StoreConfig
 from store.reads.get_message import GetMessageResult
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.support.dispatching import HastyDisk
 
 LOG_FILE, QUEUE_FILE, INDEX_SLOTS, INDEX_ENTRIES = 1 << 20, 20_000, 200, 4000

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store import Boundary, MessageStore
 from store.io.disk import Disk
 from tests.support.dispatching import dispatch_all

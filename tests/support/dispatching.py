@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import CHUNK_BYTES, Damage, Scanner
 from store.config import StoreConfig
 from store.io.disk import Disk
-from store.root.progress import Progress
-from streaming.sinks.dispatch import DispatchSink
+from store.output.progress import Progress
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.model.dispatch import ModelConfig
 
 Stretch = DispatchRequests | Damage

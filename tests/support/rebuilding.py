@@ -4,14 +4,14 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from checkpoints.entries import BUILT_DIRS
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
+from checkpoints.output_entries import BUILT_DIRS
 from checkpoints.swap import SwapRecord, write_swap
+from store.commitlog.parallel_scan import scan_in_order
 from store.commitlog.planner import LogPlanner
-from store.commitlog.replay import scan_in_order
 from store.config import StoreConfig
 from store.io.disk import Disk
-from store.root.progress import SWAP, read_progress
+from store.output.progress import SWAP, read_progress
 from streaming.queries.feed import Feed
 from streaming.queries.rebuild import RebuildResult, rebuild_root
 from streaming.sinks.ordered_sink import BatchSink

@@ -25,7 +25,7 @@ from store.errors import StoreError
 from store.io.guarded_map import fault_count
 from store.io.mapped_file import file_name
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from streaming.queries.verify import verify
 from tests.support.consoles import console, source
 from tests.support.dispatching import dispatch_all

@@ -17,13 +17,13 @@ from pathlib import Path
 from random import Random
 
 from checkpoints.checkpoint_file import read_checkpoint
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import BrokerVersion, StoreConfig
 from store.errors import DamageError
-from store.root.progress import Progress, read_progress
-from streaming.sinks.dispatch import DispatchSink
+from store.output.progress import Progress, read_progress
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.support.dispatching import Batch, cut_stretches
 from tests.torture.simulation.broker_log import FILE_SIZE, BrokerLog
 from tests.torture.simulation.choosers import MODES, chooser_for
@@ -183,7 +183,7 @@ class Root:
         """Return whether the log ends within a first batch with dropped records.
 
         The queue ends after the first record alone are then unknown, so the root has no rollback
-        point before the batch's end (``checkpoints.progress.advance``).
+        point before the batch's end (``checkpoints.advance.advance``).
         """
         progress = read_progress(self.output)
         assert progress is not None

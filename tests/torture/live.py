@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.stress.reads import CONF, CONFIG, COUNTS, Hammer, message
 from tests.support.dispatching import HastyDisk, assert_same_store, dispatch_all
 

@@ -13,7 +13,7 @@ from typing import Any
 from checkpoints.state_paths import NEW_ROOT_DIR
 from store.commitlog.record import NewMessage, make_properties
 from store.config import StoreConfig
-from store.root.progress import SWAP, read_progress
+from store.output.progress import SWAP, read_progress
 from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import assert_same_store, dispatch_all
 

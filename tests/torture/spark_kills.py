@@ -13,7 +13,7 @@ from random import Random
 from checkpoints.batch_record import read_batch
 from store.commitlog.record import NewMessage, make_properties
 from store.config import StoreConfig
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import assert_same_store, dispatch_all
 

@@ -18,8 +18,8 @@ from store.consumequeue.names import is_system_topic
 from store.errors import DamageError, LostDataError, StoreIOError
 from store.java import now_ms
 from store.layout import RETRY_PREFIX, TIMER_TOPIC
+from store.output.dispatch_status import DispatchStatus, status_at
 from store.reads.topics import Lag, Overview
-from store.root.status import DispatchStatus, status_at
 
 _SYSTEM_GROUP_PREFIX = "cid_rmq_sys_"
 

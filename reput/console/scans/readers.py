@@ -23,8 +23,8 @@ def pending_reader(
     """Return a function that reads the pending messages of a store, finished ones too."""
 
     def read(now: int, stop: threading.Event) -> Selections:
-        from store.pending.pending import PendingFilter, find_pending  # noqa: PLC0415 - pyarrow
-        from store.pending.settings import load_hold_settings  # noqa: PLC0415 - likewise
+        from store.pending.broker_settings import load_hold_settings  # noqa: PLC0415 - likewise
+        from store.pending.find_pending import PendingFilter, find_pending  # noqa: PLC0415 - pyarrow
 
         settings = load_hold_settings(store_root, broker_conf)
         wanted = PendingFilter(with_finished=True)

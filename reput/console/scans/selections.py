@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from store.io.group_totals import GroupTotals
-    from store.pending.pending import Pending, PendingFilter
+    from store.pending.find_pending import Pending, PendingFilter
 
     Selection = tuple[NDArray[np.uint32], GroupTotals]
 
@@ -41,7 +41,7 @@ class Selections:
         return kept
 
     def _select(self, wanted: PendingFilter) -> Selection:
-        from store.pending.pending import wanted_rows  # noqa: PLC0415 - loads pyarrow
+        from store.pending.find_pending import wanted_rows  # noqa: PLC0415 - loads pyarrow
 
         chosen = wanted_rows(self.found.rows, wanted).astype("u4")
         counted = self.found.rows.select(["topic", "due_timestamp", "state"]).take(chosen)

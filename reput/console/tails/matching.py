@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reput.console.pages import rare_logger
-from reput.console.tails.feed import TailFeed
+from reput.console.tails.tail_queue import TailFeed
 from store.commitlog.message_json import message_summary
 from store.config import StoreConfig
 from store.errors import StoreError

@@ -19,8 +19,8 @@ from enum import Enum
 from pathlib import Path
 
 from store.commitlog.commit_log import CommitLog
+from store.commitlog.parallel_scan import ScanAhead, scan_in_order
 from store.commitlog.planner import UNLIMITED, LogPlanner, Plan
-from store.commitlog.replay import ScanAhead, scan_in_order
 from store.commitlog.scanner import Damage, LogRange, Scanner, Stretch
 from store.config import StoreConfig
 from store.errors import DamageError, StoreError, UnsupportedFormatError

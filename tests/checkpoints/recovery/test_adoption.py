@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from checkpoints.checkpoint_file import StoreCheckpoint, write_checkpoint
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store import layout
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, RootInUseError

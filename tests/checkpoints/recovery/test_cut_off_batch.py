@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from checkpoints.batch_record import BatchRecord, read_batch
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from checkpoints.state_paths import BATCH
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueEnd
+from store.consumequeue.queue_ends import QueueEnd
 from store.errors import DamageError, StoreError, StoreIOError
-from store.index.ends import IndexEnd
-from streaming.sinks.dispatch import DispatchSink
+from store.index.index_end import IndexEnd
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.logs.build import PREPARED, Message, build_log, write_log
 from tests.support.dispatching import HastyDisk, assert_same_store, dispatch_all, tree
 

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.config import StoreConfig
 from store.errors import DamageError
 from tests.logs.build import COMMIT, Message, build_log, encode, write_log

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from streaming.queries.mirror import prepare_mirror
+from streaming.queries.mirror_query import prepare_mirror
 from tests.integration.mirror.mirroring import options_for, run_here
 
 

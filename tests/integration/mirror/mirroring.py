@@ -24,7 +24,7 @@ from store.config import StoreConfig, config_from, load_config
 from store.layout import SYS_COMMIT, SYS_TRANSACTION
 from streaming.kafka.routes import Creation
 from streaming.kafka.topic_rules import make_rules
-from streaming.queries.mirror import MirrorOptions, PreparedMirror, prepare_mirror
+from streaming.queries.mirror_query import MirrorOptions, PreparedMirror, prepare_mirror
 from tests.support.bulk_writer import numbered
 
 CONF = {

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import load_config
 from streaming.kafka.arrivals import KafkaArrivals
 from streaming.kafka.client_options import client_options
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.integration.mirror.mirroring import append, held, make_store
 from tests.integration.servers.kafka import KafkaServer
 from tests.integration.servers.processes import wait_for

@@ -12,7 +12,7 @@ from store.commitlog.writer import CommitLogWriter
 from store.config import load_config
 from streaming.kafka.routes import Creation
 from streaming.kafka.topic_rules import TopicRules, is_system_topic, make_rules
-from streaming.queries.mirror import MirrorOptions
+from streaming.queries.mirror_query import MirrorOptions
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.integration.mirror.mirroring import (
     FOR_EVER,

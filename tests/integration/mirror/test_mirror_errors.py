@@ -19,7 +19,7 @@ from store.commitlog.writer import CommitLogWriter
 from store.config import load_config
 from store.errors import ConfigError, DamageError, KafkaIOError
 from streaming.kafka.cluster import TopicLimits
-from streaming.queries.mirror import MirrorOptions, prepare_mirror
+from streaming.queries.mirror_query import MirrorOptions, prepare_mirror
 from streaming.sinks.ordered_sink import StoppedError
 from tests.integration.mirror.mirroring import (
     append,

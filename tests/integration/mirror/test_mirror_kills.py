@@ -19,7 +19,7 @@ import pytest
 from store.config import load_config
 from store.errors import MirrorInUseError
 from streaming.kafka.topic_rules import TopicRules
-from streaming.queries.mirror import prepare_mirror
+from streaming.queries.mirror_query import prepare_mirror
 from tests.integration.mirror.mirroring import (
     append,
     expected,
@@ -39,7 +39,7 @@ PRODUCER = "streaming.kafka.producer"
 STEPS = {
     "before it is fenced in": (PRODUCER, "TransactionalProducer.__init__", "before", 1),
     "fenced in": (PRODUCER, "TransactionalProducer.__init__", "after", 1),
-    "position read": ("streaming.queries.mirror", "read_position", "after", 1),
+    "position read": ("streaming.queries.mirror_query", "read_position", "after", 1),
     "begun": (PRODUCER, "TransactionalProducer.begin", "after", 2),
     "before messages": (PRODUCER, "TransactionalProducer.send", "before", 100),
     "messages on their way": (PRODUCER, "TransactionalProducer.send", "after", 100),
@@ -49,7 +49,7 @@ STEPS = {
     "before the commit": (PRODUCER, "TransactionalProducer.commit", "before", 2),
     "commit asked for": (PRODUCER, "TransactionalProducer.commit", "during", 2),
     "committed": (PRODUCER, "TransactionalProducer.commit", "after", 2),
-    "batch done": ("streaming.kafka.mirror", "MirrorSink.apply", "after", 1),
+    "batch done": ("streaming.kafka.mirror_sink", "MirrorSink.apply", "after", 1),
     "at the end": (PRODUCER, "TransactionalProducer.close", "before", 1),
 }  # fmt: skip
 

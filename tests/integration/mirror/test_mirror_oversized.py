@@ -15,7 +15,7 @@ from store.config import load_config
 from store.errors import ConfigError
 from streaming.kafka.oversized import OversizedMessage, parse_rule
 from streaming.kafka.records import Record as SentRecord
-from streaming.queries.mirror import MirrorOptions, prepare_mirror
+from streaming.queries.mirror_query import MirrorOptions, prepare_mirror
 from tests.integration.mirror.mirroring import (
     append,
     held,

@@ -11,7 +11,7 @@ from kafka.admin import KafkaAdminClient
 from reput.cli import run
 from store.commitlog.commit_log import CommitLog
 from store.config import load_config
-from streaming.queries.mirror import prepare_mirror
+from streaming.queries.mirror_query import prepare_mirror
 from tests.integration.mirror.mirroring import (
     append,
     held,

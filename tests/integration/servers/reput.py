@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from store.output.progress import Progress, read_progress
 from store.reads.message_store import MessageStore
-from store.root.progress import Progress, read_progress
 from tests.integration.servers.processes import Server, wait_for
 from tests.integration.servers.rocketmq import RocketMq
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from reput.cli import run
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from tests.support.cases import first_cases
 from tests.support.commands import REPUT, reput
 from tests.support.dispatching import assert_same_store, dispatch_all

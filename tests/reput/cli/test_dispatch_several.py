@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reput.cli import query_runner, run
-from store.root.progress import read_progress
-from streaming.queries.dispatch import PreparedDispatch, RunningDispatch
+from store.output.progress import read_progress
+from streaming.queries.dispatch_query import PreparedDispatch, RunningDispatch
 from tests.support.bulk_writer import BulkWriter
 from tests.support.commands import REPUT
 from tests.support.dispatching import assert_same_store, dispatch_all

@@ -11,7 +11,7 @@ from reput.console.security import ConsoleSettings
 from store import MessageStore
 from store.errors import UnsupportedFormatError
 from streaming.sources.message_rows import MessageRows
-from streaming.sources.messages import CommitLogReader
+from streaming.sources.message_source import CommitLogReader
 from streaming.sources.options import parse_options
 from tests.support.rebuilding import rebuild_all
 from tests.support.stores.written import make_store

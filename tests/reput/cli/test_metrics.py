@@ -15,7 +15,7 @@ import prometheus_client.parser as text_parser
 import pytest
 
 from reput.cli import run
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from tests.support.bulk_writer import BulkWriter
 from tests.support.commands import REPUT
 from tests.support.stores.written import TEMPLATES, make_store, small_config

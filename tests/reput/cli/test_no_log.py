@@ -6,9 +6,9 @@ import pytest
 
 from reput.cli import run
 from store.errors import ConfigError
-from streaming.queries.dispatch import DispatchOptions, prepare_dispatch
+from streaming.queries.dispatch_query import DispatchOptions, prepare_dispatch
 from streaming.sources.message_rows import MessageRows
-from streaming.sources.messages import CommitLogReader
+from streaming.sources.message_source import CommitLogReader
 from streaming.sources.options import parse_options
 
 

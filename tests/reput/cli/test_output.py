@@ -14,7 +14,7 @@ from reput.cli.commands import COMMANDS, help_line, load_command
 from reput.cli.lines import seconds_text
 from reput.cli.long_running import LineReporter, progress_line
 from store.printable import size_text
-from streaming.queries.metrics import DispatchProgress
+from streaming.queries.query_metrics import DispatchProgress
 from tests.logs.build import Message, build_log, write_log
 from tests.support.terminal import STYLE, on_terminal, program_on_terminal
 

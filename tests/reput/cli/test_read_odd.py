@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from reput.cli import run
 from store import MessageStore
 from store.errors import ConfigError

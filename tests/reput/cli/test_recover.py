@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from reput.cli import run
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.errors import StoreError
-from store.root.progress import read_progress
-from streaming.sinks.dispatch import DispatchSink
+from store.output.progress import read_progress
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.support.dispatching import HastyDisk, assert_same_store, built_tree, dispatch_all
 from tests.support.rebuilding import begin_swap
 from tests.support.verify_stores import CONFIG, forget_progress, make, messages, write_store

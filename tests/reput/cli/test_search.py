@@ -16,7 +16,7 @@ from reput.cli import run
 from reput.cli import search as search_module
 from store.commitlog.record import NewMessage
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from tests.logs.build import PREPARED, Message, build_log, write_log
 from tests.support.bulk_writer import BulkWriter
 from tests.support.commands import REPUT

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from reput.cli import run
 from store.config import StoreConfig, config_to_json
 from store.errors import RootInUseError
-from store.root.progress import PROGRESS
+from store.output.progress import PROGRESS
 from tests.logs.build import Message, build_log, write_log
 from tests.support.dispatching import dispatch_all
 
@@ -155,7 +155,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.config import config_from_json
 
 store, output, config = sys.argv[1:]

@@ -9,7 +9,7 @@ import pytest
 from reput.cli import run
 from store.config import load_config
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from tests.support.stores.written import corrupt, make_store
 
 Reput = Callable[..., tuple[int, str, str]]

@@ -21,7 +21,7 @@ from reput.console.parameters import parse_search
 from reput.console.search_job import Limits, SearchJob
 from store.errors import StoreError
 from store.reads.matches import LogFollower
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from tests.support.consoles import Console, console, source, wait_until
 from tests.support.stores.written import make_store
 

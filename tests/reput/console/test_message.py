@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput.console.message import (
+from reput.console.message_view import (
     hex_lines,
     pretty_json,
     properties_text,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reput.cli import run
-from store.pending import pending
+from store.pending import find_pending
 from tests.support.consoles import SECONDS, Console, console, source, wait_until
 from tests.support.stores.written import corrupt
 
@@ -103,9 +103,11 @@ def test_a_filter_selects_once_for_all_pages_of_a_scan(
     shown: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    select = pending.wanted_rows
+    select = find_pending.wanted_rows
     monkeypatch.setattr(
-        pending, "wanted_rows", lambda rows, wanted: made.append(wanted) or select(rows, wanted)
+        find_pending,
+        "wanted_rows",
+        lambda rows, wanted: made.append(wanted) or select(rows, wanted),
     )
     kinds = ("half", "timer", "delay")
     for kind in kinds * 2:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from reput.console import search
+from reput.console import search_endpoints
 from reput.console.brokers import range_json
 from reput.console.pages import LoggedRarely
 from store.commitlog.message_json import message_json, message_summary
@@ -19,7 +19,7 @@ from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Damage
 from store.commitlog.writer import CommitLogWriter
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from tests.reput.console.conftest import Made
 from tests.support.consoles import console, source, wait_until
 from tests.support.stores.written import corrupt, make_store, small_config
@@ -186,7 +186,7 @@ def test_a_client_that_leaves_ends_its_search(
             yield from messages(self, **options)
 
     monkeypatch.setattr(LogSearch, "messages", endless)
-    monkeypatch.setattr(search, "_JSON_BYTES_MAX", 1 << 40)
+    monkeypatch.setattr(search_endpoints, "_JSON_BYTES_MAX", 1 << 40)
     with console(source(tmp_path)) as c:
         params = {"format": form, "max": 10**9, **how}
         with httpx.Client(base_url=c.url) as client:
@@ -293,8 +293,8 @@ def test_a_json_answer_has_at_most_the_documented_bytes(
     made: Made, monkeypatch: pytest.MonkeyPatch, limit: int, order: str
 ) -> None:
     """What the limit leaves out follows in the next answer, without a gap."""
-    monkeypatch.setattr(search, "_JSON_BYTES_MAX", limit)
-    monkeypatch.setattr(search, "_ENVELOPE_BYTES", 300)
+    monkeypatch.setattr(search_endpoints, "_JSON_BYTES_MAX", limit)
+    monkeypatch.setattr(search_endpoints, "_ENVELOPE_BYTES", 300)
     found: list[Any] = []
     how: dict[str, Any] = {"max": 1000, "order": order}
     for _ in range(4):
@@ -311,8 +311,8 @@ def test_a_json_answer_has_at_most_the_documented_bytes(
 def test_a_message_beyond_the_limit_has_no_body(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "_JSON_BYTES_MAX", 800)
-    monkeypatch.setattr(search, "_ENVELOPE_BYTES", 400)
+    monkeypatch.setattr(search_endpoints, "_JSON_BYTES_MAX", 800)
+    monkeypatch.setattr(search_endpoints, "_ENVELOPE_BYTES", 400)
     answer = made.console.api("b/messages", max=2)
     (message,) = answer["messages"]
     assert message["body"] is None
@@ -322,7 +322,9 @@ def test_a_message_beyond_the_limit_has_no_body(
 
 def test_damage_beyond_the_limit_of_a_json_answer_is_one_range() -> None:
     damages = [Damage(10 * n, 10 * n + 5, "log", "broken") for n in range(250)]
-    assert search._ranges(damages[:100]) == [range_json(damage) for damage in damages[:100]]
-    ranges = search._ranges(damages)
+    assert search_endpoints._ranges(damages[:100]) == [
+        range_json(damage) for damage in damages[:100]
+    ]
+    ranges = search_endpoints._ranges(damages)
     assert (len(ranges), ranges[-1]["begin"], ranges[-1]["end"]) == (100, 990, 2495)
     assert ranges[-1]["reason"] == "151 ranges; the first one: broken"

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from checkpoints.state_paths import VERIFIED
 from reput.cli import run
 from reput.console.brokers import Broker
 from reput.console.security import ConsoleSettings
 from store.commitlog.record import NewMessage, make_properties
 from store.errors import ConfigError, StoreError
+from store.output.progress import PROGRESS
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
-from store.root.progress import PROGRESS
+from store.reads.message_search import LogSearch
 from tests.support.bulk_writer import BulkWriter
 from tests.support.consoles import console, source, wait_until
 from tests.support.dispatching import HastyDisk, dispatch_all

@@ -14,12 +14,12 @@ import httpx
 import pytest
 
 from reput.console import server, tail
-from reput.console.tails import feed, matching
+from reput.console.tails import matching, tail_queue
 from store.commitlog.record import NewMessage
 from store.commitlog.writer import CommitLogWriter
 from store.layout import SYS_COMPRESSED
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from tests.support.bulk_writer import BulkWriter
 from tests.support.consoles import Console, console, source, wait_until
 from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_config
@@ -201,7 +201,7 @@ def test_200_tails_and_slow_ones_do_no_harm(
 def test_a_slow_client_loses_messages_and_is_told_how_many(
     tmp_path: Path, shown: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "_PENDING_MAX", 50)
+    monkeypatch.setattr(tail_queue, "_PENDING_MAX", 50)
     monkeypatch.setattr(tail, "_PAUSE_SECONDS", 1.0)
     with shown.events("b/tail", n=0) as events:
         wait_until(lambda: len(shown.brokers["b"].monitor.tails) > 0)

@@ -17,8 +17,8 @@ from reput.export.options import ExportOptions
 from reput.export.run import open_export
 from reput.export.task import NO_VALUE, partition_directory
 from store.commitlog.message_json import message_json
+from store.output.progress import Fingerprint
 from store.reads.message_store import MessageStore
-from store.root.progress import Fingerprint
 from tests.logs.build import Message
 from tests.support.exporting import (
     BEGIN,

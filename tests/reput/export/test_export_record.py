@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.export.record import RECORD
+from reput.export.export_record import RECORD
 from store.errors import (
     DamageError,
     UnsupportedFormatError,

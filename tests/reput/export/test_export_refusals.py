@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from reput.export.export_record import RECORD
 from reput.export.options import ExportOptions
-from reput.export.record import RECORD
 from reput.export.run import open_export
 from store.errors import (
     DamageError,

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from reput.cli import run
-from reput.export.record import read_record
+from reput.export.export_record import read_record
 from tests.logs.build import Message, build_log, write_log
 from tests.support.exporting import CONF, export, files_of, grow, names_in, sent_to
 from tests.support.stores.written import corrupt

@@ -27,7 +27,7 @@ from store.commitlog.scanner import Scanner
 from store.config import BrokerVersion, StoreConfig
 from store.errors import ConfigError, DamageError, StoreError
 from store.io.mapped_file import map_file
-from store.kernels import message as mk
+from store.kernels import message_columns as mk
 from tests.conftest import Golden
 from tests.logs.build import Message, build_log, flatten
 from tests.logs.random_logs import Mix, random_messages

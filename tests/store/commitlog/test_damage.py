@@ -15,7 +15,7 @@ from store.commitlog.live_end import LiveEnd
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Damage, Scanner
 from store.errors import DamageError, StoreIOError
-from store.root.progress import LostRange
+from store.output.progress import LostRange
 from tests.logs.build import build_log
 from tests.model.dispatch import Record, dispatch
 from tests.support.dispatching import (

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.live_end import LiveEnd
 from store.commitlog.planner import LogPlanner
@@ -20,7 +20,7 @@ from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
 from store.errors import DamageError
 from store.io.mapped_file import MappedFile
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.logs.build import ROLLBACK, Message, build_log, encode, write_log
 from tests.logs.random_logs import Mix, random_messages
 from tests.logs.record_kinds import IPV6, RECORD_KINDS, TAGS

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.commitlog.dispatch_request import DispatchRequests, concat
+from store.commitlog.parallel_scan import Scanned, scan_in_order
 from store.commitlog.planner import UNLIMITED
-from store.commitlog.replay import Scanned, scan_in_order
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import UnsupportedFormatError

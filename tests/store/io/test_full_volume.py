@@ -29,7 +29,7 @@ CONFIG = config_from(CONF, version=load_config(Path("none")).version, origin="te
 READER = """
 import sys
 from pathlib import Path
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store import MessageStore
 from store.config import load_config
 from store.consumequeue.files import queue_tail

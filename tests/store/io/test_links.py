@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.output import check_replaced
+from checkpoints.allowed_output import check_replaced
 from reput.cli import run
 from store import MessageStore
 from store.consumequeue.names import list_queues

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
 from store.errors import DamageError
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.logs.build import Message, build_log, write_log
 from tests.support.dispatching import HastyDisk
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from store.config import load_config
-from store.pending.pending import PendingFilter, find_pending
-from store.pending.settings import load_hold_settings
+from store.pending.broker_settings import load_hold_settings
+from store.pending.find_pending import PendingFilter, find_pending
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 
 TOPIC = "Orders"
 CHECKS_MAX = 3

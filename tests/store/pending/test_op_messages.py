@@ -13,7 +13,7 @@ from tests.store.pending.test_pending import HALF, OP, find, held, op, states
 def test_an_op_message_that_is_too_large_is_damage_and_hides_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.pending.held._OP_BODY_MAX", 1000)
+    monkeypatch.setattr("store.pending.held_messages._OP_BODY_MAX", 1000)
     bomb = Message(
         OP, body=zlib.compress(b"0," * 600), sys_flag=SYS_COMPRESSED, properties=[("TAGS", "d")]
     )

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from store.config import BrokerVersion, StoreConfig
 from store.errors import UnsupportedFormatError
+from store.pending.broker_settings import HoldSettings, load_hold_settings
 from store.pending.deliveries import Deliveries
-from store.pending.pending import Pending, PendingFilter, find_pending
-from store.pending.settings import HoldSettings, load_hold_settings
+from store.pending.find_pending import Pending, PendingFilter, find_pending
 from store.pending.states import Kind
 from tests.logs.build import COMMIT, Message, build_log, write_log
 from tests.support.stores.written import corrupt

@@ -13,7 +13,7 @@ import pytest
 from store import Message, MessageStore
 from store.errors import ConfigError, DamageError
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from tests.conftest import Golden
 from tests.support.dispatching import dispatch_all
 from tests.support.stores import displaced

@@ -21,7 +21,7 @@ from store.errors import BodyTooLargeError
 from store.layout import SYS_COMPRESSED
 from store.reads import matches
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from tests.logs.build import Message, build_log, write_log
 from tests.support.bombs import BOMBS
 from tests.support.dispatching import dispatch_all

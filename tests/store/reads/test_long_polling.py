@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
@@ -25,9 +25,9 @@ from store.config import StoreConfig
 from store.errors import ConfigError, StoreError, StoreIOError
 from store.io.disk import Disk
 from store.io.mapped_file import file_name
+from store.output.progress import read_progress, write_progress
 from store.reads.get_message import GetMessageResult, parse_tags
 from store.reads.pull_request_hold import HeldRead, PullRequestHoldService
-from store.root.progress import read_progress, write_progress
 from tests.support.dispatching import HastyDisk, dispatch_all
 from tests.support.rebuilding import rebuild_all
 

@@ -23,7 +23,7 @@ from store.config import StoreConfig
 from store.errors import BodyTooLargeError, ConfigError, DamageError, LostDataError
 from store.io.mapped_file import MappedFile, map_file
 from store.reads.message_filter import MessageFilter
-from store.reads.search import CLOCK_STEP_MS, LogSearch
+from store.reads.message_search import CLOCK_STEP_MS, LogSearch
 from tests.conftest import Golden
 from tests.logs.build import COMMIT, PREPARED, ROLLBACK, Batch, build_log, flatten, write_log
 from tests.logs.build import Message as Sent
@@ -230,7 +230,7 @@ def test_every_order_passes_each_of_many_damaged_records(
         pools.append(ThreadPoolExecutor(threads, name))
         return pools[-1]
 
-    monkeypatch.setattr("store.commitlog.replay.ThreadPoolExecutor", pool)
+    monkeypatch.setattr("store.commitlog.parallel_scan.ThreadPoolExecutor", pool)
     monkeypatch.setattr("store.commitlog.scanner._waited", {})
     monkeypatch.setattr("store.commitlog.scanner.time.sleep", waits.append)
     left = [at for at in everything if at not in broken]

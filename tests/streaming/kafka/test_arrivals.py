@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import LogRange, Scanner
 from store.config import StoreConfig
@@ -18,7 +18,7 @@ from store.errors import ConfigError
 from store.reads.message_store import MessageStore
 from streaming.kafka.arrivals import Arrival, KafkaArrivals, arrivals_of
 from streaming.kafka.client_options import client_options
-from streaming.sinks.dispatch import DispatchSink, DurableBatch
+from streaming.sinks.dispatch_sink import DispatchSink, DurableBatch
 from tests.logs.build import COMMIT, PREPARED, Message, build_log, encode, write_log
 
 FILE_SIZE = 1 << 20

@@ -9,7 +9,7 @@ import pytest
 from store.arrow.batches import BodyLimits
 from store.commitlog.scanner import Damage, Stretch
 from store.errors import DamageError, KafkaIOError
-from streaming.kafka.mirror import MirrorLink, MirrorSettings, MirrorSink, MirrorStart
+from streaming.kafka.mirror_sink import MirrorLink, MirrorSettings, MirrorSink, MirrorStart
 from streaming.kafka.position import Position, decode_position
 from streaming.kafka.records import Record, RecordReader, Route
 from tests.logs.walking import by_walk, log_of

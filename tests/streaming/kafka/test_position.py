@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from store.errors import ConfigError
-from store.root.progress import Fingerprint
+from store.output.progress import Fingerprint
 from streaming.kafka.position import Position, decode_position, encode_position
 
 # Written by a mirror of version 1, but for the path.

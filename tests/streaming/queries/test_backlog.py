@@ -9,7 +9,7 @@ from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 from streaming import BacklogListener, CommitLogDataSource, register_source
 from streaming.queries.backlog import Backlog, backlog_bytes
-from streaming.sources.messages import FORMAT
+from streaming.sources.message_source import FORMAT
 from tests.support.stores.written import make_store
 
 

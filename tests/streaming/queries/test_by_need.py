@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from streaming import start_dispatch
-from streaming.queries.dispatch import DispatchOptions, begin_dispatch
+from streaming.queries.dispatch_query import DispatchOptions, begin_dispatch
 from tests.support.bulk_writer import BulkWriter
 from tests.support.cases import first_cases
 from tests.support.commands import REPUT

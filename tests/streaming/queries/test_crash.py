@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from store.root.progress import read_progress
-from streaming.queries.dispatch import DispatchOptions, begin_dispatch, query_error
+from store.output.progress import read_progress
+from streaming.queries.dispatch_query import DispatchOptions, begin_dispatch, query_error
 from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, dispatch_all
 from tests.support.stores.written import make_store
@@ -43,17 +43,23 @@ main()
 """
 # How the process is killed in its second batch, and whether a batch is to be cut off then.
 STEPS = {
-    "synced": ("4", "before", "write_progress", "checkpoints.root", True),
-    "progress written": ("4", "after", "write_progress", "checkpoints.root", False),
-    "batch on record": ("2", "after", "DispatchRoot.begin_batch", "checkpoints.root", True),
-    "sinks applied": ("2", "before", "DispatchRoot.commit", "checkpoints.root", True),
-    "batch returned": ("2", "after", "DispatchSink.apply", "streaming.sinks.dispatch", False),
-    "part applied": ("2", "after", "DispatchSink.apply_part", "streaming.sinks.dispatch", True),
+    "synced": ("4", "before", "write_progress", "checkpoints.output", True),
+    "progress written": ("4", "after", "write_progress", "checkpoints.output", False),
+    "batch on record": ("2", "after", "DispatchRoot.begin_batch", "checkpoints.output", True),
+    "sinks applied": ("2", "before", "DispatchRoot.commit", "checkpoints.output", True),
+    "batch returned": ("2", "after", "DispatchSink.apply", "streaming.sinks.dispatch_sink", False),
+    "part applied": (
+        "2",
+        "after",
+        "DispatchSink.apply_part",
+        "streaming.sinks.dispatch_sink",
+        True,
+    ),
     "Spark committed": (
         "3",
         "before",
         "DispatchSink.apply_part",
-        "streaming.sinks.dispatch",
+        "streaming.sinks.dispatch_sink",
         False,
     ),
 }

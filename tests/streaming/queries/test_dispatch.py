@@ -13,9 +13,9 @@ from pyspark.sql.streaming import StreamingQuery
 from store.commitlog.commit_log import CommitLog
 from store.config import load_config
 from store.errors import ConfigError, DamageError, RootInUseError
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from streaming import start_dispatch
-from streaming.queries.dispatch import (
+from streaming.queries.dispatch_query import (
     DispatchOptions,
     RunningDispatch,
     begin_dispatch,

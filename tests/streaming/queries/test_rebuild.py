@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from checkpoints.state_paths import BULK_DIR
 from store import MessageStore
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError, RootInUseError
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from streaming.queries.verify import verify
 from tests.conftest import Golden
 from tests.logs.build import Batch, Message, build_log, write_log

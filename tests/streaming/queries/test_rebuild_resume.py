@@ -13,7 +13,7 @@ from checkpoints.state_paths import BOOT, BULK_DIR, NEW_ROOT_DIR
 from store.commitlog.scanner import LogRange, Scanner, SplitScan
 from store.errors import DamageError
 from store.index.writer import IndexService
-from store.root.progress import SWAP, read_progress
+from store.output.progress import SWAP, read_progress
 from tests.support.cases import stride
 from tests.support.crashes import CrashingDisk, Killed
 from tests.support.dispatching import (

@@ -11,20 +11,25 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Stretch
 from store.config import StoreConfig
 from store.consumequeue.writer import ConsumeQueueStore
 from store.errors import DamageError, StoreIOError, UnsupportedFormatError
 from store.layout import MAGIC_BLANK, SYS_FLAG_AT
-from store.root.progress import read_progress
-from streaming.queries.dispatch import DispatchOptions, RunningDispatch, begin_dispatch, query_error
+from store.output.progress import read_progress
+from streaming.queries.dispatch_query import (
+    DispatchOptions,
+    RunningDispatch,
+    begin_dispatch,
+    query_error,
+)
 from streaming.queries.log_query import _BatchApplier, _SpoolApplier
 from streaming.queries.rebuild import rebuild_root
 from streaming.queries.spark_feed import spark_feed
 from streaming.queries.verify import verify
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from streaming.sinks.ordered_sink import StoppedError
 from streaming.sources.parts import SPOOL_DIR, Spool
 from tests.support.bulk_writer import BulkWriter

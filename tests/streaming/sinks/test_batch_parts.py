@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import DamageError
 from store.io.disk import Disk
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from streaming.sinks import ordered_sink
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.logs.build import Message
 from tests.logs.walking import by_walk
 from tests.support.cases import stride

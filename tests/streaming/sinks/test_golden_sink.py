@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.planner import LogPlanner
@@ -17,8 +17,8 @@ from store.commitlog.scanner import Scanner
 from store.consumequeue.writer import ConsumeQueueStore
 from store.index.writer import IndexService
 from store.io.disk import Disk
-from store.root.progress import read_progress
-from streaming.sinks.dispatch import DispatchSink, IndexDispatcher
+from store.output.progress import read_progress
+from streaming.sinks.dispatch_sink import DispatchSink, IndexDispatcher
 from tests.conftest import Golden
 from tests.support.dispatching import (
     HastyDisk,

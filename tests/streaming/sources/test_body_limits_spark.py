@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from store.errors import BodyTooLargeError
 from streaming import CommitLogDataSource
-from streaming.sources.messages import FORMAT
+from streaming.sources.message_source import FORMAT
 from streaming.spark.errors import to_store_error
 from tests.logs.build import Message, build_log, write_log
 from tests.support.bombs import BOMBS

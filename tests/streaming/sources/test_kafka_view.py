@@ -11,7 +11,7 @@ from store.commitlog.writer import CommitLogWriter
 from store.errors import ConfigError
 from store.layout import SYS_COMMIT, SYS_PREPARED
 from streaming import CommitLogDataSource, register_source
-from streaming.sources.messages import FORMAT
+from streaming.sources.message_source import FORMAT
 from streaming.sources.options import parse_options
 from tests.support.stores.written import make_store
 

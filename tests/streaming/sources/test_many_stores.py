@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from store.errors import ConfigError
 from streaming import CommitLogDataSource, register_source
-from streaming.sources.messages import FORMAT
+from streaming.sources.message_source import FORMAT
 from streaming.sources.options import parse_options
 from streaming.sources.stores import find_stores
 from tests.support.batches import collect_into, take_batches

@@ -13,7 +13,7 @@ from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from streaming import CommitLogDataSource
-from streaming.sources.messages import FORMAT, MESSAGE_SCHEMA
+from streaming.sources.message_source import FORMAT, MESSAGE_SCHEMA
 from tests.support.batches import collect_into, take_batches
 from tests.support.bulk_writer import BulkWriter, numbered
 from tests.support.cases import first_cases

@@ -30,7 +30,7 @@ from store.config import StoreConfig
 from store.errors import DamageError
 from streaming import CommitLogDataSource
 from streaming.sources.message_rows import MessageRows
-from streaming.sources.messages import FORMAT, FilteringReader
+from streaming.sources.message_source import FORMAT, FilteringReader
 from streaming.sources.options import parse_options
 from streaming.sources.pushdown import RowFilter
 from tests.support.stores.written import CONF, TEMPLATES, corrupt, make_store, small_config

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from store.commitlog.record import NewMessage
 from store.errors import ConfigError
 from streaming import CommitLogDataSource, register_source
-from streaming.sources.messages import FORMAT
+from streaming.sources.message_source import FORMAT
 from streaming.sources.options import parse_options
 from streaming.sources.queues.offsets import QueueOffsets
 from tests.logs.build import Message

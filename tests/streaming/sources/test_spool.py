@@ -6,12 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.scanner import Damage, LogRange, Stretch
 from store.errors import StoreIOError
 from store.io.disk import Disk
 from streaming.queries.log_query import _BatchApplier
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from streaming.sources.parts import Spool, pack, parts_of
 from tests.logs.walking import by_walk
 from tests.support.dispatching import HastyDisk, assert_same_store, dispatch_all

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from streaming import CommitLogDataSource, register_source
 from streaming.sources.known_topics import warn_of_unlisted
-from streaming.sources.messages import FORMAT
+from streaming.sources.message_source import FORMAT
 from tests.support.spark_stderr import read_until
 from tests.support.stores.written import corrupt, make_store
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from store.config import StoreConfig
 from store.errors import BodyTooLargeError, DamageError
-from streaming.sources.dispatch import DispatchRequestReader
-from streaming.sources.messages import (
+from streaming.sources.dispatch_source import DispatchRequestReader
+from streaming.sources.message_source import (
     FORMAT,
     CommitLogDataSource,
     CommitLogReader,

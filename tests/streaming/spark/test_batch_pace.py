@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from store.config import config_to_json
-from streaming.sources.dispatch import DispatchRequestReader
+from streaming.sources.dispatch_source import DispatchRequestReader
 from streaming.spark.batch_pace import (
     BACKLOG_BYTES,
     HOLD_SECONDS,

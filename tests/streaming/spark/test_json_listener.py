@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 
 from streaming import CommitLogDataSource, register_source
-from streaming.sources.messages import FORMAT
+from streaming.sources.message_source import FORMAT
 from streaming.spark.json_listener import JsonListener
 from tests.support.stores.written import make_store
 

@@ -8,7 +8,7 @@ import pytest
 from reput.cli import run
 from store.errors import ConfigError, SparkError
 from streaming.spark.session import _spark_conf, build_session
-from streaming.spark.settings import _REFUSED, parse_conf
+from streaming.spark.spark_settings import _REFUSED, parse_conf
 from tests.support.commands import reput
 from tests.support.dispatching import dispatch_all
 from tests.support.stores.written import make_store

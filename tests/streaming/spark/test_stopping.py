@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from store.errors import DamageError, StoreIOError
-from store.root.progress import read_progress
+from store.output.progress import read_progress
 from streaming import CommitLogDataSource, query_error, start_dispatch, stop_query
-from streaming.queries.dispatch import DispatchOptions, begin_dispatch, prepare_dispatch
-from streaming.sources.messages import FORMAT
+from streaming.queries.dispatch_query import DispatchOptions, begin_dispatch, prepare_dispatch
+from streaming.sources.message_source import FORMAT
 from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, dispatch_all
 from tests.support.stores.written import corrupt, make_store

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints.recovery.recovery import Recovered
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
+from checkpoints.recovery.steps import Recovered
 from store.config import StoreConfig
-from store.root.progress import Progress, read_progress
+from store.output.progress import Progress, read_progress
 from tests.logs.build import Message, build_log, write_log
 from tests.model.dispatch import Built, Dispatcher, Record, dispatch, name_files
 from tests.model.tree import model_tree

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
-from store.root.progress import Progress
-from streaming.sinks.dispatch import DispatchSink
+from store.output.progress import Progress
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.support.dispatching import (
     BUILT_DIRECTORIES,
     Content,

@@ -10,11 +10,11 @@ from pathlib import Path
 from random import Random
 
 from checkpoints.checkpoint_file import read_checkpoint
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
-from streaming.sinks.dispatch import DispatchSink
+from streaming.sinks.dispatch_sink import DispatchSink
 from tests.logs.build import Message
 from tests.support.dispatching import Batch, cut_stretches
 from tests.torture.simulation.broker_log import FILE_SIZE, BrokerLog

@@ -15,7 +15,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from reput.console import search
+from reput.console import search_endpoints
 from reput.console.answers import budget as budgets
 from reput.console.answers.budget import SLICE_BYTES, STREAM_BYTES, WORK_BYTES, Budget, Leases
 from reput.console.metrics.samples import Samples
@@ -149,7 +149,7 @@ def test_a_search_leases_what_it_finds(tmp_path: Path, monkeypatch: pytest.Monke
     make_large(tmp_path)
     with console(source(tmp_path)) as c:
         budget = budget_of(c)
-        monkeypatch.setattr(search, "_JSON_BYTES_MAX", 100 * MEBIBYTE)
+        monkeypatch.setattr(search_endpoints, "_JSON_BYTES_MAX", 100 * MEBIBYTE)
         with c.client.stream("GET", "/api/brokers/b/messages") as response:
             next(response.iter_raw())
             assert len(BODY) < budget.used < len(BODY) + MEBIBYTE

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints.root import DispatchRoot
+from checkpoints.output import DispatchRoot
 from reput.console.metrics import history
 from reput.console.metrics.history import HISTORY_SECONDS, INTERVAL_SECONDS, History
 from tests.support.bulk_writer import BulkWriter

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from store import layout
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ExtFiles
 from store.consumequeue.names import queue_directory
+from store.consumequeue.queue_ends import QueueEnd
 from store.errors import DamageError
-from store.index.ends import IndexEnd
 from store.index.file import list_index_files
+from store.index.index_end import IndexEnd
 from store.index.parts import read_slots
 from store.index.writer import encode_header
 from store.io.disk import Disk

@@ -15,7 +15,7 @@ from typing import Any
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.record import Message
 from store.errors import ConfigError, DamageError, LostDataError, StoreIOError
-from store.root.progress import PROGRESS, read_progress_view
+from store.output.progress import PROGRESS, read_progress_view
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,18 +24,18 @@ from threading import Event
 import pyarrow as pa
 
 from store.arrow.schema import MESSAGE_FIELDS
-from store.commitlog.commit_log import ReportProgress
-from store.commitlog.compression import BODY_BYTES_MAX
-from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.record import Message
-from store.commitlog.replay import scan_in_order, scan_newest_first
-from store.commitlog.scanner import Damage
-from store.commitlog.search import (
+from store.commitlog.boundary_search import (
     first_stored_after,
     first_stored_at,
     first_timestamp,
     is_boundary,
 )
+from store.commitlog.commit_log import ReportProgress
+from store.commitlog.compression import BODY_BYTES_MAX
+from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.parallel_scan import scan_in_order, scan_newest_first
+from store.commitlog.record import Message
+from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.reads.matches import LogFollower, LogMatches
 from store.reads.message_filter import MessageFilter

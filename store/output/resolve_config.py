@@ -4,7 +4,7 @@ Each setting is taken from the first of these that has it:
 
 1. the ``broker.conf`` that was given, else the store's own;
 2. OUTPUT's progress: the settings that its files were made with;
-3. the names and sizes of the files (``store.root.file_sizes``);
+3. the names and sizes of the files (``store.output.file_sizes``);
 4. the broker's defaults.
 
 Files do not show flags and delay levels. A broker whose ``broker.conf`` lacks one has its default,
@@ -36,15 +36,15 @@ from store.config import (
 )
 from store.errors import ConfigError, DamageError
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
-from store.rocksdb import require_no_rocksdb, rocksdb_queues
-from store.root.file_sizes import (
+from store.output.file_sizes import (
     IndexShape,
     index_file_paths,
     index_shape,
     log_file_size,
     queue_file_size,
 )
-from store.root.progress import PROGRESS, ProgressView, read_progress_view
+from store.output.progress import PROGRESS, ProgressView, read_progress_view
+from store.rocksdb import require_no_rocksdb, rocksdb_queues
 from store.unsupported import (
     refuse_controller_mode,
     refuse_dledger_directory,

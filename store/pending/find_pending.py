@@ -27,12 +27,12 @@ from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import UnsupportedFormatError
 from store.io.group_totals import GroupTotals
+from store.pending.broker_settings import HoldSettings
 from store.pending.delay import delay_rows
 from store.pending.deliveries import Deliveries, Longs, codes
 from store.pending.half import half_rows
-from store.pending.held import HELD_TOPICS, MESSAGE, Held, read_held
+from store.pending.held_messages import HELD_TOPICS, MESSAGE, Held, read_held
 from store.pending.message_keys import with_keys
-from store.pending.settings import HoldSettings
 from store.pending.states import PENDING_FIELDS, STATES, UNFINISHED, Kind, State, longs
 from store.pending.timer import names_topic, timer_rows
 

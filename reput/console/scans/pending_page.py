@@ -14,7 +14,7 @@ from reput.console.parameters import ParameterError, choice, number, text
 
 if TYPE_CHECKING:
     from reput.console.scans.selections import Selections
-    from store.pending.pending import PendingFilter
+    from store.pending.find_pending import PendingFilter
 
 PARAMETERS = ("page", "topic", "kind", "state")
 _STATES = ("unfinished", "overdue", "all")
@@ -70,7 +70,7 @@ def _shown(selections: Selections, wanted: PendingFilter, page: int) -> dict[str
 
 def _filter(params: QueryParams) -> PendingFilter:
     """Parse the conditions. Raises ParameterError."""
-    from store.pending.pending import PendingFilter  # noqa: PLC0415 - loads pyarrow
+    from store.pending.find_pending import PendingFilter  # noqa: PLC0415 - loads pyarrow
     from store.pending.states import Kind  # noqa: PLC0415 - likewise
 
     topic, kind = text(params, "topic"), text(params, "kind")

@@ -58,7 +58,7 @@ from store.pending.deliveries import NONE
 from store.pending.states import longs
 from store.pending.text_hash import TextHash
 from store.reads.message_filter import MessageFilter
-from store.reads.search import LogSearch
+from store.reads.message_search import LogSearch
 from store.regex.match import IsStopped
 
 _RECORD_FIELDS = (

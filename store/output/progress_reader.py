@@ -18,7 +18,7 @@ from store.io.checked_json import read_state_file
 from store.io.file_system import open_regular
 from store.io.lock_file import UNKNOWN_OWNER, find_owner
 from store.layout import ABORT_FILE, LOCK_FILE
-from store.root.progress import (
+from store.output.progress import (
     PROGRESS,
     SWAP,
     ProgressView,

@@ -14,19 +14,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from checkpoints.progress import BatchEnd, queue_key
+from checkpoints.advance import BatchEnd, queue_key
+from checkpoints.output import DispatchRoot
 from checkpoints.retention import Retention
-from checkpoints.root import DispatchRoot
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueEnd
 from store.consumequeue.files import QueueTail
+from store.consumequeue.queue_ends import QueueEnd
 from store.consumequeue.writer import ConsumeQueueStore, QueueKey
-from store.index.ends import IndexEnd
+from store.index.index_end import IndexEnd
 from store.index.writer import IndexService, IndexState
+from store.output.progress import LostRange
 from store.reads.pull_request_hold import PullRequestHoldService
-from store.root.progress import LostRange
 from streaming.sinks.ordered_sink import BatchSink, SinkCounts, WaitingParts
 
 

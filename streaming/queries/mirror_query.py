@@ -19,16 +19,16 @@ from pyspark.sql import SparkSession
 
 from store.arrow.batches import BodyLimits
 from store.broker_files import read_topic_configs
+from store.commitlog.boundary_search import first_stored_after, requested_offset
 from store.commitlog.commit_log import CommitLog, was_closed_cleanly
 from store.commitlog.compression import BODY_BYTES_MAX
 from store.commitlog.planner import UNLIMITED
-from store.commitlog.search import first_stored_after, requested_offset
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
-from store.root.config import open_store_config
+from store.output.resolve_config import open_store_config
 from streaming.kafka.client_options import ClientOptions, client_options
 from streaming.kafka.cluster import Cluster
-from streaming.kafka.mirror import (
+from streaming.kafka.mirror_sink import (
     MirrorLink,
     MirrorSettings,
     MirrorSink,
@@ -49,7 +49,7 @@ from streaming.kafka.records import RecordReader
 from streaming.kafka.routes import Creation, Router
 from streaming.kafka.topic_rules import TopicRules, check_kafka_name
 from streaming.queries.log_query import LogQuery, RunningLogQuery
-from streaming.queries.metrics import DispatchProgress, OnBatch
+from streaming.queries.query_metrics import DispatchProgress, OnBatch
 from streaming.sources.option_values import check_size, spark_interval
 from streaming.spark.batch_pace import BY_NEED
 from streaming.spark.connect import refuse_connect

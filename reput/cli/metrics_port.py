@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from reput.console.metrics.query import BatchDurations, DispatchCounts, MirrorCounts
     from reput.console.metrics.storage import LogReader, Position
     from streaming.kafka.arrivals import KafkaArrivals
-    from streaming.queries.dispatch import PreparedDispatch
-    from streaming.queries.mirror import PreparedMirror
+    from streaming.queries.dispatch_query import PreparedDispatch
+    from streaming.queries.mirror_query import PreparedMirror
     from streaming.sinks.ordered_sink import BatchSink
 
 _LOOPBACK = "127.0.0.1"
@@ -84,7 +84,7 @@ def show_dispatch(endpoint: MetricsEndpoint, shown: ShownDispatch, stuck_after: 
     """Serve the metrics and the health of a dispatch. Raises ConfigError, StoreIOError."""
     from reput.console.metrics.query import DispatchCounts, DispatchSource
     from reput.console.metrics.storage import LogReader, Position
-    from store.root.status import progress_timestamp
+    from store.output.dispatch_status import progress_timestamp
 
     prepared, arrivals = shown.prepared, shown.arrivals
     root, sink = prepared.root, prepared.sink

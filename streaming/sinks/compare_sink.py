@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from store.commitlog.commit_log import ReportProgress
 from store.commitlog.dispatch_request import DispatchRequests
-from store.commitlog.replay import cannot_derive
+from store.commitlog.parallel_scan import cannot_derive
 from store.commitlog.scanner import Damage
 from store.compare.store import StoreComparison
 from store.errors import DamageError

@@ -3,7 +3,7 @@
 The package ``checkpoints`` owns the file and replaces it atomically, only after the data that it
 names has been synced (promise I4). Readers decode the fields of ``ProgressView``, which say how far
 to trust the files (promise I8); rollback points are costly to decode where queues have drops.
-``store.io.checked_json`` defines the encoding, ``checkpoints.progress`` how a batch advances it.
+``store.io.checked_json`` defines the encoding, ``checkpoints.advance`` how a batch advances it.
 
 =====================  =======================================================================
 field                  meaning
@@ -23,7 +23,7 @@ drops                  by "topic/queue", the effect of the broker's rules: the n
                        dropped ("repeated"), and placed below their queue offset ("gaps")
 batch                  number of batches applied or rolled back, and of adoptions and swaps
 generation             ``batch`` when the generation of the files began, with the root or with its
-                       last rollback, adoption or swap (``store.root.progress_reader``)
+                       last rollback, adoption or swap (``store.output.progress_reader``)
 begin_offset           the physical offset where the dispatch of this root began
 messages               number of messages dispatched
 index_msg_timestamp    end time of the last full index file, in ms
@@ -41,9 +41,9 @@ from pathlib import Path
 from typing import Annotated
 
 from store.config import Shape
-from store.consumequeue.ends import QueueEnd
 from store.consumequeue.names import Drops
-from store.index.ends import IndexFileOrNone
+from store.consumequeue.queue_ends import QueueEnd
+from store.index.index_end import IndexFileOrNone
 from store.io.checked_json import (
     Checksum,
     Count,

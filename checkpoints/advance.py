@@ -1,14 +1,14 @@
-"""How a batch advances the progress of a root (``store.root.progress``); its rollback points."""
+"""How a batch advances the progress of a root (``store.output.progress``); its rollback points."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from store.consumequeue.ends import QueueEnd
 from store.consumequeue.names import Drops
+from store.consumequeue.queue_ends import QueueEnd
 from store.index.writer import IndexState
-from store.root.progress import Fingerprint, LostRange, Progress, RollbackPoint
+from store.output.progress import Fingerprint, LostRange, Progress, RollbackPoint
 
 _QUEUE_ENDS_MAX = 20_000  # in all rollback points together
 

@@ -10,8 +10,8 @@ import pytest
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
 from store.layout import INDEX_DIR
+from store.output.resolve_config import config_to_compare, find_config, open_store_config
 from store.reads.message_store import MessageStore
-from store.root.config import config_to_compare, find_config, open_store_config
 from streaming.queries.rebuild import rebuild_root, take_root
 from tests.support.bulk_writer import BulkWriter
 from tests.support.stores.written import CONF, TEMPLATES, make_store, small_config
@@ -186,7 +186,7 @@ def test_an_empty_index_leaves_its_numbers_open(tmp_path: Path) -> None:
 
 def test_a_root_without_a_file_follows_the_log_that_appears(tmp_path: Path) -> None:
     """A dispatch that waited for a new broker recorded the defaults, which no file depends on."""
-    from checkpoints.root import DispatchRoot
+    from checkpoints.output import DispatchRoot
 
     store, output = tmp_path / "store", tmp_path / "out"
     (store / "commitlog").mkdir(parents=True)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from store.errors import DamageError, StoreIOError, UnsupportedFormatError
-from store.root.progress import Fingerprint
+from store.output.progress import Fingerprint
 
 RECORD = "_reput_export.json"
 _FORMAT = 1

@@ -31,12 +31,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 from pyspark.sql.types import DataType, StructType
 
 from store.arrow.schema import MESSAGE_FIELDS, message_schema
+from store.commitlog.boundary_search import boundaries_around, check_boundary
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.reader.log_batches import LogBatches
-from store.commitlog.search import boundaries_around, check_boundary
 from store.errors import ConfigError, StoreError, shown
 from store.unsupported import require_log_files
-from streaming.sources.bounds import LogSpan, Start, span_to_read, start_of_read
 from streaming.sources.kafka_view import KAFKA_FIELDS
 from streaming.sources.known_topics import check_topics, warn_of_unlisted
 from streaming.sources.log_streams import LogStreams, StreamOffset
@@ -49,6 +48,7 @@ from streaming.sources.options import (
     table_options,
 )
 from streaming.sources.pushdown import RowFilter, is_pushdown_enabled
+from streaming.sources.read_bounds import LogSpan, Start, span_to_read, start_of_read
 from streaming.sources.stores import Store, find_stores
 from streaming.sources.workers.calls import called_by_spark
 from streaming.spark.read_limit import (

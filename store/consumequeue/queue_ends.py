@@ -1,8 +1,8 @@
 """The end of a consume queue at an offset of the log, so that the queue can be truncated to it.
 
 ``ConsumeQueueStore.ends_touched_by`` returns it before a batch is written,
-``store.root.end_search`` finds it in the files, and ``store.root.truncation`` truncates the files
-to it.
+``store.output.end_search`` finds it in the files, and ``store.output.truncation`` truncates the
+files to it.
 """
 
 from __future__ import annotations

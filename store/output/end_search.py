@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from store.commitlog.commit_log import CommitLog
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueEnd
 from store.consumequeue.extension import ExtFiles
 from store.consumequeue.files import ConsumeQueue, units_in, written_units
 from store.consumequeue.names import list_queues, queue_directory
-from store.index.ends import INDEX_HEADER_FIELDS, IndexEnd
+from store.consumequeue.queue_ends import QueueEnd
 from store.index.file import list_index_files
+from store.index.index_end import INDEX_HEADER_FIELDS, IndexEnd
 from store.index.parts import entries_of, map_index_file, read_header
 from store.io.mapped_file import MappedFileQueue
 from store.kernels.index import (
@@ -46,7 +46,7 @@ from store.layout import (
     NO_QUEUE_YET,
     PRE_BLANK_SIZE,
 )
-from store.root.progress import Fingerprint
+from store.output.progress import Fingerprint
 
 RecordAt = Callable[[int], Fingerprint | None]
 

@@ -1,6 +1,6 @@
 """The end of the index at an offset of the log, so that the index can be truncated to it.
 
-See ``store.consumequeue.ends``.
+See ``store.consumequeue.queue_ends``.
 """
 
 from __future__ import annotations

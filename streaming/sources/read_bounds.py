@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from store.commitlog.boundary_search import first_stored_after, first_stored_at
 from store.commitlog.reader.log_batches import LogBatches
-from store.commitlog.search import first_stored_after, first_stored_at
 from store.errors import ConfigError, LostDataError
 from streaming.sources.options import (
     EARLIEST,
@@ -22,7 +22,7 @@ from streaming.sources.options import (
     StoreOffsets,
 )
 from streaming.sources.queues.offsets import NO_OFFSET, QueueOffsets, QueueSpans
-from streaming.sources.queues.places import (
+from streaming.sources.queues.offsets_in_log import (
     Place,
     Queue,
     WantedOffsets,

@@ -12,7 +12,7 @@ from store.broker_files import read_consumer_offsets, read_topic_configs
 from store.config import BrokerVersion, load_config
 from store.errors import ConfigError, DamageError
 from store.io.checked_json import decode_record, encode_record
-from store.root.progress import Fingerprint
+from store.output.progress import Fingerprint
 
 LONG = "9" * 5000
 LINE_MAX = 700  # paths and two values of 120 characters

@@ -12,7 +12,7 @@ from pathlib import Path
 from store.errors import StoreIOError
 from store.io.checked_json import read_state_file
 from store.layout import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE
-from store.root.progress import OwnershipStamp
+from store.output.progress import OwnershipStamp
 
 ANY_ABORT = -1  # ``abort`` is about to be written
 

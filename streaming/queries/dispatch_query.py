@@ -10,18 +10,18 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from checkpoints.output import DispatchRoot
 from checkpoints.recovery.adoption import RecoveryReporter
 from checkpoints.recovery.reports import record_recoveries
-from checkpoints.root import DispatchRoot
+from store.commitlog.boundary_search import requested_offset
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.search import requested_offset
 from store.config import StoreConfig
 from store.errors import ConfigError, StoreError
 from store.io.user_path import given_path
-from store.root.config import open_store_config
+from store.output.resolve_config import open_store_config
 from streaming.queries.log_query import LogQuery, RunningLogQuery
-from streaming.queries.metrics import DispatchProgress, OnBatch
-from streaming.sinks.dispatch import ArrivalListener, DispatchSink
+from streaming.queries.query_metrics import DispatchProgress, OnBatch
+from streaming.sinks.dispatch_sink import ArrivalListener, DispatchSink
 from streaming.sources.option_values import check_size, spark_interval
 from streaming.spark.batch_pace import BY_NEED
 from streaming.spark.connect import refuse_connect

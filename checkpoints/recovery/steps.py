@@ -13,7 +13,7 @@
    changed (it came back shorter, or a broker wrote other messages over its end), roll the root back
    to the newest rollback point that the log still holds.
 
-The root then resumes at ``reput_from_offset``. ``checkpoints.root`` describes the order of the
+The root then resumes at ``reput_from_offset``. ``checkpoints.output`` describes the order of the
 syncs of a batch, on which step 3 relies.
 
 Steps 2 to 4 truncate in the same order: a batch record with the target is durable first; then
@@ -27,8 +27,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from checkpoints.advance import queue_key
 from checkpoints.batch_record import BatchRecord, read_batch, write_batch
-from checkpoints.progress import queue_key
 from checkpoints.recovery.adoption import Adoption, RecoveryReporter
 from checkpoints.recovery.fingerprint import (
     find_log_change,
@@ -36,27 +36,27 @@ from checkpoints.recovery.fingerprint import (
     read_fingerprint,
 )
 from checkpoints.state_paths import BATCH
+from store.commitlog.boundary_search import is_boundary
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
-from store.commitlog.search import is_boundary
 from store.config import StoreConfig
-from store.consumequeue.ends import QueueEnd
+from store.consumequeue.queue_ends import QueueEnd
 from store.errors import DamageError
-from store.index.ends import IndexEnd
 from store.index.file import list_index_files
+from store.index.index_end import IndexEnd
 from store.index.parts import read_header
 from store.io.disk import Disk
 from store.io.mapped_file import intact, map_file
 from store.kernels.index import END_TIMESTAMP, INDEX_COUNT
 from store.layout import INDEX_DIR
-from store.root.end_search import (
+from store.output.end_search import (
     find_index_end,
     find_queue_ends,
     trim_to_remaining_files,
     was_dispatched,
 )
-from store.root.progress import PROGRESS, Fingerprint, Progress, RollbackPoint, write_progress
-from store.root.truncation import Truncation, TruncationCounts
+from store.output.progress import PROGRESS, Fingerprint, Progress, RollbackPoint, write_progress
+from store.output.truncation import Truncation, TruncationCounts
 
 
 @dataclass(frozen=True, slots=True)
