@@ -23,7 +23,7 @@ from store.commitlog.scanner import Damage
 from store.config import StoreConfig, broker_properties
 from store.consumequeue.names import is_system_topic
 from store.errors import StoreError, StoreIOError
-from store.io.group_totals import GroupTotals
+from store.io.spilled_totals import GroupTotals
 from store.layout import DLQ_PREFIX, RETRY_PREFIX
 from store.reads.message_filter import MessageFilter
 from store.reads.message_search import LogSearch

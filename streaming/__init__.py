@@ -37,13 +37,13 @@ __all__ = [
 
 _MODULES = {
     "BacklogListener": "queries.backlog",
-    "CommitLogDataSource": "sources.messages",
-    "MirrorOptions": "queries.mirror",
+    "CommitLogDataSource": "sources.message_source",
+    "MirrorOptions": "queries.mirror_query",
     "build_session": "spark.session",
-    "query_error": "queries.dispatch",
+    "query_error": "queries.dispatch_query",
     "register_source": "spark.session",
-    "start_dispatch": "queries.dispatch",
-    "start_mirror": "queries.mirror",
+    "start_dispatch": "queries.dispatch_query",
+    "start_mirror": "queries.mirror_query",
     "stop_query": "spark.stopping",
 }
 

@@ -43,8 +43,8 @@ from store.config import StoreConfig
 from store.consumequeue.queue_ends import QueueEnd
 from store.errors import DamageError
 from store.index.file import list_index_files
+from store.index.file_parts import read_header
 from store.index.index_end import IndexEnd
-from store.index.parts import read_header
 from store.io.disk import Disk
 from store.io.mapped_file import intact, map_file
 from store.kernels.index import END_TIMESTAMP, INDEX_COUNT

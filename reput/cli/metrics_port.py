@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from reput.cli.long_running import LineReporter
     from reput.cli.stores import NamedStore
     from reput.console.metrics.endpoint import MetricsEndpoint
-    from reput.console.metrics.families import Node
-    from reput.console.metrics.query import BatchDurations, DispatchCounts, MirrorCounts
+    from reput.console.metrics.metric_names import Node
+    from reput.console.metrics.running_query import BatchDurations, DispatchCounts, MirrorCounts
     from reput.console.metrics.storage import LogReader, Position
     from streaming.kafka.arrivals import KafkaArrivals
     from streaming.queries.dispatch_query import PreparedDispatch
@@ -82,7 +82,7 @@ class ShownDispatch:
 
 def show_dispatch(endpoint: MetricsEndpoint, shown: ShownDispatch, stuck_after: float) -> None:
     """Serve the metrics and the health of a dispatch. Raises ConfigError, StoreIOError."""
-    from reput.console.metrics.query import DispatchCounts, DispatchSource
+    from reput.console.metrics.running_query import DispatchCounts, DispatchSource
     from reput.console.metrics.storage import LogReader, Position
     from store.output.dispatch_status import progress_timestamp
 
@@ -123,7 +123,7 @@ def show_mirror(
     stuck_after: float,
 ) -> None:
     """Serve the metrics and the health of a mirror. Raises ConfigError, StoreIOError."""
-    from reput.console.metrics.query import MirrorCounts, MirrorSource
+    from reput.console.metrics.running_query import MirrorCounts, MirrorSource
     from reput.console.metrics.storage import LogReader, Position
 
     sink = prepared.sink
@@ -149,7 +149,7 @@ def show_mirror(
 
 
 def _node(store_root: Path, broker_conf: Path | None, name: str = "") -> Node:
-    from reput.console.metrics.families import Node
+    from reput.console.metrics.metric_names import Node
     from store.identity import load_identity
 
     identity = load_identity(store_root, broker_conf, name)

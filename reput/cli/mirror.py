@@ -192,7 +192,7 @@ def mirror(
     Runs until it is stopped (Ctrl-C or SIGTERM, both clean). Its position is stored in that Kafka,
     in the same transactions as the messages; the next start resumes from there.
     """
-    from reput.console.metrics.query import BatchDurations
+    from reput.console.metrics.running_query import BatchDurations
     from streaming.kafka.oversized import parse_rule
     from streaming.kafka.position import POSITION_TOPIC
     from streaming.queries.mirror_query import TRANSACTION_BYTES, MirrorOptions, prepare_mirror

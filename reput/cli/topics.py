@@ -17,8 +17,10 @@ from reput.cli.show import BROKER, broker_json, drops_line, exit_not_found, prog
 from reput.cli.stores import Failures, NamedStore, Stores, opened_stores, read_stores
 from store.broker_files import ConfigFile, encode_topics
 from store.errors import ConfigError, StoreError
-from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
-from store.reads.topics_json import overview_rows
+from store.topics.consumer_lag import Lag
+from store.topics.overview import Overview, TopicState, describe_topics
+from store.topics.queue_state import QueueState
+from store.topics.topics_json import overview_rows
 
 _TOPIC = Column("topic", Fit.WHOLE)
 _QUEUE_COLUMNS = (
@@ -92,7 +94,7 @@ def _write_topics_json(
     from store.io.links import io_errors
     from store.io.new_file import write_new_file
     from store.output.resolve_config import open_store_config
-    from store.reads.topics_from_log import topics_from_log
+    from store.topics.topics_from_log import topics_from_log
 
     if len(stores) > 1:
         raise ConfigError("--write-topics-json applies to one STORE")

@@ -24,8 +24,8 @@ from store.consumequeue.names import is_system_topic
 from store.errors import ConfigError, StoreError
 from store.layout import ABORT_FILE, DLQ_PREFIX, RETRY_PREFIX
 from store.reads.message_store import MessageStore
-from store.reads.topics import QueueState, describe_queues
-from store.reads.topics_json import config_json, file_json, lag_json, queue_json
+from store.topics.queue_state import QueueState, describe_queues
+from store.topics.topics_json import config_json, file_json, lag_json, queue_json
 
 _PAGE_ROWS = 100
 _TOP_GROUPS = 20

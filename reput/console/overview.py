@@ -22,8 +22,10 @@ from store.consumequeue.names import is_system_topic
 from store.errors import NoQueuesError, StoreError
 from store.layout import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from store.reads.message_store import MessageStore
-from store.reads.topics import Lag, Overview, QueueState, TopicState, describe_topics
-from store.reads.topics_json import config_json, lag_json
+from store.topics.consumer_lag import Lag
+from store.topics.overview import Overview, TopicState, describe_topics
+from store.topics.queue_state import QueueState
+from store.topics.topics_json import config_json, lag_json
 
 Opened = Callable[[], AbstractContextManager[MessageStore]]
 Directories = Mapping[str, tuple[Path, ...]]  # by kind of file

@@ -24,7 +24,7 @@ from store.compare.findings import (
 )
 from store.config import StoreConfig
 from store.index.file import is_index_file_name
-from store.index.parts import IndexHeader, decode_header, index_file_size, read_slots
+from store.index.file_parts import IndexHeader, decode_header, index_file_size, read_slots
 from store.io.disk import Bytes, Disk
 from store.io.listing import list_entries
 

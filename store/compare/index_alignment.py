@@ -22,7 +22,7 @@ from store import layout
 from store.commitlog.dispatch_request import DispatchRequests
 from store.compare.findings import ComparisonPolicy, MapCache
 from store.config import StoreConfig
-from store.index.parts import decode_header, entries_of, index_file_size
+from store.index.file_parts import decode_header, entries_of, index_file_size
 
 _CHUNK = 1 << 16
 _MISMATCHES_MAX = 64  # beyond it, the index is unrelated, and is compared without alignment

@@ -26,7 +26,7 @@ from store.dump.queue import (
 from store.dump.rows import COMMON_MEANINGS, Meanings, Sections, Source
 from store.errors import ConfigError, DamageError, UnsupportedFormatError
 from store.index.file import is_index_file_name
-from store.index.parts import index_file_size
+from store.index.file_parts import index_file_size
 from store.io.mapped_file import each_intact, intact, is_mapped_file_name, map_file
 from store.layout import (
     BATCH_CONSUME_QUEUE_DIR,

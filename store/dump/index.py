@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from store import layout
 from store.dump.rows import NOTE, Meanings, Row, Sections, Source
-from store.index.parts import (
+from store.index.file_parts import (
     IndexEntry,
     IndexHeader,
     decode_header,

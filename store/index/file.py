@@ -4,8 +4,8 @@ The slot of a key's hash holds the number of the newest entry of a chain. Each e
 previous one of the same slot, so numbers descend along a chain. A chain that does not descend is
 damage, and so is an entry that belongs to another slot.
 
-``store.index.parts`` reads header, slots and entries. An entry holds only the hash of its key: the
-caller verifies each result against the message.
+``store.index.file_parts`` reads header, slots and entries. An entry holds only the hash of its key:
+the caller verifies each result against the message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from store import java, layout
 from store.config import StoreConfig
 from store.errors import DamageError, StoreIOError
-from store.index.parts import (
+from store.index.file_parts import (
     ENTRY,
     SLOT,
     IndexEntry,

@@ -20,14 +20,14 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.config import StoreConfig
 from store.errors import DamageError
 from store.index.file import list_index_files
-from store.index.index_end import INDEX_HEADER_FIELDS, IndexEnd
-from store.index.parts import (
+from store.index.file_parts import (
     entries_of,
     index_file_size,
     map_index_file,
     read_header,
     read_slots,
 )
+from store.index.index_end import INDEX_HEADER_FIELDS, IndexEnd
 from store.io.disk import Disk
 from store.io.mapped_file import intact
 from store.kernels.index import (

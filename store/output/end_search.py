@@ -22,8 +22,8 @@ from store.consumequeue.files import ConsumeQueue, units_in, written_units
 from store.consumequeue.names import list_queues, queue_directory
 from store.consumequeue.queue_ends import QueueEnd
 from store.index.file import list_index_files
+from store.index.file_parts import entries_of, map_index_file, read_header
 from store.index.index_end import INDEX_HEADER_FIELDS, IndexEnd
-from store.index.parts import entries_of, map_index_file, read_header
 from store.io.mapped_file import MappedFileQueue
 from store.kernels.index import (
     BEGIN_PHY,

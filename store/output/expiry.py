@@ -20,7 +20,7 @@ from store.consumequeue.files import ConsumeQueue, units_in, written_units
 from store.consumequeue.names import list_queues, queue_directory
 from store.errors import DamageError
 from store.index.file import list_index_files
-from store.index.parts import entries_of, map_index_file, read_header
+from store.index.file_parts import entries_of, map_index_file, read_header
 from store.io.mapped_file import MappedFile, MappedFileQueue, intact
 from store.kernels.index import END_PHY
 from store.layout import (

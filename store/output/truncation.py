@@ -22,8 +22,8 @@ from store.consumequeue.names import queue_directory
 from store.consumequeue.queue_ends import QueueEnd
 from store.errors import DamageError
 from store.index.file import list_index_files
+from store.index.file_parts import read_slots
 from store.index.index_end import IndexEnd
-from store.index.parts import read_slots
 from store.index.writer import encode_header
 from store.io.disk import Disk
 from store.io.listing import list_names

@@ -26,7 +26,7 @@ from store.commitlog.commit_log import CommitLog, ReportProgress
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import UnsupportedFormatError
-from store.io.group_totals import GroupTotals
+from store.io.spilled_totals import GroupTotals
 from store.pending.broker_settings import HoldSettings
 from store.pending.delay import delay_rows
 from store.pending.deliveries import Deliveries, Longs, codes

@@ -35,7 +35,7 @@ from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import StoreError
-from store.io.group_totals import GroupTotals
+from store.io.spilled_totals import GroupTotals
 from store.layout import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,

@@ -3,7 +3,7 @@
 RE2 takes a time proportional to the states of an expression times the bytes, at worst, and cannot
 be interrupted. So bodies are matched in pieces of at most ``_WORK_MAX`` states times bytes, below a
 second; between two pieces the caller may stop. A body that alone takes more work is matched by a
-process (``process.py``), which is killed when the caller stops, or after ``BODY_SECONDS``.
+process (``match_process.py``), which is killed when the caller stops, or after ``BODY_SECONDS``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store.errors import ConfigError, SlowExpressionError, StoreIOError, shown
-from store.regex import process as match_process
+from store.regex import match_process
 from store.regex.size import state_count
 
 STATES_MAX = 5000

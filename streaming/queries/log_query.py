@@ -19,10 +19,10 @@ from streaming.queries.query_metrics import DispatchProgress, OnBatch, ProgressL
 from streaming.sinks.ordered_sink import BatchSink, StoppedError
 from streaming.sources.dispatch_source import FORMAT, DispatchRequestSource
 from streaming.sources.option_values import spark_interval
-from streaming.sources.parts import SPOOL_DIR, Spool, parts_of
+from streaming.sources.partitions import dispatch_range_bytes
+from streaming.sources.task_results import SPOOL_DIR, Spool, parts_of
 from streaming.spark.errors import to_store_error
 from streaming.spark.private_api import java_query
-from streaming.spark.read_limit import RANGE_BYTES_MAX, RANGE_BYTES_MIN
 from streaming.spark.session import register_source
 from streaming.spark.stopping import LAST_BATCH_SECONDS, finish_batch
 
@@ -67,8 +67,9 @@ class LogQuery:
 
     def _stream(self, spark: SparkSession, spool: Spool) -> DataFrame:
         register_source(spark, DispatchRequestSource)
-        share = self.max_bytes // spark.sparkContext.defaultParallelism
-        range_bytes = min(max(share, RANGE_BYTES_MIN), RANGE_BYTES_MAX)
+        range_bytes = dispatch_range_bytes(
+            self.max_bytes, cores=spark.sparkContext.defaultParallelism
+        )
         return (
             spark.readStream.format(FORMAT)
             .option("config", config_to_json(self.config))

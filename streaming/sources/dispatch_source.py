@@ -1,13 +1,12 @@
 """The dispatch query's private data source: a row for each stretch of the log.
 
-``streaming.sources.parts`` defines the rows. Damage is a row of its own: an error raised in
+``streaming.sources.task_results`` defines the rows. Damage is a row of its own: an error raised in
 ``read()`` would lose the good records before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.planner import UNLIMITED
 from store.commitlog.reader.log_batches import LogBatches
-from store.commitlog.scanner import LogRange, Scanner
+from store.commitlog.scanner import Scanner
 from store.config import StoreConfig, config_from_json
 from streaming.sources.options import OFFSET_KEY
-from streaming.sources.parts import SPOOLED_BATCH_BYTES_MIN, SQL_SCHEMA, Spool, pack
+from streaming.sources.partitions import DispatchPartition
+from streaming.sources.task_results import SPOOLED_BATCH_BYTES_MIN, SQL_SCHEMA, Spool, pack
 from streaming.sources.workers.calls import called_by_spark
 from streaming.spark.batch_pace import BACKLOG_BYTES, BY_NEED, BatchPace, Waiting
 from streaming.spark.read_limit import (
@@ -51,17 +51,6 @@ class DispatchRequestSource(DataSource):
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """Return the reader."""
         return DispatchRequestReader({k.lower(): v for k, v in self.options.items()})
-
-
-@dataclass(frozen=True)
-class DispatchPartition(InputPartition):
-    """One range of the log; ``is_spooled``: its columns bypass Spark if the spool is visible.
-
-    This holds for all ranges of a batch: the sink takes one only after the one before it.
-    """
-
-    part: LogRange
-    is_spooled: bool
 
 
 @called_by_spark

@@ -16,11 +16,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.datasource import InputPartition
+
 from store.commitlog.planner import UNLIMITED
 from store.commitlog.reader.log_batches import LogBatches
 from store.errors import ConfigError, LostDataError, StoreError, StoreIOError
-from streaming.sources.message_rows import MessageRows, message_partitions
+from streaming.sources.message_rows import MessageRows
 from streaming.sources.options import OFFSET_KEY
+from streaming.sources.partitions import message_partitions
 from streaming.sources.queues.offsets import QueueOffsets, QueueSpans, parse_queue_offsets
 from streaming.sources.read_bounds import Start
 from streaming.sources.stores import Store, find_stores
@@ -94,13 +97,13 @@ class LogStreams:
             end[name] = max(logs[name].log.min_offset(), 0)
         return self._encode(end, _of_joined(self._queues(start), end))
 
-    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[Any]:
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         """Return the ranges of a batch."""
         begins, ends = self._decode(start), self._decode(end)
         queues = self._queues(end)
         if not self._logs:
             self.refresh()
-        found: list[Any] = []
+        found: list[InputPartition] = []
         for name, stop in ends.items():
             begin = begins.get(name, stop)
             if begin == stop:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,26 +17,16 @@ from store.commitlog.boundary_search import narrow_to_times
 from store.commitlog.commit_log import was_closed_cleanly
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.reader.log_batches import DataLoss, LogBatches, warn_skipped
-from store.commitlog.scanner import Damage, LogRange, Scanner
-from store.config import StoreConfig
+from store.commitlog.scanner import Damage, Scanner
 from store.io.mapped_file import map_file
 from streaming.sources.kafka_view import MESSAGE_COLUMNS, as_kafka
 from streaming.sources.options import SourceOptions
+from streaming.sources.partitions import MessagePartition
 from streaming.sources.pushdown import RowFilter
 from streaming.sources.queues.offsets import QueueSpans
 from streaming.sources.stores import Store
 
 BROKER = "broker"  # the column of the broker's name, beside those of a message
-
-
-@dataclass(frozen=True)
-class MessagePartition(InputPartition):
-    """One range of the log of one store."""
-
-    part: LogRange
-    store: Store
-    queues: QueueSpans
-    config: StoreConfig  # found once, on the driver
 
 
 @dataclass(frozen=True)
@@ -110,10 +99,3 @@ class MessageRows:
         if self.options.filters_topics:
             chosen &= rows_of_topics(requests, self.options.wants)
         return chosen
-
-
-def message_partitions(
-    ranges: list[LogRange], store: Store, queues: QueueSpans, config: StoreConfig
-) -> list[Any]:
-    """Return the partitions of one store."""
-    return [MessagePartition(part, store, queues, config) for part in ranges]

@@ -39,7 +39,7 @@ from store.unsupported import require_log_files
 from streaming.sources.kafka_view import KAFKA_FIELDS
 from streaming.sources.known_topics import check_topics, warn_of_unlisted
 from streaming.sources.log_streams import LogStreams, StreamOffset
-from streaming.sources.message_rows import BROKER, MessageRows, message_partitions
+from streaming.sources.message_rows import BROKER, MessageRows
 from streaming.sources.options import (
     SourceOptions,
     given_options,
@@ -47,12 +47,17 @@ from streaming.sources.options import (
     parse_options,
     table_options,
 )
+from streaming.sources.partitions import (
+    BATCH_RANGE_BYTES,
+    batch_range_bytes,
+    message_partitions,
+    stream_range_bytes,
+)
 from streaming.sources.pushdown import RowFilter, is_pushdown_enabled
 from streaming.sources.read_bounds import LogSpan, Start, span_to_read, start_of_read
 from streaming.sources.stores import Store, find_stores
 from streaming.sources.workers.calls import called_by_spark
 from streaming.spark.read_limit import (
-    RANGE_BYTES_MIN,
     ReadLimit,
     SupportsTriggerAvailableNow,
     read_limit,
@@ -69,9 +74,6 @@ MESSAGE_SCHEMA = (
     "prepared_transaction_offset BIGINT, body_crc INT, broker STRING"
 )
 _TABLE = FORMAT  # key of the column metadata that holds a table's options
-_BATCH_PARTITION_BYTES = 64 * 1024 * 1024
-_TASK_BYTES_MIN = 16 * 1024  # reading less takes less time than starting a task
-_STREAM_PARTITIONS = 2
 
 
 @called_by_spark
@@ -171,7 +173,7 @@ class CommitLogReader(DataSourceReader):
         stores = find_stores(options)
         if not stores:
             raise ConfigError(f"no store matches {', '.join(options.paths)}")
-        logs = {store: self._rows.open_log(store, _BATCH_PARTITION_BYTES) for store in stores}
+        logs = {store: self._rows.open_log(store, BATCH_RANGE_BYTES) for store in stores}
         for store, log in logs.items():
             require_log_files(Path(store.root), log.log.config)
         if options.subscribe is not None:
@@ -180,8 +182,9 @@ class CommitLogReader(DataSourceReader):
             s: self._span(s, log) for s, log in logs.items() if self._rows.filter.reads(s.broker)
         }
         if options.min_partitions is not None:
-            size = sum(s.end - s.begin for s in spans.values()) // options.min_partitions
-            logs = {s: self._rows.open_log(s, max(size, _TASK_BYTES_MIN)) for s in spans}
+            log_bytes = sum(s.end - s.begin for s in spans.values())
+            size = batch_range_bytes(log_bytes, options.min_partitions)
+            logs = {s: self._rows.open_log(s, size) for s in spans}
         return [
             part
             for store, span in spans.items()
@@ -250,11 +253,10 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def streams(self) -> LogStreams:
         """The streams that the options describe, opened on first use, where Spark plans."""
         options = self._rows.options
-        batch = options.max_bytes_per_trigger or _BATCH_PARTITION_BYTES
-        parts = options.min_partitions or _STREAM_PARTITIONS
         if options.subscribe is not None:
             warn_of_unlisted(options.subscribe, [Path(s.root) for s in find_stores(options)])
-        return LogStreams(self._rows, max(batch // parts, RANGE_BYTES_MIN))
+        size = stream_range_bytes(options.max_bytes_per_trigger, options.min_partitions)
+        return LogStreams(self._rows, size)
 
     def initialOffset(self) -> StreamOffset:
         """Return where a new query begins. Spark calls this twice and gets the same offset."""

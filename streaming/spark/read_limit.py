@@ -25,8 +25,6 @@ except ImportError:
 
 __all__ = ["ReadLimit", "SupportsTriggerAvailableNow", "max_bytes_of", "read_limit"]
 
-RANGE_BYTES_MIN, RANGE_BYTES_MAX = 4 << 20, 64 << 20  # of log, that one task reads
-
 
 def read_limit(max_bytes: int | None) -> ReadLimit:
     """Return the limit of a batch; None is no limit."""

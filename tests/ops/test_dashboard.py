@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reput.console.metrics.families import FAMILIES
+from reput.console.metrics.metric_names import FAMILIES
 from tests.support.ops import dashboard, metric_names, panel_queries, panels, rules
 
 EXPRESSIONS = [*(e for _, e in panel_queries()), *(rule["expr"] for rule in rules())]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.console.metrics.families import FAMILIES
+from reput.console.metrics.metric_names import FAMILIES
 from tests.support.ops import OPS
 
 ROOT = OPS.parent

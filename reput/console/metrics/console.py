@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from reput.console.brokers import Broker
-from reput.console.metrics import families
-from reput.console.metrics.families import Node
-from reput.console.metrics.query import DISPATCH
+from reput.console.metrics import metric_names
+from reput.console.metrics.metric_names import Node
+from reput.console.metrics.running_query import DISPATCH
 from reput.console.metrics.samples import Samples, metrics_response
 from reput.console.metrics.storage import (
     measure_backlog,
@@ -30,7 +30,7 @@ from reput.console.pages import METRICS, load
 from store.errors import StoreError
 from store.identity import load_identity
 from store.java import now_ms
-from store.reads.topics import Overview
+from store.topics.overview import Overview
 
 
 class ConsoleSource:
@@ -50,7 +50,7 @@ class ConsoleSource:
                 _measure_files(samples, node, broker)
             except StoreError:  # the pages show it
                 has_failed = True
-            samples.add(families.STORE_READ_FAILED, node, int(has_failed))
+            samples.add(metric_names.STORE_READ_FAILED, node, int(has_failed))
 
 
 async def metrics(request: Request) -> Response:
@@ -65,7 +65,7 @@ def _node(broker: Broker) -> Node:
 
 
 def _measure_status(samples: Samples, node: Node, status: Mapping[str, Any]) -> None:
-    samples.add(families.DAMAGE, node, len(status["damage"]))
+    samples.add(metric_names.DAMAGE, node, len(status["damage"]))
     if status["reput_from_offset"] is None:  # a broker's own root, or nothing is dispatched yet
         return
     measure_backlog(
@@ -76,7 +76,7 @@ def _measure_status(samples: Samples, node: Node, status: Mapping[str, Any]) -> 
         stuck_ms=status["stuck_ms"],
     )
     lost = sum(gap["end"] - gap["begin"] for gap in status["lost"])
-    samples.add(families.LOST_BYTES, node, lost, DISPATCH)
+    samples.add(metric_names.LOST_BYTES, node, lost, DISPATCH)
     dropped = status["dropped"]
     measure_drops(samples, node, repeated=dropped["repeated"], gaps=dropped["gaps"])
 

@@ -23,7 +23,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from reput.console.metrics.families import OMITTED_SERIES, Family, Node
+from reput.console.metrics.metric_names import OMITTED_SERIES, Family, Node
 from store.printable import printable
 
 SERIES_MAX = 50_000  # of one metric in a scrape, as metricsOtelCardinalityLimit of a broker

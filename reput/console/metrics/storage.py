@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from reput.console.metrics import families
-from reput.console.metrics.families import Node
+from reput.console.metrics import metric_names
+from reput.console.metrics.metric_names import Node
 from reput.console.metrics.samples import Samples
 from store.broker_files import read_timer_checkpoint, read_timing_counts
 from store.commitlog.commit_log import CommitLog
@@ -19,7 +19,8 @@ from store.errors import DamageError, LostDataError, StoreIOError
 from store.java import now_ms
 from store.layout import RETRY_PREFIX, TIMER_TOPIC
 from store.output.dispatch_status import DispatchStatus, status_at
-from store.reads.topics import Lag, Overview
+from store.topics.consumer_lag import Lag
+from store.topics.overview import Overview
 
 _SYSTEM_GROUP_PREFIX = "cid_rmq_sys_"
 
@@ -104,22 +105,22 @@ def measure_backlog(
     samples: Samples, node: Node, *, behind_bytes: int, behind_ms: int, stuck_ms: int
 ) -> None:
     """Add the backlog of a dispatch."""
-    samples.add(families.DISPATCH_BEHIND_BYTES, node, behind_bytes)
-    samples.add(families.DISPATCH_BEHIND_MS, node, behind_ms)
-    samples.add(families.DISPATCH_STUCK_MS, node, stuck_ms)
+    samples.add(metric_names.DISPATCH_BEHIND_BYTES, node, behind_bytes)
+    samples.add(metric_names.DISPATCH_BEHIND_MS, node, behind_ms)
+    samples.add(metric_names.DISPATCH_STUCK_MS, node, stuck_ms)
 
 
 def measure_log(samples: Samples, node: Node, used_bytes: int, reserve_ms: int | None) -> None:
     """Add the used bytes of the log's file system, and the age of the oldest message, if any."""
-    samples.add(families.STORAGE_SIZE, node, used_bytes)
+    samples.add(metric_names.STORAGE_SIZE, node, used_bytes)
     if reserve_ms is not None:
-        samples.add(families.RESERVE_TIME, node, reserve_ms)
+        samples.add(metric_names.RESERVE_TIME, node, reserve_ms)
 
 
 def measure_drops(samples: Samples, node: Node, *, repeated: int, gaps: int) -> None:
     """Add the messages that a broker's own rules dropped or misplaced."""
-    samples.add(families.DROPPED_MESSAGES, node, repeated, "repeated")
-    samples.add(families.DROPPED_MESSAGES, node, gaps, "gap")
+    samples.add(metric_names.DROPPED_MESSAGES, node, repeated, "repeated")
+    samples.add(metric_names.DROPPED_MESSAGES, node, gaps, "gap")
 
 
 def measure_groups(samples: Samples, node: Node, lags: Iterable[tuple[str, Lag]]) -> None:
@@ -138,8 +139,8 @@ def measure_groups(samples: Samples, node: Node, lags: Iterable[tuple[str, Lag]]
         messages = sum(max(lag.messages or 0, 0) for lag in queues)
         waiting = [lag.next_timestamp for lag in queues if lag.next_timestamp is not None]
         latency = max(now - min(waiting), 0) if waiting else 0
-        samples.add(families.CONSUMER_LAG, node, messages, *labels)
-        samples.add(families.CONSUMER_LAG_MS, node, latency, *labels)
+        samples.add(metric_names.CONSUMER_LAG, node, messages, *labels)
+        samples.add(metric_names.CONSUMER_LAG_MS, node, latency, *labels)
 
 
 def measure_timer(
@@ -147,24 +148,24 @@ def measure_timer(
 ) -> None:
     """Add what the broker records of its timer wheel in ``config/``. Raises StoreIOError."""
     for topic, count in (read_timing_counts(store_root).content or {}).items():
-        samples.add(families.TIMING_MESSAGES, node, count, topic)
+        samples.add(metric_names.TIMING_MESSAGES, node, count, topic)
     checkpoint = read_timer_checkpoint(store_root)
     if checkpoint is None:
         return
     latency = max(now_ms() - checkpoint.read_timestamp, 0)
-    samples.add(families.TIMER_DEQUEUE_LATENCY, node, latency)
+    samples.add(metric_names.TIMER_DEQUEUE_LATENCY, node, latency)
     for state in () if overview is None else overview.topics:
         if state.topic == TIMER_TOPIC and state.queues and state.queues[0].damage is None:
             lag = max(state.queues[0].max_offset - checkpoint.queue_offset, 0)
-            samples.add(families.TIMER_ENQUEUE_LAG, node, lag)
+            samples.add(metric_names.TIMER_ENQUEUE_LAG, node, lag)
 
 
 def measure_incoming(samples: Samples, node: Node, counts: Mapping[str, tuple[int, int]]) -> None:
     """Add the messages and bytes of each topic that were appended to the log."""
     for topic, (messages, size) in counts.items():
         labels = (topic, _flag(is_system_topic(topic)))
-        samples.add(families.MESSAGES_IN, node, messages, *labels)
-        samples.add(families.THROUGHPUT_IN, node, size, *labels)
+        samples.add(metric_names.MESSAGES_IN, node, messages, *labels)
+        samples.add(metric_names.THROUGHPUT_IN, node, size, *labels)
 
 
 def used_bytes(path: Path) -> int:

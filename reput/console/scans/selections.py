@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from store.io.group_totals import GroupTotals
+    from store.io.spilled_totals import GroupTotals
     from store.pending.find_pending import Pending, PendingFilter
 
     Selection = tuple[NDArray[np.uint32], GroupTotals]

@@ -10,7 +10,7 @@ import pytest
 
 from store.errors import StoreIOError
 from store.io import group_totals
-from store.io.group_totals import GroupTotals
+from store.io.spilled_totals import GroupTotals
 
 KEYS = ("a", "é" * 40, "nul\0in it", "", None)
 

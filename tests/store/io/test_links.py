@@ -14,7 +14,7 @@ from reput.cli import run
 from store import MessageStore
 from store.consumequeue.names import list_queues
 from store.errors import ConfigError, StoreIOError
-from store.reads.topics import describe_topics
+from store.topics.overview import describe_topics
 from streaming.queries.verify import verify
 from tests.support.dispatching import dispatch_all
 from tests.support.stores.numbered import CONFIG, make_store, numbered

@@ -13,7 +13,7 @@ from reput.cli.tables import print_table
 from store.broker_files import parse_fastjson, read_consumer_offsets, read_topic_configs
 from store.config import load_config
 from store.errors import ConfigError, StoreIOError
-from store.index.parts import read_slots
+from store.index.file_parts import read_slots
 from store.io.file_system import read_small_file
 from store.io.mapped_file import MappedFile, data_pieces
 from streaming.kafka.client_options import read_properties

@@ -27,7 +27,7 @@ def test_the_last_of_many_op_messages_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their offsets may be more than fit into memory."""
-    monkeypatch.setattr("store.io.group_totals._ROWS_MAX", 4)
+    monkeypatch.setattr("store.io.spilled_totals._ROWS_MAX", 4)
     many = [op(",".join(map(str, range(n, n + 9)))) for n in (5, 8, 11)]
     halves = [held(HALF, f"{n}", 0, queue_offset=n) for n in (0, 7)]
     found = find(tmp_path, [op("7"), *halves, *many, op("30")])

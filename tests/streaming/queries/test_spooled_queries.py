@@ -31,7 +31,7 @@ from streaming.queries.spark_feed import spark_feed
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch_sink import DispatchSink
 from streaming.sinks.ordered_sink import StoppedError
-from streaming.sources.parts import SPOOL_DIR, Spool
+from streaming.sources.task_results import SPOOL_DIR, Spool
 from tests.support.bulk_writer import BulkWriter
 from tests.support.cases import first_cases
 from tests.support.dispatching import assert_same_store, dispatch_all

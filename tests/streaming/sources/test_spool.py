@@ -12,7 +12,7 @@ from store.errors import StoreIOError
 from store.io.disk import Disk
 from streaming.queries.log_query import _BatchApplier
 from streaming.sinks.dispatch_sink import DispatchSink
-from streaming.sources.parts import Spool, pack, parts_of
+from streaming.sources.task_results import Spool, pack, parts_of
 from tests.logs.walking import by_walk
 from tests.support.dispatching import HastyDisk, assert_same_store, dispatch_all
 from tests.support.stores.aged import sent

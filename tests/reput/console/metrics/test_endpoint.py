@@ -10,9 +10,9 @@ from contextlib import ExitStack, suppress
 import httpx
 import pytest
 
-from reput.console.metrics import families
+from reput.console.metrics import metric_names
 from reput.console.metrics.endpoint import MetricsEndpoint
-from reput.console.metrics.families import Node
+from reput.console.metrics.metric_names import Node
 from store.errors import ConfigError
 
 NODE = Node("C", "B")
@@ -58,7 +58,7 @@ def test_idle_connections_leave_descriptors_for_the_query(endpoint: MetricsEndpo
 
 def test_health_is_503_with_its_reason(endpoint: MetricsEndpoint) -> None:
     reasons = ["stuck: no progress", ""]
-    endpoint.show(lambda s: s.add(families.DAMAGE, NODE, 0), lambda: reasons.pop(0))
+    endpoint.show(lambda s: s.add(metric_names.DAMAGE, NODE, 0), lambda: reasons.pop(0))
     sick, well = get(endpoint, "healthz"), get(endpoint, "healthz")
     assert (sick.status_code, sick.text) == (503, "stuck: no progress\n")
     assert (well.status_code, well.text) == (200, "ok\n")

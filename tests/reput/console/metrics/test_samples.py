@@ -3,13 +3,13 @@
 import prometheus_client.parser as text_parser
 import pytest
 
-from reput.console.metrics import families, samples
-from reput.console.metrics.families import FAMILIES, Node
+from reput.console.metrics import metric_names, samples
+from reput.console.metrics.metric_names import FAMILIES, Node
 from reput.console.metrics.samples import BUCKETS_MS, Measure, Samples, exposition
 
 NODE = Node("DefaultCluster", "broker-a")
 ALL = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
-TIMING = families.TIMING_MESSAGES
+TIMING = metric_names.TIMING_MESSAGES
 
 
 def scraped(measure: Measure) -> dict[tuple[str, ...], float]:
@@ -26,7 +26,7 @@ def scraped(measure: Measure) -> dict[tuple[str, ...], float]:
 
 
 def test_a_sample_has_the_labels_of_rocketmqs_exporter() -> None:
-    text = exposition([lambda s: s.add(families.DISPATCH_BEHIND_BYTES, NODE, 7)]).decode()
+    text = exposition([lambda s: s.add(metric_names.DISPATCH_BEHIND_BYTES, NODE, 7)]).decode()
     (line,) = (x for x in text.splitlines() if x.startswith("reput_"))
     assert line == (
         'reput_storage_dispatch_behind_bytes{cluster="DefaultCluster",node_id="broker-a",'
@@ -73,7 +73,7 @@ def test_a_histogram_is_cumulative() -> None:
     counts = [1, 2] + [0] * (len(BUCKETS_MS) - 2) + [4]
     labels = ("dispatch", "addBatch")
     made = Samples()
-    made.add_histogram(families.BATCH_DURATION, NODE, counts, 99_000, *labels)
+    made.add_histogram(metric_names.BATCH_DURATION, NODE, counts, 99_000, *labels)
     (metric,) = made.metrics()
     buckets = [(s.labels["le"], s.value) for s in metric.samples if "le" in s.labels]
     bounds = [*map(str, map(float, BUCKETS_MS)), "+Inf"]
@@ -97,7 +97,7 @@ def test_families_of_several_brokers_appear_once() -> None:
 
     def measure(s: Samples) -> None:
         for node in (NODE, other):
-            s.add(families.DAMAGE, node, 0)
+            s.add(metric_names.DAMAGE, node, 0)
 
     text = exposition([measure]).decode()
     assert text.count("# TYPE reput_damage gauge") == 1
@@ -106,4 +106,4 @@ def test_families_of_several_brokers_appear_once() -> None:
 
 def test_the_lag_of_a_group_has_rocketmqs_labels() -> None:
     expected = ("cluster", "node_type", "node_id", "topic", "consumer_group", "is_retry")
-    assert (*expected, "is_system") == families.CONSUMER_LAG.label_names
+    assert (*expected, "is_system") == metric_names.CONSUMER_LAG.label_names

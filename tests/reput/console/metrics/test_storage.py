@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.console.metrics.families import Node
+from reput.console.metrics.metric_names import Node
 from reput.console.metrics.samples import Samples
 from reput.console.metrics.storage import (
     LogReader,
@@ -16,7 +16,7 @@ from reput.console.metrics.storage import (
 )
 from store.errors import StoreIOError
 from store.reads.message_store import MessageStore
-from store.reads.topics import Overview, describe_topics
+from store.topics.overview import Overview, describe_topics
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.support.stores.written import make_store
 

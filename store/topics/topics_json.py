@@ -7,7 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from store.broker_files import ConfigFile, TopicConfig
-from store.reads.topics import Lag, Overview, QueueState
+from store.topics.consumer_lag import Lag
+from store.topics.overview import Overview
+from store.topics.queue_state import QueueState
 
 
 def overview_rows(overview: Overview) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ from store.commitlog.commit_log import ReportProgress
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.consumequeue.names import is_system_topic, list_queues
-from store.io.group_totals import GroupTotals
+from store.io.spilled_totals import GroupTotals
 from store.layout import CONSUME_QUEUE_DIR, LMQ_TOPIC_PREFIX
 from store.reads.message_filter import MessageFilter
 from store.reads.message_search import LogSearch

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reput.console.metrics import families
-from reput.console.metrics.families import Node
+from reput.console.metrics import metric_names
+from reput.console.metrics.metric_names import Node
 from reput.console.metrics.samples import BUCKETS_MS, Samples
 from reput.console.metrics.storage import (
     LogReader,
@@ -70,7 +70,7 @@ class BatchDurations:
             for phase, counts in self._counts.items():
                 total = self._totals[phase]
                 labels = (query, phase)
-                samples.add_histogram(families.BATCH_DURATION, node, counts, total, *labels)
+                samples.add_histogram(metric_names.BATCH_DURATION, node, counts, total, *labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ class DispatchSource:
                 samples, node, behind_bytes=behind_bytes, behind_ms=behind_ms, stuck_ms=stuck_ms
             )
             measure_log(samples, node, log.used_bytes, log.reserve_ms)
-        samples.add(families.DISPATCH_MESSAGES, node, counts.sink.messages)
-        samples.add(families.DISPATCH_BYTES, node, counts.sink.bytes)
+        samples.add(metric_names.DISPATCH_MESSAGES, node, counts.sink.messages)
+        samples.add(metric_names.DISPATCH_BYTES, node, counts.sink.bytes)
         _measure_batches(samples, node, DISPATCH, counts.sink, self.durations)
-        samples.add(families.LOST_BYTES, node, _length(counts.lost), DISPATCH)
-        samples.add(families.RECOVERIES, node, counts.recoveries)
-        samples.add(families.EXPIRED_FILES, node, counts.sink.expired_files)
+        samples.add(metric_names.LOST_BYTES, node, _length(counts.lost), DISPATCH)
+        samples.add(metric_names.RECOVERIES, node, counts.recoveries)
+        samples.add(metric_names.EXPIRED_FILES, node, counts.sink.expired_files)
         measure_drops(samples, node, repeated=counts.repeated, gaps=counts.gaps)
         if counts.arrivals is not None:
             _measure_arrivals(samples, node, counts.arrivals)
@@ -118,14 +118,14 @@ class MirrorSource:
         node, counts = self.node, self.counts()
         log = _read(samples, node, self.log)
         if log is not None:
-            samples.add(families.MIRROR_BEHIND_BYTES, node, log.status.behind_bytes, self.name)
-            samples.add(families.MIRROR_BEHIND_MS, node, log.behind_ms, self.name)
-            samples.add(families.MIRROR_STUCK_MS, node, log.stuck_ms, self.name)
-        samples.add(families.MIRROR_MESSAGES, node, counts.messages, self.name)
-        samples.add(families.MIRROR_BYTES, node, counts.sink.bytes, self.name)
-        samples.add(families.MIRROR_OVERSIZED, node, counts.oversized, self.name)
+            samples.add(metric_names.MIRROR_BEHIND_BYTES, node, log.status.behind_bytes, self.name)
+            samples.add(metric_names.MIRROR_BEHIND_MS, node, log.behind_ms, self.name)
+            samples.add(metric_names.MIRROR_STUCK_MS, node, log.stuck_ms, self.name)
+        samples.add(metric_names.MIRROR_MESSAGES, node, counts.messages, self.name)
+        samples.add(metric_names.MIRROR_BYTES, node, counts.sink.bytes, self.name)
+        samples.add(metric_names.MIRROR_OVERSIZED, node, counts.oversized, self.name)
         _measure_batches(samples, node, MIRROR, counts.sink, self.durations)
-        samples.add(families.LOST_BYTES, node, _length(counts.lost), MIRROR)
+        samples.add(metric_names.LOST_BYTES, node, _length(counts.lost), MIRROR)
 
 
 def _read(samples: Samples, node: Node, log: LogReader) -> LogState | None:
@@ -133,23 +133,23 @@ def _read(samples: Samples, node: Node, log: LogReader) -> LogState | None:
     try:
         state = log.read()
     except StoreError:  # the query itself reports what is wrong with the store
-        samples.add(families.STORE_READ_FAILED, node, 1)
+        samples.add(metric_names.STORE_READ_FAILED, node, 1)
         return None
-    samples.add(families.STORE_READ_FAILED, node, 0)
+    samples.add(metric_names.STORE_READ_FAILED, node, 0)
     return state
 
 
 def _measure_batches(
     samples: Samples, node: Node, query: str, sink: SinkCounts, durations: BatchDurations
 ) -> None:
-    samples.add(families.BATCHES, node, sink.batches, query)
+    samples.add(metric_names.BATCHES, node, sink.batches, query)
     durations.measure(samples, node, query)
 
 
 def _measure_arrivals(samples: Samples, node: Node, arrivals: Mapping[str, int]) -> None:
     for outcome in ("sent", "coalesced", "dropped", "failures"):
-        samples.add(families.ARRIVALS, node, arrivals[outcome], outcome)
-    samples.add(families.ARRIVALS_WAITING, node, arrivals["waiting"])
+        samples.add(metric_names.ARRIVALS, node, arrivals[outcome], outcome)
+    samples.add(metric_names.ARRIVALS_WAITING, node, arrivals["waiting"])
 
 
 def _length(ranges: Iterable[tuple[int, int]]) -> int:
