@@ -51,6 +51,19 @@ def test_the_places_to_open_for_a_change_exist() -> None:
             assert any(re.search(rf"\b{wanted}\b", source) for source in sources), wanted
 
 
+def test_the_modules_listed_for_each_folder_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    rows = re.findall(r"^\| ((?:`[\w/]+/`(?:, )?)+) \| (.+) \|$", text, re.MULTILINE)
+    assert len(rows) >= 20
+    missing = [
+        f"{folders}: {module}"
+        for folders, modules in rows
+        for module in re.findall(r"`(\w+\.py)`", modules)
+        if not any((ROOT / f / module).exists() for f in re.findall(r"`([^`]+)`", folders))
+    ]
+    assert not missing
+
+
 def test_every_cited_section_of_the_format_exists() -> None:
     sources = [*PAGES, *(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))]
     cited = set(re.findall(r"§(\d+(?:\.\d+)?)", _read(sources)))
