@@ -17,7 +17,7 @@ from random import Random
 
 from bench.broker import Broker, BrokerFigure, Request
 from bench.log import templates
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
@@ -195,7 +195,7 @@ def _check_answers(found: dict[str, BrokerFigure], expected: int) -> None:
 def dispatch(store: Path, output: Path, config: StoreConfig | None = None) -> None:
     """Dispatch a log as the streaming query does, in this process."""
     config = config or StoreConfig()
-    root = DispatchRoot.open(output, store, config)
+    root = DispatchOutput.open(output, store, config)
     sink, scanner = DispatchSink(root, config), Scanner(config)
     planner = LogPlanner(root.log, lambda: True)
     try:

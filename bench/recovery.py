@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from bench.reads import KEY_MESSAGES, KEYS_PER_MESSAGE, dispatch
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from checkpoints.recovery.steps import Recovered
 from store import layout
 from store.commitlog.planner import LogPlanner
@@ -61,7 +61,7 @@ class Root:
     def open(self) -> tuple[float, Recovered | None]:
         """Open and close; return how long opening took, and what it recovered."""
         began = time.perf_counter()
-        root = DispatchRoot.open(self.output, self.store, StoreConfig())
+        root = DispatchOutput.open(self.output, self.store, StoreConfig())
         seconds = time.perf_counter() - began
         root.close(clean=True)
         return seconds, root.recovered[0] if root.recovered else None
@@ -70,7 +70,7 @@ class Root:
         """Start to dispatch a small batch, cut it off, and open."""
         begin = self._write(BATCH_MESSAGES)
         disk, config = CutDisk(), StoreConfig()
-        root = DispatchRoot.open(self.output, self.store, config, disk=disk)
+        root = DispatchOutput.open(self.output, self.store, config, disk=disk)
         with closing(DispatchSink(root, config)) as sink:
             plan = LogPlanner(root.log, lambda: True).plan(begin)
             batch = [s for part in plan.ranges for s in Scanner(config).read(part)]

@@ -38,15 +38,15 @@ class BatchRecord:
     progress: Progress | None = None
 
 
-def write_batch(root: Path, record: BatchRecord, disk: Disk) -> None:
+def write_batch(output: Path, record: BatchRecord, disk: Disk) -> None:
     """Write, durably, the ends that a recovery truncates the root to from now on."""
     queues = [_values_of(end) for end in record.queues]
-    disk.replace(root / BATCH, encode_record(record, queues=queues))
+    disk.replace(output / BATCH, encode_record(record, queues=queues))
 
 
-def read_batch(root: Path) -> BatchRecord | None:
+def read_batch(output: Path) -> BatchRecord | None:
     """Return the record of the last batch, None if there has been none.
 
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
-    return read_record(root / BATCH, BatchRecord)
+    return read_record(output / BATCH, BatchRecord)

@@ -47,9 +47,9 @@ def encode_checkpoint(checkpoint: StoreCheckpoint) -> bytes:
     return raw.tobytes().ljust(CHECKPOINT_SIZE, b"\0")
 
 
-def read_checkpoint(root: Path) -> StoreCheckpoint | None:
+def read_checkpoint(output: Path) -> StoreCheckpoint | None:
     """Read a root's checkpoint, None if it has none. Raises DamageError, StoreIOError."""
-    path = root / CHECKPOINT_FILE
+    path = output / CHECKPOINT_FILE
     data = read_state_file(path)
     if data is None:
         return None
@@ -59,6 +59,6 @@ def read_checkpoint(root: Path) -> StoreCheckpoint | None:
     return decode_checkpoint(data)
 
 
-def write_checkpoint(root: Path, checkpoint: StoreCheckpoint, disk: Disk) -> None:
+def write_checkpoint(output: Path, checkpoint: StoreCheckpoint, disk: Disk) -> None:
     """Replace a root's checkpoint, durably."""
-    disk.replace(root / CHECKPOINT_FILE, encode_checkpoint(checkpoint))
+    disk.replace(output / CHECKPOINT_FILE, encode_checkpoint(checkpoint))

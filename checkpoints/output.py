@@ -1,6 +1,6 @@
 """The life cycle of an OUTPUT root: lock, recover, own, commit batches, close.
 
-``DispatchRoot.open`` takes the broker's lock, refuses a directory that may not be OUTPUT, and
+``DispatchOutput.open`` takes the broker's lock, refuses a directory that may not be OUTPUT, and
 recovers the root. ``checkpoints.recovery.steps`` defines the order of the steps after a crash.
 The root is then owned: ``_take_ownership`` writes ``abort`` and ``checkpoint``, and records a stamp
 of them that shows later whether a broker has run on the root.
@@ -66,7 +66,7 @@ from store.output.progress import (
 _CHANGED_HINT = "the next start rolls back to the last record that both have, and resumes there"
 
 
-class DispatchRoot:
+class DispatchOutput:
     """An OUTPUT that this process owns until ``close``."""
 
     def __init__(self, path: Path, disk: Disk, lock: IO[bytes] | None) -> None:
@@ -91,7 +91,7 @@ class DispatchRoot:
         adopts: bool = False,
         disk: Disk | None = None,
         report: RecoveryReporter | None = None,
-    ) -> DispatchRoot:
+    ) -> DispatchOutput:
         """Lock a root, recover it if necessary, and take ownership of it.
 
         ``from_offset``, a record boundary, is where the dispatch of a new root begins. If the root
@@ -99,53 +99,53 @@ class DispatchRoot:
         lists the recoveries that were performed. Without ``adopts``, a broker's files are refused,
         except in STORE and in a root that has a state file.
 
-        Raises RootInUseError if another process owns it; ConfigError if it may not be OUTPUT
+        Raises OutputInUseError if another process owns it; ConfigError if it may not be OUTPUT
         (``checkpoints.allowed_output``), or was created with other settings or from another log;
         DamageError if the log holds nothing that is known to have been dispatched.
         """
         check_output(output, store_root, config.commit_log_paths(store_root), adopts=adopts)
         disk = disk if disk is not None else Disk()
-        root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
+        owned = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
         try:
-            root._recover(store_root, config, from_offset, report)
+            owned._recover(store_root, config, from_offset, report)
         except BaseException:
-            root._release()
+            owned._release()
             raise
-        return root
+        return owned
 
     @classmethod
     def replacing(
         cls, output: Path, store_root: Path, config: StoreConfig, *, disk: Disk | None = None
-    ) -> DispatchRoot:
+    ) -> DispatchOutput:
         """Lock a root whose queues and index are about to be replaced, without recovering them.
 
         ``progress`` is that of a new root that begins at the log's minimum offset. Raises
-        RootInUseError; ConfigError if the root may not be OUTPUT, holds foreign files in a
+        OutputInUseError; ConfigError if the root may not be OUTPUT, holds foreign files in a
         directory that is replaced, or was created from another log or with other settings.
         """
         check_output(output, store_root, config.commit_log_paths(store_root), is_replaced=True)
         disk = disk if disk is not None else Disk()
-        root = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
+        owned = cls(output, disk, disk.lock(output / layout.LOCK_FILE, layout.LOCK_CONTENT))
         try:
-            root._prepare_replacement(store_root, config)
+            owned._prepare_replacement(store_root, config)
         except BaseException:
-            root._release()
+            owned._release()
             raise
-        return root
+        return owned
 
     @classmethod
-    def open_new_root(
-        cls, root: DispatchRoot, path: Path, begin: int, config: StoreConfig
-    ) -> DispatchRoot:
+    def open_new_output(
+        cls, owned: DispatchOutput, path: Path, begin: int, config: StoreConfig
+    ) -> DispatchOutput:
         """Open the new root of a rebuild, inside an owned root, to be dispatched from ``begin``.
 
         It is of the same log, and is recovered if necessary, as by ``open``. It has no lock, so
         ``close`` releases none.
         """
-        built = cls(path, root.disk, None)
-        built.known_losses = root.known_losses
-        built._recover(Path(root.progress.store), config, begin, None)
-        built.progress = replace(built.progress, log_was_clean=root.progress.log_was_clean)
+        built = cls(path, owned.disk, None)
+        built.known_losses = owned.known_losses
+        built._recover(Path(owned.progress.store), config, begin, None)
+        built.progress = replace(built.progress, log_was_clean=owned.progress.log_was_clean)
         return built
 
     def _prepare_replacement(self, store_root: Path, config: StoreConfig) -> None:

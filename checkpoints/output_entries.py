@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from checkpoints.state_paths import BULK_DIR, NEW_ROOT_DIR, OLD_ROOT_DIR, REPUT_DIR
+from checkpoints.state_paths import BULK_DIR, NEW_OUTPUT_DIR, OLD_OUTPUT_DIR, REPUT_DIR
 from store import layout
 from store.errors import StoreIOError
 from store.index.file import is_index_file_name
@@ -20,9 +20,9 @@ Known = Mapping[Path, Set[str]]  # by directory, parents first; a directory's na
 _BUILT = {f"{name}/" for name in BUILT_DIRS}
 _OF_A_REBUILD: Known = {
     BULK_DIR: {"boot", "new/", "old/"},
-    OLD_ROOT_DIR: _BUILT,
-    NEW_ROOT_DIR: {layout.ABORT_FILE, layout.CHECKPOINT_FILE, f"{REPUT_DIR}/", *_BUILT},
-    NEW_ROOT_DIR / REPUT_DIR: {"progress", "batch"},
+    OLD_OUTPUT_DIR: _BUILT,
+    NEW_OUTPUT_DIR: {layout.ABORT_FILE, layout.CHECKPOINT_FILE, f"{REPUT_DIR}/", *_BUILT},
+    NEW_OUTPUT_DIR / REPUT_DIR: {"progress", "batch"},
 }
 _TEMPORARY = re.compile(r"(\.[0-9]+)?\.tmp$")
 
@@ -64,7 +64,7 @@ def list_built(output: Path) -> Built:
 def find_foreign_in_bulk(output: Path) -> Path | None:
     """Return the first entry of ``reput/bulk`` that no rebuild writes. Raises StoreIOError."""
     foreign = find_unknown(output, _OF_A_REBUILD)
-    for directory in (NEW_ROOT_DIR, OLD_ROOT_DIR) if foreign is None else ():
+    for directory in (NEW_OUTPUT_DIR, OLD_OUTPUT_DIR) if foreign is None else ():
         built = list_built(output / directory).foreign
         if built is not None:
             return directory / built

@@ -22,27 +22,27 @@ def checksum(data: bytes | None) -> str:
     return "" if data is None else f"{zlib.crc32(data):08x}"
 
 
-def read_ownership_stamp(root: Path, checkpoint_before: str = "") -> OwnershipStamp:
+def read_ownership_stamp(output: Path, checkpoint_before: str = "") -> OwnershipStamp:
     """Return the stamp of the files as they are now."""
     return OwnershipStamp(
-        checkpoint=checksum(read_state_file(root / CHECKPOINT_FILE)),
+        checkpoint=checksum(read_state_file(output / CHECKPOINT_FILE)),
         checkpoint_before=checkpoint_before,
-        abort_ns=_written_ns(root / ABORT_FILE),
-        lock_ns=_written_ns(root / LOCK_FILE),
+        abort_ns=_written_ns(output / ABORT_FILE),
+        lock_ns=_written_ns(output / LOCK_FILE),
     )
 
 
-def detect_foreign_writer(root: Path, known: OwnershipStamp) -> str:
+def detect_foreign_writer(output: Path, known: OwnershipStamp) -> str:
     """Return the evidence that a broker has run on a root since ``known``; "" if there is none."""
-    now = read_ownership_stamp(root)
+    now = read_ownership_stamp(output)
     if now.checkpoint not in (known.checkpoint, known.checkpoint_before):
-        return f"{root / CHECKPOINT_FILE} is not the one that a dispatch wrote"
+        return f"{output / CHECKPOINT_FILE} is not the one that a dispatch wrote"
     if not now.abort_ns or known.abort_ns == ANY_ABORT:
         return ""
     if now.abort_ns != known.abort_ns:
-        return f"{root / ABORT_FILE} was written by another program than a dispatch"
+        return f"{output / ABORT_FILE} was written by another program than a dispatch"
     if now.lock_ns != known.lock_ns:
-        return f"{root / LOCK_FILE} was written by another program than a dispatch"
+        return f"{output / LOCK_FILE} was written by another program than a dispatch"
     return ""
 
 

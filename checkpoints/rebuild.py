@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkpoints.allowed_output import check_replaced
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from checkpoints.output_entries import BUILT_DIRS
 from checkpoints.ownership import read_ownership_stamp
-from checkpoints.state_paths import BOOT, NEW_ROOT_DIR
+from checkpoints.state_paths import BOOT, NEW_OUTPUT_DIR
 from checkpoints.swap import SwapRecord, discard_rebuild, finish_swap, write_swap
 from store.errors import ConfigError, StoreError
 from store.io.file_system import read_small_file
@@ -31,14 +31,14 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
 
 
-class NewRoot:
-    """The new root of a root that ``DispatchRoot.replacing`` locked."""
+class NewOutput:
+    """The new root of a root that ``DispatchOutput.replacing`` locked."""
 
-    def __init__(self, root: DispatchRoot) -> None:
-        self._root = root
-        self._path = root.path / NEW_ROOT_DIR
+    def __init__(self, output: DispatchOutput) -> None:
+        self._output = output
+        self._path = output.path / NEW_OUTPUT_DIR
 
-    def open(self) -> DispatchRoot:
+    def open(self) -> DispatchOutput:
         """Resume the new root of an interrupted rebuild; if that is impossible, begin one.
 
         Raises StoreIOError.
@@ -53,20 +53,20 @@ class NewRoot:
                     return found
         return self.begin()
 
-    def begin(self) -> DispatchRoot:
+    def begin(self) -> DispatchOutput:
         """Return a new root that begins at the log's minimum; delete the remains of another."""
-        root = self._root
-        discard_rebuild(root.path, root.disk)
-        root.disk.put(root.path / BOOT, [boot_id()])
+        output = self._output
+        discard_rebuild(output.path, output.disk)
+        output.disk.put(output.path / BOOT, [boot_id()])
         return self._open()
 
     def _is_of_this_boot(self) -> bool:
         try:
-            return boot_id() == read_small_file(self._root.path / BOOT) != b""
+            return boot_id() == read_small_file(self._output.path / BOOT) != b""
         except OSError:
             return False
 
-    def _resume(self) -> DispatchRoot | None:
+    def _resume(self) -> DispatchOutput | None:
         progress = read_progress(self._path)
         if progress is None or progress.begin_offset != self._begin_offset():
             return None
@@ -76,42 +76,42 @@ class NewRoot:
 
     def _begin_offset(self) -> int:
         """Return the log's minimum offset, or the start of the old root if that is higher."""
-        self._root.log.refresh()
-        return max(self._root.log.min_offset(), self._root.progress.begin_offset)
+        self._output.log.refresh()
+        return max(self._output.log.min_offset(), self._output.progress.begin_offset)
 
-    def _open(self) -> DispatchRoot:
-        self._root.disk.defer_sync(self._path)
-        return DispatchRoot.open_new_root(
-            self._root, self._path, self._begin_offset(), self._root.log.config
+    def _open(self) -> DispatchOutput:
+        self._output.disk.defer_sync(self._path)
+        return DispatchOutput.open_new_output(
+            self._output, self._path, self._begin_offset(), self._output.log.config
         )
 
-    def swap_in(self, built: DispatchRoot) -> None:
+    def swap_in(self, built: DispatchOutput) -> None:
         """Make the new root durable, and swap its queues and index for the old ones.
 
         Raises ConfigError if they cannot be renamed, StoreIOError. Then the root is unchanged, or
         the next start finishes the swap.
         """
-        root, progress = self._root, built.progress
+        output, progress = self._output, built.progress
         self._check_can_be_renamed()
-        root.disk.sync_all(self._path)
-        root.disk.defer_sync(None)
+        output.disk.sync_all(self._path)
+        output.disk.defer_sync(None)
         progress = replace(
             progress,
-            batch=root.progress.batch + progress.batch,
-            generation=root.progress.batch,  # newer than that of the old root
-            log_was_clean=root.progress.log_was_clean,
-            stamp=read_ownership_stamp(root.path, root.progress.stamp.checkpoint),
+            batch=output.progress.batch + progress.batch,
+            generation=output.progress.batch,  # newer than that of the old root
+            log_was_clean=output.progress.log_was_clean,
+            stamp=read_ownership_stamp(output.path, output.progress.stamp.checkpoint),
         )
         names = tuple(name for name in BUILT_DIRS if (self._path / name).is_dir())
-        write_swap(root.path, SwapRecord(progress, names), root.disk)
-        root.own_replacement(finish_swap(root.path, None, root.disk) or progress)
+        write_swap(output.path, SwapRecord(progress, names), output.disk)
+        output.own_replacement(finish_swap(output.path, None, output.disk) or progress)
 
     def _check_can_be_renamed(self) -> None:
         """Refuse to swap directories that cannot be renamed, before the first one is."""
-        check_replaced(self._root.path)
-        device = self._root.path.stat().st_dev
-        for name in (*BUILT_DIRS, NEW_ROOT_DIR):
-            place = self._root.path / name
+        check_replaced(self._output.path)
+        device = self._output.path.stat().st_dev
+        for name in (*BUILT_DIRS, NEW_OUTPUT_DIR):
+            place = self._output.path / name
             if place.is_symlink() or (place.is_dir() and place.stat().st_dev != device):
                 raise ConfigError(
                     f"{place} is a link or on another file system, and cannot be swapped: "

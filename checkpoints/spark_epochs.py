@@ -13,13 +13,13 @@ _EPOCH_NAME = re.compile("epoch-([0-9]{1,18})")
 _SPARK_CHECKPOINT_NAMES = frozenset({"metadata", "offsets", "commits", "sources", "state", "spool"})
 
 
-def create_epoch(root: Path, disk: Disk) -> Path:
+def create_epoch(output: Path, disk: Disk) -> Path:
     """Create the directory of a new epoch; delete the old ones, and links with such names.
 
     Entries with other names, such as an NFS client's ``.nfs…``, are left untouched, as is a
     directory that holds anything but a Spark checkpoint. Raises StoreIOError.
     """
-    epochs = root / SPARK_DIR
+    epochs = output / SPARK_DIR
     found = [(_EPOCH_NAME.fullmatch(name), kind) for name, kind in list_entries(epochs).items()]
     kinds = (EntryKind.DIRECTORY, EntryKind.LINK)
     old = {match: kind for match, kind in found if match is not None and kind in kinds}

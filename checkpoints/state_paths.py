@@ -25,5 +25,5 @@ RECOVERED, VERIFIED = REPUT_DIR / "recovered", REPUT_DIR / "verified"
 SPARK_DIR = REPUT_DIR / "spark"
 
 BULK_DIR = REPUT_DIR / "bulk"
-NEW_ROOT_DIR, OLD_ROOT_DIR = BULK_DIR / "new", BULK_DIR / "old"
+NEW_OUTPUT_DIR, OLD_OUTPUT_DIR = BULK_DIR / "new", BULK_DIR / "old"
 BOOT = BULK_DIR / "boot"

@@ -21,7 +21,7 @@ from typing import Annotated
 
 from checkpoints.output_entries import BUILT_DIRS
 from checkpoints.ownership import detect_foreign_writer
-from checkpoints.state_paths import BOOT, BULK_DIR, NEW_ROOT_DIR, OLD_ROOT_DIR
+from checkpoints.state_paths import BOOT, BULK_DIR, NEW_OUTPUT_DIR, OLD_OUTPUT_DIR
 from store.errors import DamageError
 from store.io.checked_json import MismatchError, encode_record, one_of, read_record
 from store.io.disk import Disk
@@ -48,100 +48,100 @@ class SwapRecord:
             raise MismatchError(reason, "directories")
 
 
-def write_swap(root: Path, record: SwapRecord, disk: Disk) -> None:
+def write_swap(output: Path, record: SwapRecord, disk: Disk) -> None:
     """Write, durably, the record of a swap, which the next start finishes if it is interrupted."""
-    disk.replace(root / SWAP, encode_record(record))
+    disk.replace(output / SWAP, encode_record(record))
 
 
-def read_swap(root: Path) -> SwapRecord | None:
+def read_swap(output: Path) -> SwapRecord | None:
     """Return the record of the swap in progress, None if there is none.
 
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
-    return read_record(root / SWAP, SwapRecord)
+    return read_record(output / SWAP, SwapRecord)
 
 
-def finish_swap(root: Path, progress: Progress | None, disk: Disk) -> Progress | None:
+def finish_swap(output: Path, progress: Progress | None, disk: Disk) -> Progress | None:
     """Finish the swap in progress, if any, and delete the remains of a rebuild.
 
     Return the resulting progress. If a broker has run on the root since, its queues are kept.
     """
-    record = read_swap(root)
+    record = read_swap(output)
     if record is not None:
-        progress = _finish(root, record, progress, disk)
-        discard_resume_point(root, disk)  # durably, before the swap is over
-        disk.remove(root / SWAP)
+        progress = _finish(output, record, progress, disk)
+        discard_resume_point(output, disk)  # durably, before the swap is over
+        disk.remove(output / SWAP)
         disk.sync()
-    if (root / BULK_DIR).is_dir() and not (root / BOOT).exists():
-        disk.remove_tree(root / BULK_DIR)
+    if (output / BULK_DIR).is_dir() and not (output / BOOT).exists():
+        disk.remove_tree(output / BULK_DIR)
         disk.sync()
     return progress
 
 
 def _finish(
-    root: Path, record: SwapRecord, progress: Progress | None, disk: Disk
+    output: Path, record: SwapRecord, progress: Progress | None, disk: Disk
 ) -> Progress | None:
     """Move the old files away, write progress, move the new files in.
 
     Progress is marked as recovering until all files are in place: it never names missing files.
     """
     names, target = record.directories, record.progress
-    new, old = root / NEW_ROOT_DIR, root / OLD_ROOT_DIR
-    for parent in (root, new, old):
+    new, old = output / NEW_OUTPUT_DIR, output / OLD_OUTPUT_DIR
+    for parent in (output, new, old):
         disk.include_in_sync(parent)
     disk.sync()
-    if detect_foreign_writer(root, target.stamp):
+    if detect_foreign_writer(output, target.stamp):
         return progress
-    _check_matches_rebuild(root, names, target)
+    _check_matches_rebuild(output, names, target)
     for name in names:
         refuse_link(new / name)
-        if not (new / name).is_dir() and not (root / name).is_dir():
-            reason = f"{name} is neither in {new} nor in {root}"
-            raise DamageError(root / SWAP, 0, reason)
+        if not (new / name).is_dir() and not (output / name).is_dir():
+            reason = f"{name} is neither in {new} nor in {output}"
+            raise DamageError(output / SWAP, 0, reason)
     for name in BUILT_DIRS:
         if name not in names or (new / name).is_dir():  # else it is in place already
-            _move_away(root / name, old / name, disk)
-    write_progress(root, replace(target, is_recovering=True), disk)
+            _move_away(output / name, old / name, disk)
+    write_progress(output, replace(target, is_recovering=True), disk)
     for name in reversed(names):
         if (new / name).is_dir():
-            disk.move(new / name, root / name)
+            disk.move(new / name, output / name)
             disk.sync()
-    write_progress(root, target, disk)
+    write_progress(output, target, disk)
     return target
 
 
-def _check_matches_rebuild(root: Path, names: tuple[str, ...], target: Progress) -> None:
+def _check_matches_rebuild(output: Path, names: tuple[str, ...], target: Progress) -> None:
     """Refuse a record that does not match the rebuild in ``reput/bulk``. Raises DamageError.
 
     The new root's own progress is kept until all files are in place. By then the directories that
     the record does not name have been moved away.
     """
-    built = read_progress(root / NEW_ROOT_DIR)
+    built = read_progress(output / NEW_OUTPUT_DIR)
     if built is not None and built.reput_from_offset != target.reput_from_offset:
         reason = (
             f"it ends at offset {target.reput_from_offset}, its rebuild at "
             f"{built.reput_from_offset}"
         )
-        raise DamageError(root / SWAP, 0, reason)
+        raise DamageError(output / SWAP, 0, reason)
     for name in (name for name in BUILT_DIRS if name not in names):
-        if (root / NEW_ROOT_DIR / name).is_dir():
+        if (output / NEW_OUTPUT_DIR / name).is_dir():
             reason = f"it does not name {name}, which the rebuild made"
-            raise DamageError(root / SWAP, 0, reason)
-        if built is None and (root / name).is_dir():
-            reason = f"it would delete {name}, but {root / BULK_DIR} holds no rebuild"
-            raise DamageError(root / SWAP, 0, reason)
+            raise DamageError(output / SWAP, 0, reason)
+        if built is None and (output / name).is_dir():
+            reason = f"it would delete {name}, but {output / BULK_DIR} holds no rebuild"
+            raise DamageError(output / SWAP, 0, reason)
 
 
-def discard_rebuild(root: Path, disk: Disk) -> None:
+def discard_rebuild(output: Path, disk: Disk) -> None:
     """Delete the new root of a rebuild; first, durably, the file that makes it resumable."""
-    discard_resume_point(root, disk)
-    if (root / BULK_DIR).is_dir():
-        disk.remove_tree(root / BULK_DIR)
+    discard_resume_point(output, disk)
+    if (output / BULK_DIR).is_dir():
+        disk.remove_tree(output / BULK_DIR)
 
 
-def discard_resume_point(root: Path, disk: Disk) -> None:
+def discard_resume_point(output: Path, disk: Disk) -> None:
     """Delete, durably, the file that makes an interrupted rebuild resumable."""
-    disk.remove(root / BOOT)
+    disk.remove(output / BOOT)
     disk.sync()
 
 

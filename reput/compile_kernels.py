@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store import MessageStore
 from store.arrow.batches import message_batches
 from store.arrow.schema import MESSAGE_FIELDS
@@ -69,15 +69,15 @@ def _write_log(store: Path, config: StoreConfig) -> None:
 
 def _dispatch(store: Path, output: Path, config: StoreConfig) -> DispatchRequests:
     """Build the queues and the index in two batches; return requests from the last batch."""
-    root = DispatchRoot.open(output, store, config)
-    sink = DispatchSink(root, config)
-    planner = LogPlanner(root.log, lambda: root.is_log_clean(store))
-    first_stored_at(root.log, 0)
+    owned = DispatchOutput.open(output, store, config)
+    sink = DispatchSink(owned, config)
+    planner = LogPlanner(owned.log, lambda: owned.is_log_clean(store))
+    first_stored_at(owned.log, 0)
     for part in planner.plan(0).ranges:
         narrow_to_times(part, config, (0, 0))
     scanner, last = Scanner(config), None
     try:
-        while (plan := planner.plan(root.progress.reput_from_offset, max_bytes=4000)).ranges:
+        while (plan := planner.plan(owned.progress.reput_from_offset, max_bytes=4000)).ranges:
             stretches = [stretch for part in plan.ranges for stretch in scanner.read(part)]
             sink.apply(stretches)
             last = stretches[0]

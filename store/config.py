@@ -192,17 +192,18 @@ class StoreConfig:
 
 
 def check_shape(
-    root_shape: Mapping[str, Any], config: StoreConfig, root: Path | str, hint: str
+    made_with: Mapping[str, Any], config: StoreConfig, output: Path | str, hint: str
 ) -> None:
     """Raise ConfigError unless ``config`` has the shape of ``root``.
 
     The error gives the broker.conf name of the first setting that differs, and ends with ``hint``.
     """
     shape = config.shape()
-    for name, value in root_shape.items():
+    for name, value in made_with.items():
         if shape.get(name) != value:
             raise ConfigError(
-                f"{root} was made with {setting_name(name)}={value}, not {shape.get(name)}; {hint}"
+                f"{output} was made with {setting_name(name)}={value}, not {shape.get(name)}; "
+                f"{hint}"
             )
 
 

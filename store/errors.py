@@ -11,7 +11,7 @@
     ├── DamageError               bytes that break the format: path, offset, reason
     │   ├── LostDataError         a range of the log that is lost: begin, end
     │   └── VanishedError         bytes that a mapped file lost while they were read
-    ├── RootInUseError            another owner holds the root's lock
+    ├── OutputInUseError          another owner holds the root's lock
     │   └── MirrorInUseError      another mirror of the same name is running
     ├── UnknownTopicError         a topic that the store does not hold
     ├── UnsupportedFormatError    a format this project does not read
@@ -119,11 +119,11 @@ class LostDataError(DamageError):
         self.end = end
 
 
-class RootInUseError(StoreError):
+class OutputInUseError(StoreError):
     """A broker or another dispatcher holds the root's ``lock`` file."""
 
 
-class MirrorInUseError(RootInUseError):
+class MirrorInUseError(OutputInUseError):
     """Another mirror has taken over this mirror's name."""
 
 

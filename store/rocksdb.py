@@ -39,7 +39,7 @@ def is_rocksdb(directory: Path) -> bool:
     return os.path.isfile(directory / _CURRENT)
 
 
-def rocksdb_queues(root: Path, values: Mapping[str, str]) -> str:
+def rocksdb_queues(store_root: Path, values: Mapping[str, str]) -> str:
     """Return why the queues of a broker's root are not all in files, "" if they are.
 
     ``values`` are the properties of its broker.conf. Java parity: ``StoreType``,
@@ -56,7 +56,7 @@ def rocksdb_queues(root: Path, values: Mapping[str, str]) -> str:
         if parse_boolean(values.get("combineCQUseRocksdbForLmq", "")):
             return "combineCQUseRocksdbForLmq=true"
         return ""
-    for directory in (root / CONSUME_QUEUE_DIR, root / _SEPARATE_DIR):
+    for directory in (store_root / CONSUME_QUEUE_DIR, store_root / _SEPARATE_DIR):
         if is_rocksdb(directory):
             return f"{directory.name} is a RocksDB, and {_TWICE} is not true"
     return ""

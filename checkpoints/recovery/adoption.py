@@ -45,9 +45,9 @@ class Adoption:
     """Determines up to which offset one root matches its log."""
 
     def __init__(
-        self, root: Path, log: CommitLog, planner: LogPlanner, report: RecoveryReporter
+        self, output: Path, log: CommitLog, planner: LogPlanner, report: RecoveryReporter
     ) -> None:
-        self._root = root
+        self._output = output
         self._log = log
         self._planner = planner
         self._report = report
@@ -64,7 +64,7 @@ class Adoption:
         begin = max(self._log.min_offset(), progress.begin_offset)
         policy = ComparisonPolicy(begin, is_aged=begin > progress.begin_offset, may_be_ahead=True)
         requests = self._requests(begin, end)
-        prefix = find_consistent_prefix(self._root, self._log.config, policy, requests)
+        prefix = find_consistent_prefix(self._output, self._log.config, policy, requests)
         return self._adopted(progress, prefix), prefix
 
     def _requests(self, begin: int, end: int) -> Iterator[DispatchRequests]:
@@ -79,9 +79,9 @@ class Adoption:
 
     def _adopted(self, progress: Progress, prefix: ConsistentPrefix) -> Progress:
         index = prefix.index or IndexEnd()
-        names = [path.name for path in list_index_files(self._root)]
+        names = [path.name for path in list_index_files(self._output)]
         names = [name for name in names if name <= index.file]
-        record = read_batch(self._root)
+        record = read_batch(self._output)
         batch = max(progress.batch, record.number if record is not None else 0) + 1
         adopted = replace(
             progress,
@@ -98,7 +98,7 @@ class Adoption:
                 queue_name(*key): {"repeated": repeated, "gaps": gaps}
                 for key, (repeated, gaps) in prefix.drops.items()
             },
-            stamp=replace(read_ownership_stamp(self._root), abort_ns=ANY_ABORT),
+            stamp=replace(read_ownership_stamp(self._output), abort_ns=ANY_ABORT),
         )
         last = None
         if prefix.last_offset >= 0:
@@ -113,9 +113,9 @@ class Adoption:
         evidence = ""
         log = self._log
         log.refresh()
-        for key in list_queues(self._root):
+        for key in list_queues(self._output):
             try:
-                queue = QueueReader(self._root, key, log)
+                queue = QueueReader(self._output, key, log)
             except DamageError:
                 continue  # files are missing
             for unit in sample_units(queue.directory, self._log.config):
@@ -124,20 +124,20 @@ class Adoption:
                 evidence = f"{queue.directory} names a record at offset {unit.commit_log_offset}"
         if evidence:
             raise ConfigError(
-                f"{self._root} is the root of another log: {evidence}, which is not in this one; "
+                f"{self._output} is the root of another log: {evidence}, which is not in this one; "
                 "give a new OUTPUT, or remove its queues and its index"
             )
 
     def _check_file_sizes(self) -> None:
         """Refuse a root none of whose files has the configured size."""
-        config, root = self._log.config, self._root
-        queues = root / CONSUME_QUEUE_DIR
-        files = [p for t, q in list_queues(root) for p in queue_directory(queues, t, q).iterdir()]
+        config, output = self._log.config, self._output
+        queues = output / CONSUME_QUEUE_DIR
+        files = [p for t, q in list_queues(output) for p in queue_directory(queues, t, q).iterdir()]
         files = [p for p in files if is_mapped_file_name(p.name)]
         size = index_file_size(config.max_hash_slot_num, config.max_index_num)
         _check_sizes(files, config.mapped_file_size_consume_queue, "mappedFileSizeConsumeQueue")
         if config.message_index_enable:
-            _check_sizes(list_index_files(root), size, "maxHashSlotNum or maxIndexNum")
+            _check_sizes(list_index_files(output), size, "maxHashSlotNum or maxIndexNum")
 
 
 def sample_units(directory: Path, config: StoreConfig) -> Iterator[Unit]:

@@ -60,13 +60,13 @@ class _ReplayState:
 
 
 def find_consistent_prefix(
-    root: Path, config: StoreConfig, policy: ComparisonPolicy, batches: Iterable[DispatchRequests]
+    output: Path, config: StoreConfig, policy: ComparisonPolicy, batches: Iterable[DispatchRequests]
 ) -> ConsistentPrefix:
     """Compare a root with its log's requests from ``policy.begin`` on.
 
     Raises DamageError, as the batches do, StoreIOError.
     """
-    comparison = StoreComparison(root, config, policy)
+    comparison = StoreComparison(output, config, policy)
     state = before = _replay_state(comparison, (policy.begin, -1, 0), {})
     # By index file, the state before the file was created; only the newest two are kept.
     at_creation = {state.index_number: state}
@@ -90,7 +90,7 @@ def find_consistent_prefix(
         offset=state.offset,
         last_offset=state.last_offset,
         messages=state.messages,
-        queues=tuple(_queue_ends(root, config, comparison, state.ends)),
+        queues=tuple(_queue_ends(output, config, comparison, state.ends)),
         index=state.index,
         index_full_timestamp=state.index_full_timestamp,
         drops=state.drops,
@@ -139,12 +139,12 @@ def _states_before_index_files(
 
 
 def _queue_ends(
-    root: Path, config: StoreConfig, comparison: StoreComparison, ends: QueueEnds
+    output: Path, config: StoreConfig, comparison: StoreComparison, ends: QueueEnds
 ) -> Iterator[QueueEnd]:
     """Yield the end of each queue on disk."""
     numbers = {key: n for n, key in enumerate(ends.keys)}
     kinds = (CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR)
-    for key in dict.fromkeys(key for kind in kinds for key in list_queues(root, kind)):
+    for key in dict.fromkeys(key for kind in kinds for key in list_queues(output, kind)):
         number = numbers.get(key)
         shift = comparison.shift_of(key) if number is not None else None
         if number is None or shift is None:
@@ -158,7 +158,7 @@ def _queue_ends(
         ext_count = 0
         if config.enable_consume_queue_ext and end != NO_QUEUE_YET:
             queue = ConsumeQueue(
-                queue_directory(root / CONSUME_QUEUE_DIR, *key),
+                queue_directory(output / CONSUME_QUEUE_DIR, *key),
                 config.mapped_file_size_consume_queue,
             )
             ext_count = count_ext_units(queue, config, end)

@@ -1,6 +1,6 @@
 """Recovery: the steps that return a root to a record boundary after a crash (promises I3, I4).
 
-``DispatchRoot`` performs them at every start, in this order, while it holds the lock:
+``DispatchOutput`` performs them at every start, in this order, while it holds the lock:
 
 1. **Finish a swap.** If ``reput/swap`` exists, the rebuilt files are moved into place. The remains
    of a rebuild that cannot be resumed are deleted (``checkpoints.swap.finish_swap``).
@@ -80,10 +80,10 @@ class Recovery:
     """Returns one root, which this process owns, to a record boundary."""
 
     def __init__(
-        self, root: Path, log: CommitLog, disk: Disk, report: RecoveryReporter | None = None
+        self, output: Path, log: CommitLog, disk: Disk, report: RecoveryReporter | None = None
     ) -> None:
         self.done: list[Recovered] = []
-        self._root = root
+        self._output = output
         self._log = log
         self._config: StoreConfig = log.config
         self._disk = disk
@@ -91,7 +91,7 @@ class Recovery:
 
     def roll_back_batch(self, progress: Progress) -> Progress:
         """Truncate the remains of a batch that progress does not count; return the progress."""
-        record = read_batch(self._root)
+        record = read_batch(self._output)
         if record is None or record.number <= progress.batch:
             return progress
         if record.progress is None and record.index is not None:
@@ -109,7 +109,7 @@ class Recovery:
         """Refuse to truncate the index to another file than progress names."""
         if end.file != progress.index_file:
             reason = f"it names index file {end.file!r}, progress {progress.index_file!r}"
-            raise DamageError(self._root / BATCH, 0, reason)
+            raise DamageError(self._output / BATCH, 0, reason)
 
     def follow_log(self, progress: Progress, planner: LogPlanner) -> Progress:
         """Truncate what the log no longer holds; return the progress.
@@ -125,11 +125,11 @@ class Recovery:
         if point is None:
             raise self._other_log_error(progress, why)
         index = self._find_index_end(point.reput_from_offset)
-        files = list_index_files(self._root)
+        files = list_index_files(self._output)
         target = _progress_at(progress, point, index, files)
         ends = self._find_queue_ends(progress, point)
         record = BatchRecord(target.batch, ends, index, target)
-        write_batch(self._root, record, self._disk)
+        write_batch(self._output, record, self._disk)
         return self._truncate(why, progress.reput_from_offset, record, target)
 
     def _find_change(self, progress: Progress, end: int) -> str:
@@ -147,14 +147,14 @@ class Recovery:
         return f"the log changed: at offset {at} it has other messages" if at >= 0 else ""
 
     def _was_dispatched(self, offset: int) -> bool:
-        return was_dispatched(self._root, self._config, offset)
+        return was_dispatched(self._output, self._config, offset)
 
     def _remove_uncounted_index(self, progress: Progress) -> None:
         """Delete the expired index files that an interrupted expiry did not delete.
 
         Raises DamageError if a file that progress counts is missing.
         """
-        files = list_index_files(self._root)
+        files = list_index_files(self._output)
         expired = [path for path in files if path.name < progress.index_first]
         if not expired:
             return
@@ -163,9 +163,9 @@ class Recovery:
         if counted[:1] + counted[-1:] != [first, last] or len(counted) != progress.index_files:
             reason = (
                 f"it counts {progress.index_files} index files from {first} to {last}, "
-                f"{self._root / INDEX_DIR} holds {len(counted)} of them"
+                f"{self._output / INDEX_DIR} holds {len(counted)} of them"
             )
-            raise DamageError(self._root / PROGRESS, 0, reason)
+            raise DamageError(self._output / PROGRESS, 0, reason)
         for path in expired:
             self._disk.remove(path)
 
@@ -193,11 +193,11 @@ class Recovery:
     @intact()
     def _find_queue_ends(self, progress: Progress, point: RollbackPoint) -> tuple[QueueEnd, ...]:
         recorded = [
-            trim_to_remaining_files(self._root, self._config, end) for end in point.queue_ends
+            trim_to_remaining_files(self._output, self._config, end) for end in point.queue_ends
         ]
         known = {end.key: end for end in recorded}
         dropped = [queue_key(name) for name, d in progress.drops.items() if d["repeated"]]
-        found = find_queue_ends(self._root, self._config, point.reput_from_offset, dropped)
+        found = find_queue_ends(self._output, self._config, point.reput_from_offset, dropped)
         return tuple(({end.key: end for end in found} | known).values())
 
     @intact()
@@ -208,7 +208,7 @@ class Recovery:
         def record_at(at: int) -> Fingerprint | None:
             return read_fingerprint(self._log, at)
 
-        return find_index_end(self._root, self._config, offset, self._log, record_at)
+        return find_index_end(self._output, self._config, offset, self._log, record_at)
 
     def adopt(self, progress: Progress, planner: LogPlanner, why: str) -> Progress:
         """Adopt a root that another program wrote: truncate it to where it matches its log.
@@ -218,10 +218,10 @@ class Recovery:
         """
         started = time.monotonic()
         end = max(planner.end(), self._min_offset(), progress.begin_offset)
-        adoption = Adoption(self._root, self._log, planner, self._report)
+        adoption = Adoption(self._output, self._log, planner, self._report)
         target, prefix = adoption.adopt(progress, end)
         record = BatchRecord(target.batch, prefix.queues, prefix.index, target)
-        write_batch(self._root, record, self._disk)
+        write_batch(self._output, record, self._disk)
         if prefix.difference is not None:
             why = f"{why}; {prefix.difference}"
         target = self._truncate(why, end, record, target)
@@ -234,8 +234,8 @@ class Recovery:
         started = time.monotonic()
         before = record.number - 1
         lowered = replace(target, batch=before, generation=before, is_recovering=True)
-        write_progress(self._root, lowered, self._disk)
-        truncation = Truncation(self._root, self._config, self._disk)
+        write_progress(self._output, lowered, self._disk)
+        truncation = Truncation(self._output, self._config, self._disk)
         for number, end in enumerate(record.queues):
             self._report(why, number, len(record.queues))
             truncation.truncate_queue(end)
@@ -244,7 +244,7 @@ class Recovery:
         if record.index is not None:
             truncation.truncate_index(record.index)
         self._disk.sync()
-        write_progress(self._root, target, self._disk)
+        write_progress(self._output, target, self._disk)
         self._report(why, len(record.queues), len(record.queues))
         at = target.reput_from_offset
         seconds = time.monotonic() - started

@@ -34,7 +34,7 @@ from store.errors import (
     SHOWN_MAX,
     ConfigError,
     KafkaIOError,
-    RootInUseError,
+    OutputInUseError,
     SparkError,
     StoreError,
     StoreIOError,
@@ -52,7 +52,7 @@ EXIT_BUG = 70
 _EXIT_CODES: tuple[tuple[type[StoreError], int], ...] = (
     (UnknownTopicError, EXIT_NO),
     (ConfigError, _EXIT_USAGE),
-    (RootInUseError, 4),
+    (OutputInUseError, 4),
     (UnsupportedFormatError, 5),
     (SparkError, _EXIT_SPARK),
     (StoreIOError, _EXIT_IO),

@@ -59,25 +59,27 @@ def demo(
 
     Dispatches, reads and verifies it, then exits.
     """
-    root = directory if directory is not None else Path(tempfile.mkdtemp(prefix="reput-demo-"))
-    store, output = root / "store", root / "output"
+    place = directory if directory is not None else Path(tempfile.mkdtemp(prefix="reput-demo-"))
+    store, output = place / "store", place / "output"
     from reput.cli.demo_log import BROKER_CONF as DEMO_CONF
 
-    _check_directory(root, store / BROKER_CONF, DEMO_CONF)
+    _check_directory(place, store / BROKER_CONF, DEMO_CONF)
     (store / COMMIT_LOG_DIR).mkdir(parents=True, exist_ok=True)
     (store / BROKER_CONF).write_text(DEMO_CONF)
     console = Console(markup=False, highlight=False)
     _write_and_dispatch(console, store, output, seconds)
     _read(console, store, output)
     _verify(console, store, output)
-    _farewell(console, root, store, output)
+    _farewell(console, place, store, output)
 
 
-def _check_directory(root: Path, conf: Path, demo_conf: str) -> None:
+def _check_directory(place: Path, conf: Path, demo_conf: str) -> None:
     """Raise ConfigError for a directory that contains anything but an earlier demo."""
     is_demo = conf.is_file() and conf.read_bytes() == demo_conf.encode()
-    if not is_demo and root.exists() and not (root.is_dir() and not any(root.iterdir())):
-        raise ConfigError(f"{root} is neither empty nor from an earlier demo: name a new directory")
+    if not is_demo and place.exists() and not (place.is_dir() and not any(place.iterdir())):
+        raise ConfigError(
+            f"{place} is neither empty nor from an earlier demo: name a new directory"
+        )
 
 
 def _write_and_dispatch(console: Console, store: Path, output: Path, seconds: float) -> None:
@@ -204,7 +206,7 @@ def _verify(console: Console, store: Path, output: Path) -> None:
         raise StoreError("the demo's own files do not verify: please report this")
 
 
-def _farewell(console: Console, root: Path, store: Path, output: Path) -> None:
+def _farewell(console: Console, place: Path, store: Path, output: Path) -> None:
     console.rule("What just happened")
     _print(
         console,
@@ -220,7 +222,7 @@ def _farewell(console: Console, root: Path, store: Path, output: Path) -> None:
         "    reput verify STORE\n"
         "  find messages by key K:\n"
         "    reput query STORE --topic T --key K\n\n"
-        f"The demo's files are in {root} (rm -r it when you are done). Dispatching them again "
+        f"The demo's files are in {place} (rm -r it when you are done). Dispatching them again "
         "changes nothing:",
     )
     _say_command(console, f"dispatch {store} --available-now", output)

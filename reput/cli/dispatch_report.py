@@ -26,7 +26,7 @@ class Reporter(LineReporter):
 
     def begin(self, prepared: PreparedDispatch) -> None:
         """Report the assumed settings, recoveries, and the start offset."""
-        config, root = prepared.config, prepared.root
+        config, output = prepared.config, prepared.output
         self.say(
             "start",
             describe_settings(config),
@@ -34,29 +34,29 @@ class Reporter(LineReporter):
             mappedFileSizeCommitLog=config.mapped_file_size_commit_log,
             mappedFileSizeConsumeQueue=config.mapped_file_size_consume_queue,
             messageIndexEnable=config.message_index_enable,
-            reput_from_offset=root.progress.reput_from_offset,
-            output=str(root.path),
+            reput_from_offset=output.progress.reput_from_offset,
+            output=str(output.path),
         )
         if config.rocksdb_queues:
             text = f"the broker's own queues are not read ({config.rocksdb_queues})"
             self.say("warning", text, own_queues_not_read=config.rocksdb_queues)
-        for recovered in root.recovered:
+        for recovered in output.recovered:
             fields = recovered_json(recovered)
             self.say("recovered", recovered_line(recovered), **fields | fields.pop("cut"))
-        at, is_new = prepared.begin, root.progress.is_untouched
+        at, is_new = prepared.begin, output.progress.is_untouched
         how = text = "starts" if is_new else "resumes"
-        if at < root.progress.reput_from_offset:
+        if at < output.progress.reput_from_offset:
             how, text = "replays", "replays, which changes nothing,"
-        self.say("position", f"{root.path}: {text} at offset {at:,}", begin_offset=at, how=how)
+        self.say("position", f"{output.path}: {text} at offset {at:,}", begin_offset=at, how=how)
         self.begin_offset = at
-        if not root.log.files:
-            where = " and ".join(map(str, root.log.directories))
+        if not output.log.files:
+            where = " and ".join(map(str, output.log.directories))
             self.say("warning", f"no commit log file in {where} yet", empty=where)
 
     def end_early(self, prepared: PreparedDispatch) -> None:
         """Report that the query was stopped before it started."""
-        at = prepared.root.progress.reput_from_offset
-        text = f"{prepared.root.path}: stopped before the query started, at offset {at}"
+        at = prepared.output.progress.reput_from_offset
+        text = f"{prepared.output.path}: stopped before the query started, at offset {at}"
         self.say("stop", text, reput_from_offset=at)
 
     def report(self, progress: DispatchProgress) -> None:
@@ -74,12 +74,12 @@ class Reporter(LineReporter):
         from checkpoints.advance import queue_key
 
         seconds = self.end_line()
-        counts, progress = prepared.sink.counts, prepared.root.progress
+        counts, progress = prepared.sink.counts, prepared.output.progress
         self.say(
             "stop",
             f"dispatched {counted(counts.messages, 'message')} "
             f"({counts.bytes / MEGA:,.1f} MB of log) in {seconds:.1f} s; "
-            f"{prepared.root.path} is at offset {progress.reput_from_offset}",
+            f"{prepared.output.path} is at offset {progress.reput_from_offset}",
             messages=counts.messages,
             bytes=counts.bytes,
             seconds=round(seconds, 3),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from reput.cli.lines import print_json
-from reput.cli.options import Json, MaxBodyBytes, RootOptions, Store, opened_store
+from reput.cli.options import Json, MaxBodyBytes, ReadOptions, Store, opened_store
 from reput.cli.show import NOT_FOUND, exit_not_found, print_details
 from store import Message, MessageStore
 from store.commitlog.message_json import message_json
@@ -41,7 +41,9 @@ class MessageOptions:
     max_body_bytes: MaxBodyBytes = None
 
 
-def message(store: Store, wanted: MessageOptions, root: RootOptions, as_json: Json = False) -> None:
+def message(
+    store: Store, wanted: MessageOptions, where: ReadOptions, as_json: Json = False
+) -> None:
     """Show one message by its commit log offset or id.
 
     Exits with 1 if no message begins there. A client's own message id is a unique key: see query.
@@ -53,7 +55,7 @@ def message(store: Store, wanted: MessageOptions, root: RootOptions, as_json: Js
     if msg_id is not None:
         host, commit_log_offset = decode_msg_id(msg_id)
     assert commit_log_offset is not None
-    with opened_store(store, root, wanted.max_body_bytes) as s:
+    with opened_store(store, where, wanted.max_body_bytes) as s:
         found = s.look_message_by_offset(commit_log_offset)
         reason = ""
         if found is None:

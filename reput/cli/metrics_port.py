@@ -87,24 +87,24 @@ def show_dispatch(endpoint: MetricsEndpoint, shown: ShownDispatch, stuck_after: 
     from store.output.dispatch_status import progress_timestamp
 
     prepared, arrivals = shown.prepared, shown.arrivals
-    root, sink = prepared.root, prepared.sink
+    output, sink = prepared.output, prepared.sink
 
     def position() -> Position:
-        written = progress_timestamp(root.path)  # first: never newer than the offset
+        written = progress_timestamp(output.path)  # first: never newer than the offset
         return Position(sink.counts.durable_to, written)
 
     def counts() -> DispatchCounts:
-        progress = root.progress
+        progress = output.progress
         return DispatchCounts(
             sink=sink.counts,
-            recoveries=len(root.recovered),
+            recoveries=len(output.recovered),
             lost=[(lost.begin, lost.end) for lost in progress.lost],
             repeated=sum(drops["repeated"] for drops in progress.drops.values()),
             gaps=sum(drops["gaps"] for drops in progress.drops.values()),
             arrivals=None if arrivals is None else asdict(arrivals.counts),
         )
 
-    store_root = Path(root.progress.store)
+    store_root = Path(output.progress.store)
     log = LogReader(store_root, prepared.config, position)
     node = _node(store_root, prepared.options.broker_conf, shown.store.name or shown.store.given)
     source = DispatchSource(node, log, shown.durations, counts)

@@ -113,7 +113,7 @@ class BrokerOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class RootOptions:
+class ReadOptions:
     """The root to read, and the broker whose settings and rules apply."""
 
     output: Output = None
@@ -234,7 +234,7 @@ def describe_settings(config: StoreConfig) -> str:
 @contextmanager
 def opened_store(
     store: Path,
-    root: RootOptions | BrokerOptions,
+    where: ReadOptions | BrokerOptions,
     max_body_bytes: str | None = None,
     name: str = "",
 ) -> Iterator[MessageStore]:
@@ -246,7 +246,7 @@ def opened_store(
     settings may give another answer.
     """
     limit = body_limit(max_body_bytes)
-    with _opened(store, root) as s:
+    with _opened(store, where) as s:
         s.max_body_bytes = limit
         if s.reput_from_offset() is None:
             require_log_files(store, s.config)
@@ -262,10 +262,10 @@ def opened_store(
             raise
 
 
-def _opened(store: Path, root: RootOptions | BrokerOptions) -> MessageStore:
-    broker = root.broker_conf, root.broker_version
-    if isinstance(root, RootOptions):
-        return MessageStore.open(store, root.output, *broker)
+def _opened(store: Path, where: ReadOptions | BrokerOptions) -> MessageStore:
+    broker = where.broker_conf, where.broker_version
+    if isinstance(where, ReadOptions):
+        return MessageStore.open(store, where.output, *broker)
     return MessageStore(store, store, find_config(store, None, *broker))
 
 

@@ -11,7 +11,7 @@ import typer
 
 from reput.cli.columns import Cell, Column, Fit, Moment
 from reput.cli.lines import print_json, say
-from reput.cli.options import Json, RootOptions, Store, opened_store
+from reput.cli.options import Json, ReadOptions, Store, opened_store
 from reput.cli.show import NOT_FOUND, exit_not_found, progress_bar, raise_damage
 from store.errors import ConfigError, shown
 from streaming.sources.option_values import TIME_FORMS, parse_time
@@ -56,7 +56,9 @@ class PendingOptions:
     ] = None
 
 
-def pending(store: Store, wanted: PendingOptions, root: RootOptions, as_json: Json = False) -> None:
+def pending(
+    store: Store, wanted: PendingOptions, where: ReadOptions, as_json: Json = False
+) -> None:
     """Show delayed, timer and half messages.
 
     Shows the state of each, from the log and delayOffset.json in STORE/config/; queues are not
@@ -68,14 +70,14 @@ def pending(store: Store, wanted: PendingOptions, root: RootOptions, as_json: Js
 
     pending_filter = _filter(wanted)
     as_of = parse_time("--as-of", wanted.as_of)
-    with opened_store(store, root) as s:
+    with opened_store(store, where) as s:
         with progress_bar("reading", as_json=as_json) as show:
             found = find_pending(
                 s.store_root,
                 s.config,
                 pending_filter,
                 now=time.time_ns() // 1_000_000 if as_of is None else as_of,
-                settings=load_hold_settings(s.store_root, root.broker_conf),
+                settings=load_hold_settings(s.store_root, where.broker_conf),
                 report=show,
             )
         if found.delays.read_from is not None and found.delays.problem:

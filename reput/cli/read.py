@@ -13,7 +13,7 @@ from reput.cli.lines import print_json, print_line, say, time_text
 from reput.cli.options import (
     Json,
     MaxBodyBytes,
-    RootOptions,
+    ReadOptions,
     Store,
     StoredFrom,
     StoredTo,
@@ -105,7 +105,7 @@ def get(
     store: Store,
     queue: QueueRef,
     wanted: GetOptions,
-    root: RootOptions,
+    where: ReadOptions,
     as_json: Json = False,
 ) -> None:
     """Read messages of a queue from a position on.
@@ -115,7 +115,7 @@ def get(
     the offset has expired or does not exist yet, or no tag matches.
     """
     check_seconds("--wait", wanted.wait)
-    with opened_store(store, root, wanted.max_body_bytes) as s:
+    with opened_store(store, where, wanted.max_body_bytes) as s:
         messages: list[Message] = []
         positions: list[int] = []
         deadline = time.monotonic() + wanted.wait
@@ -154,7 +154,7 @@ def offset(
     store: Store,
     queue: QueueRef,
     wanted: TimeOptions,
-    root: RootOptions,
+    where: ReadOptions,
     as_json: Json = False,
 ) -> None:
     """Find the position in a queue for a time.
@@ -164,7 +164,7 @@ def offset(
     timestamp_ms, boundary = parse_time("--time", wanted.at_time), wanted.boundary
     assert timestamp_ms is not None
     topic, queue_id = queue.topic, queue.queue_id
-    with opened_store(store, root) as s:
+    with opened_store(store, where) as s:
         found = s.offset_in_queue_by_time(topic, queue_id, timestamp_ms, boundary)
         first, end = s.min_offset_in_queue(topic, queue_id), s.max_offset_in_queue(topic, queue_id)
         stored = s.message_store_timestamp(topic, queue_id, found)
@@ -192,7 +192,7 @@ def offset(
             say(f"no message was stored at or before {moment}: this is the queue's beginning")
 
 
-def query(store: Stores, wanted: QueryOptions, root: RootOptions, as_json: Json = False) -> None:
+def query(store: Stores, wanted: QueryOptions, where: ReadOptions, as_json: Json = False) -> None:
     """Find messages by key, unique key or tag.
 
     Reads the index. The messages of several stores are sorted by store time. Exits with 1 if there
@@ -205,8 +205,8 @@ def query(store: Stores, wanted: QueryOptions, root: RootOptions, as_json: Json 
     begin, end = parse_span(wanted.from_time, wanted.to_time)
     span = begin if begin is not None else 0, end if end is not None else _TIME_MAX
     kind = KEY_TYPE if is_key else TAG_TYPE
-    stores, failures = read_stores(store, root.broker_conf, root.output), Failures()
-    with opened_stores(stores, root, failures, wanted.max_body_bytes) as opened:
+    stores, failures = read_stores(store, where.broker_conf, where.output), Failures()
+    with opened_stores(stores, where, failures, wanted.max_body_bytes) as opened:
         found: list[tuple[Message, str]] = []
         truncated = False
         for name, s in opened.items():

@@ -38,20 +38,22 @@ def rebuild(
     rebuild ended. Ranges of the log that OUTPUT has lost (--fail-on-data-loss false) are skipped
     where they are still damaged; if the log has other damage too, OUTPUT does not change.
     """
-    from streaming.queries.rebuild import rebuild_root, take_root
+    from streaming.queries.rebuild import rebuild_output, take_output
 
     settings = scan.spark_settings()
-    root = take_root(store, output, broker.broker_conf, broker.broker_version)
+    owned = take_output(store, output, broker.broker_conf, broker.broker_version)
     if not as_json:
-        say(describe_settings(root.log.config))
+        say(describe_settings(owned.log.config))
     with ExitStack() as stack:
         try:
-            feed = stack.enter_context(scan_feed("reput rebuild", settings, store, root.log.config))
+            feed = stack.enter_context(
+                scan_feed("reput rebuild", settings, store, owned.log.config)
+            )
             report = stack.enter_context(progress_bar("rebuilding", as_json=as_json))
         except BaseException:
-            root.close(clean=False)
+            owned.close(clean=False)
             raise
-        result = rebuild_root(root, feed, report)
+        result = rebuild_output(owned, feed, report)
     if as_json:
         print_json(_result_json(result))
     else:

@@ -39,7 +39,7 @@ def recover(
     that matches its log. Reports what was found, what was truncated, why, and how long it took.
     """
     from checkpoints.allowed_output import is_empty
-    from checkpoints.output import DispatchRoot
+    from checkpoints.output import DispatchOutput
     from checkpoints.recovery.reports import record_recoveries
     from store.output.progress import read_progress_view
     from store.output.resolve_config import open_store_config
@@ -56,21 +56,21 @@ def recover(
     if not as_json:
         say(describe_settings(config))
     with recovery_progress(as_json=as_json) as report:
-        root = DispatchRoot.open(output, store, config, adopts=True, report=report)
+        owned = DispatchOutput.open(output, store, config, adopts=True, report=report)
         try:
-            record_recoveries(output, root.recovered, root.disk)
+            record_recoveries(output, owned.recovered, owned.disk)
         finally:
-            root.close(clean=True)
-    for recovered in root.recovered:
+            owned.close(clean=True)
+    for recovered in owned.recovered:
         if as_json:
             print_json({"event": "recovered", **recovered_json(recovered)})
         else:
             print_line(recovered_line(recovered))
-    at = root.progress.reput_from_offset
+    at = owned.progress.reput_from_offset
     if as_json:
         print_json({"event": "ready", "output": str(output), "reput_from_offset": at})
     else:
-        nothing = "" if root.recovered else "nothing to recover: "
+        nothing = "" if owned.recovered else "nothing to recover: "
         print_line(f"{nothing}a dispatch into {output} resumes at offset {at}")
 
 

@@ -12,7 +12,7 @@ from reput.cli.lines import duration_text, print_json, print_line
 from reput.cli.options import (
     BrokerOptions,
     Json,
-    RootOptions,
+    ReadOptions,
     Store,
     StuckAfter,
     check_seconds,
@@ -46,8 +46,8 @@ def status(
     backlog, is not stuck.
     """
     check_seconds("--stuck-after", stuck_after)
-    root = RootOptions(output, broker.broker_conf, broker.broker_version)
-    with opened_store(store, root) as s:
+    where = ReadOptions(output, broker.broker_conf, broker.broker_version)
+    with opened_store(store, where) as s:
         log = CommitLog(s.config.commit_log_paths(store), s.config)
         dispatch = read_dispatch_status(log, output)
     is_running = find_owner(output / LOCK_FILE) is not None

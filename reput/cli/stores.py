@@ -18,7 +18,7 @@ from reput.cli.options import (
     OUTPUT_VARIABLE,
     STORE_VARIABLE,
     BrokerOptions,
-    RootOptions,
+    ReadOptions,
     is_from_variable,
     opened_store,
 )
@@ -210,7 +210,7 @@ class Failures:
 @contextmanager
 def opened_stores(
     stores: Sequence[NamedStore],
-    root: RootOptions | BrokerOptions,
+    where: ReadOptions | BrokerOptions,
     failures: Failures,
     max_body_bytes: str | None = None,
 ) -> Iterator[dict[str, MessageStore]]:
@@ -219,7 +219,9 @@ def opened_stores(
         opened: dict[str, MessageStore] = {}
         for store in stores:
             with failures.of(store.name):
-                own = replace(root, output=store.output) if isinstance(root, RootOptions) else root
+                own = (
+                    replace(where, output=store.output) if isinstance(where, ReadOptions) else where
+                )
                 context = opened_store(store.store_root, own, max_body_bytes, store.name)
                 opened[store.name] = stack.enter_context(context)
         yield opened

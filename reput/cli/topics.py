@@ -12,7 +12,7 @@ import typer
 
 from reput.cli.columns import Cell, Column, Fit, Moment
 from reput.cli.lines import counted, duration_text, print_json, print_line, say
-from reput.cli.options import Json, RootOptions
+from reput.cli.options import Json, ReadOptions
 from reput.cli.show import BROKER, broker_json, drops_line, exit_not_found, progress_bar
 from reput.cli.stores import Failures, NamedStore, Stores, opened_stores, read_stores
 from store.broker_files import ConfigFile, encode_topics
@@ -48,7 +48,7 @@ _LAG_COLUMNS = (
 
 def topics(
     store: Stores,
-    root: RootOptions,
+    where: ReadOptions,
     write_topics_json: Annotated[
         Path | None,
         typer.Option(
@@ -66,12 +66,12 @@ def topics(
     levels from STORE/config/, or from their .bak, which is reported. Lag in time is measured
     between two messages: the first one not consumed and the newest.
     """
-    stores = read_stores(store, root.broker_conf, root.output)
+    stores = read_stores(store, where.broker_conf, where.output)
     if write_topics_json is not None:
-        _write_topics_json(stores, root, write_topics_json, as_json=as_json)
+        _write_topics_json(stores, where, write_topics_json, as_json=as_json)
         return
     failures, overviews = Failures(), dict[str, Overview]()
-    with opened_stores(stores, root, failures) as opened:
+    with opened_stores(stores, where, failures) as opened:
         for name, s in opened.items():
             with failures.of(name):
                 overviews[name] = describe_topics(s)
@@ -88,7 +88,7 @@ def topics(
 
 
 def _write_topics_json(
-    stores: Sequence[NamedStore], root: RootOptions, path: Path, *, as_json: bool
+    stores: Sequence[NamedStore], where: ReadOptions, path: Path, *, as_json: bool
 ) -> None:
     """Write the topics of the log to a new file. Exits with 1 if there is none."""
     from store.io.links import io_errors
@@ -99,7 +99,7 @@ def _write_topics_json(
     if len(stores) > 1:
         raise ConfigError("--write-topics-json applies to one STORE")
     store, output = stores[0].store_root, stores[0].output
-    broker = root.broker_conf, root.broker_version
+    broker = where.broker_conf, where.broker_version
     config = open_store_config(store, output, *broker, needs_log=True)
     if os.path.lexists(path):
         raise _file_exists(path)

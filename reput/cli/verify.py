@@ -76,21 +76,21 @@ def verify(
     from store.output.resolve_config import config_to_compare
     from streaming.queries.verify import verify
 
-    root = output if output is not None else store
+    compared = output if output is not None else store
     settings = options.spark_settings()
-    config = config_to_compare(store, root, broker.broker_conf, broker.broker_version)
-    if options.record and read_progress_view(root) is None:
-        raise ConfigError(f"--record: {root} is not a root that a dispatch made")
+    config = config_to_compare(store, compared, broker.broker_conf, broker.broker_version)
+    if options.record and read_progress_view(compared) is None:
+        raise ConfigError(f"--record: {compared} is not a root that a dispatch made")
     if not as_json:
         say(describe_settings(config))
     with (
         scan_feed("reput verify", settings, store, config) as feed,
         progress_bar("verifying", as_json=as_json) as report,
     ):
-        result = verify(store, root, config, report, feed)
+        result = verify(store, compared, config, report, feed)
     if options.record:
         span = result.begin_offset, result.end_offset
-        record_verification(root, span, result.messages, result.differences)
+        record_verification(compared, span, result.messages, result.differences)
     if as_json:
         print_json(result_json(result))
     else:
@@ -144,7 +144,7 @@ def result_json(result: Verification) -> dict[str, Any]:
         "equal": result.is_equal,
         "store": str(result.store),
         "output": str(result.output),
-        "made_by": "reput" if result.is_reput_root else "broker",
+        "made_by": "reput" if result.is_dispatched else "broker",
         "begin_offset": result.begin_offset,
         "end_offset": result.end_offset,
         "log_end_offset": result.log_end_offset,

@@ -209,7 +209,9 @@ class Broker:
     def _is_live(self) -> bool:
         """Return whether a broker or a dispatch runs, or messages have come in within an hour."""
         try:
-            owners = [find_owner(root / LOCK_FILE) for root in (self.store_root, self.output)]
+            owners = [
+                find_owner(directory / LOCK_FILE) for directory in (self.store_root, self.output)
+            ]
         except StoreError:  # no sign of a process
             owners = []
         return any(pid is not None for pid in owners) or self.history.has_arrivals()

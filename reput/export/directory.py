@@ -16,7 +16,7 @@ from typing import IO
 
 from reput.export.export_record import RECORD, ExportRecord, encode_record, read_record
 from reput.export.task import StagedFile, partition_directory
-from store.errors import ConfigError, RootInUseError, StoreIOError, shown
+from store.errors import ConfigError, OutputInUseError, StoreIOError, shown
 from store.io.disk import Disk
 
 STAGING = "_reput_export.tmp"
@@ -94,7 +94,7 @@ class ExportDirectory:
     """The locked target directory of an export. Raises StoreIOError."""
 
     def __init__(self, path: Path) -> None:
-        """Lock the directory, and create it if missing. Raises RootInUseError."""
+        """Lock the directory, and create it if missing. Raises OutputInUseError."""
         self.path = path
         self.staging = path / STAGING
         self._existed = path.is_dir()
@@ -106,8 +106,8 @@ class ExportDirectory:
     def _take_lock(self) -> IO[bytes]:
         try:
             return self._disk.lock(self.path / _LOCK, b"\0")
-        except RootInUseError as e:
-            raise RootInUseError(f"{self.path} is in use by another export") from e
+        except OutputInUseError as e:
+            raise OutputInUseError(f"{self.path} is in use by another export") from e
 
     def begin(self, record: ExportRecord) -> None:
         """Start from a record: delete the files that it does not cover."""

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from reput.export.resume import WHOLE_QUEUE, Resume, Roots, find_resumes
+from reput.export.resume import WHOLE_QUEUE, QueueSources, Resume, find_resumes
 from store.broker_files import read_consumer_offsets
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Stretch
@@ -44,10 +44,12 @@ class NotConsumed:
     resumes: Mapping[QueueKey, Resume] = field(default_factory=dict)
     untranslated: tuple[QueueKey, ...] = ()
 
-    def translated(self, roots: Roots, scan: Callable[[], Iterable[Stretch]]) -> NotConsumed:
+    def translated(
+        self, sources: QueueSources, scan: Callable[[], Iterable[Stretch]]
+    ) -> NotConsumed:
         """Return this with the committed offsets translated; ``scan`` as in ``find_resumes``."""
         wanted = {q: n for q, n in self.committed.items() if q[0] in self.topics and n > 0}
-        resumes, untranslated = find_resumes(wanted, roots, scan)
+        resumes, untranslated = find_resumes(wanted, sources, scan)
         return replace(self, resumes=resumes, untranslated=tuple(untranslated))
 
     def rows(self, requests: DispatchRequests) -> NDArray[np.bool_]:

@@ -44,7 +44,7 @@ WHOLE_QUEUE = Resume(queue_offset=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Roots:
+class QueueSources:
     """The roots whose queues may translate positions, and how to open them.
 
     ``is_log_whole``: the export reads the log from its beginning and fails where it has lost a
@@ -59,7 +59,7 @@ class Roots:
 
 
 def find_resumes(
-    committed: Mapping[QueueKey, int], roots: Roots, scan: Callable[[], Iterable[Stretch]]
+    committed: Mapping[QueueKey, int], sources: QueueSources, scan: Callable[[], Iterable[Stretch]]
 ) -> tuple[dict[QueueKey, Resume], list[QueueKey]]:
     """Return where to resume in each queue, and the queues of which too much may be selected.
 
@@ -67,7 +67,7 @@ def find_resumes(
     called if there are any. Raises StoreError if OUTPUT cannot be opened.
     """
     found: dict[QueueKey, Resume] = {}
-    with _opened(roots) as translators:
+    with _opened(sources) as translators:
         for queue, position in committed.items():
             answers = (t.resume(queue, position) for t in translators)
             resume = next((r for r in answers if r is not None), None)
@@ -80,39 +80,41 @@ def find_resumes(
 
 
 @contextmanager
-def _opened(roots: Roots) -> Iterator[list[_Translator]]:
+def _opened(sources: QueueSources) -> Iterator[list[_Translator]]:
     """Yield STORE's own queues if they can be read, then those of OUTPUT."""
     with ExitStack() as stack:
         translators = []
-        for output in dict.fromkeys((roots.store_root, roots.output)):
+        for output in dict.fromkeys((sources.store_root, sources.output)):
             if output is None:
                 continue
             try:
-                translators.append(_Translator(stack.enter_context(_queues(roots, output)), roots))
+                translators.append(
+                    _Translator(stack.enter_context(_queues(sources, output)), sources)
+                )
             except StoreError:
-                if output != roots.store_root:
+                if output != sources.store_root:
                     raise
         yield translators
 
 
 @contextmanager
-def _queues(roots: Roots, output: Path) -> Iterator[MessageStore]:
-    conf, version = roots.broker_conf, roots.broker_version
-    with MessageStore.open(roots.store_root, output, conf, version) as store:
+def _queues(sources: QueueSources, output: Path) -> Iterator[MessageStore]:
+    conf, version = sources.broker_conf, sources.broker_version
+    with MessageStore.open(sources.store_root, output, conf, version) as store:
         if store.reput_from_offset() is None:
-            require_queue_files(roots.store_root, output, store.config.rocksdb_queues)
+            require_queue_files(sources.store_root, output, store.config.rocksdb_queues)
         yield store
 
 
 class _Translator:
     """The queues of one root; ``resume`` translates a position, as far as it can be trusted."""
 
-    def __init__(self, store: MessageStore, roots: Roots) -> None:
+    def __init__(self, store: MessageStore, sources: QueueSources) -> None:
         self._store = store
         progress = read_progress(store.output)
         self._drops = {} if progress is None else progress.drops
         has_lost = progress is not None and bool(progress.lost)
-        self._may_have_lost = has_lost or not roots.is_log_whole or bool(store.missing_files())
+        self._may_have_lost = has_lost or not sources.is_log_whole or bool(store.missing_files())
 
     def resume(self, queue: QueueKey, position: int) -> Resume | None:
         """Return where a position is in the log, None if this root cannot tell."""

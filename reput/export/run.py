@@ -21,7 +21,7 @@ from reput.export.directory import ExportDirectory, check_directory
 from reput.export.export_record import ExportRecord, ExportSettings
 from reput.export.not_consumed import NotConsumed, read_not_consumed
 from reput.export.options import ExportOptions, any_of, make_settings
-from reput.export.resume import Roots
+from reput.export.resume import QueueSources
 from reput.export.task import (
     ExportedPart,
     FileSpec,
@@ -70,7 +70,7 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
     """Plan an export; lock its directory while the context lasts.
 
     ``to`` must be new or empty except to append. After an error, and if there is no message to
-    export, it is unchanged. Raises ConfigError, UnknownTopicError, DamageError, RootInUseError,
+    export, it is unchanged. Raises ConfigError, UnknownTopicError, DamageError, OutputInUseError,
     UnsupportedFormatError, StoreIOError.
     """
     broker = options.broker_conf, options.broker_version
@@ -118,14 +118,14 @@ def _not_consumed(
 def _translated(
     not_consumed: NotConsumed, store_root: Path, config: StoreConfig, options: ExportOptions
 ) -> NotConsumed:
-    roots = Roots(
+    sources = QueueSources(
         store_root,
         options.output,
         options.broker_conf,
         options.broker_version,
         is_log_whole=options.fail_on_data_loss and options.from_time is None,
     )
-    return not_consumed.translated(roots, _open_log(store_root, config).stretches)
+    return not_consumed.translated(sources, _open_log(store_root, config).stretches)
 
 
 def _open_log(store_root: Path, config: StoreConfig) -> LogBatches:
@@ -147,7 +147,7 @@ class ExportJob:
         options: ExportOptions,
         not_consumed: NotConsumed | None = None,
     ) -> None:
-        self._root, self._config, self._options = store_root, config, options
+        self._store_root, self._config, self._options = store_root, config, options
         self.not_consumed = not_consumed
         self._batches = _open_log(store_root, config)
         self._directory: ExportDirectory
@@ -270,7 +270,7 @@ class ExportJob:
         """
         requested = set(self._record.settings.topics)
         missing = requested.difference(*(part.seen for part in parts))
-        unknown = {t for t in missing if not is_listed(self._root, t)}
+        unknown = {t for t in missing if not is_listed(self._store_root, t)}
         if unknown and self._is_first and self.not_consumed is None:
             others = self._search_rest(tuple(sorted(unknown)))
             unknown = unknown.difference(*(part.seen for part in others))
@@ -294,5 +294,5 @@ class ExportJob:
                 topic, {name for p in parts for name in p.similar.get(topic, ())}
             )
             hint = f" (did you mean {any_of(similar)}?)" if similar else ""
-            texts.append(f"topic {shown(topic)} is not in the log of {self._root}{hint}")
+            texts.append(f"topic {shown(topic)} is not in the log of {self._store_root}{hint}")
         return "; ".join(texts)

@@ -58,8 +58,8 @@ class CommitLogWriter:
     ) -> None:
         self.config = config
         self.end = 0  # where the next record begins, if it fits
-        self._root = Path(store_root)
-        self._paths = config.commit_log_paths(self._root)
+        self._store_root = Path(store_root)
+        self._paths = config.commit_log_paths(self._store_root)
         self._file_size = config.mapped_file_size_commit_log
         self._clock = clock
         self._disk = disk or Disk()
@@ -70,7 +70,7 @@ class CommitLogWriter:
         self._ahead: Path | None = None  # the preallocated file, unused so far
         self._recover()
         pid = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
-        self._disk.replace(self._root / ABORT_FILE, pid)
+        self._disk.replace(self._store_root / ABORT_FILE, pid)
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +98,7 @@ class CommitLogWriter:
         self._disk.sync()
         if self._ahead is not None:
             self._disk.remove(self._ahead)
-        self._disk.remove(self._root / ABORT_FILE)
+        self._disk.remove(self._store_root / ABORT_FILE)
         self._disk.sync()
         self.kill()
 
@@ -176,7 +176,7 @@ class CommitLogWriter:
             log.check_file(file)
         if not log.files:
             return
-        was_clean = was_closed_cleanly(self._root)
+        was_clean = was_closed_cleanly(self._store_root)
         plan = LogPlanner(log, lambda: was_clean).plan(log.min_offset())
         scanner = Scanner(self.config)
         for part in plan.ranges:

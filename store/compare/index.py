@@ -33,10 +33,10 @@ class IndexComparison(Disk):
     """Compares the writes of an IndexService, file by file in order, with a root's index files."""
 
     def __init__(
-        self, root: Path, config: StoreConfig, policy: ComparisonPolicy, views: MapCache
+        self, compared: Path, config: StoreConfig, policy: ComparisonPolicy, views: MapCache
     ) -> None:
         super().__init__()
-        self._directory = root / layout.INDEX_DIR
+        self._directory = compared / layout.INDEX_DIR
         # Not list_index_files: a link or directory with such a name is a difference, not an error.
         self.files = [p for p in list_entries(self._directory) if is_index_file_name(p.name)]
         self._config = config

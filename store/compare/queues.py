@@ -61,14 +61,14 @@ class QueueComparison(Disk):
 
     def __init__(
         self,
-        root: Path,
+        compared: Path,
         derived: Path,
         config: StoreConfig,
         policy: ComparisonPolicy,
         views: MapCache,
     ) -> None:
         super().__init__()
-        self._root = root
+        self._compared = compared
         self._derived = derived
         self._file_size = config.mapped_file_size_consume_queue
         self._size_max = config.mapped_file_size_commit_log
@@ -191,9 +191,9 @@ class QueueComparison(Disk):
         else:
             tags = [units["tags_code"].astype(np.int64) for units in (expected, actual)]
             ext_directory = (
-                self._root
+                self._compared
                 / CONSUME_QUEUE_EXT_DIR
-                / directory.relative_to(self._root / CONSUME_QUEUE_DIR)
+                / directory.relative_to(self._compared / CONSUME_QUEUE_DIR)
             )
             differs = ~self._ext.compare_units(ext_directory, *tags)
             for name in ("commit_log_offset", "size"):
@@ -348,8 +348,8 @@ class QueueComparison(Disk):
         A queue's directory is two levels down, or deeper: old names may contain slashes. A link to
         a directory is reported, not followed. A RocksDB's files beside them are left out.
         """
-        others = rocksdb_files(self._root / kind)
-        pending = [(self._root / kind, 0)]
+        others = rocksdb_files(self._compared / kind)
+        pending = [(self._compared / kind, 0)]
         while pending:
             directory, depth = pending.pop()
             entries = [p for p in list_entries(directory) if depth or p.name not in others]
@@ -365,7 +365,7 @@ class QueueComparison(Disk):
                 yield directory, [p for p in files if is_mapped_file_name(p.name)]
 
     def _actual(self, path: Path) -> Path:
-        return self._root / path.relative_to(self._derived)
+        return self._compared / path.relative_to(self._derived)
 
     def _is_ext(self, path: Path) -> bool:
         return path.relative_to(self._derived).parts[0] == CONSUME_QUEUE_EXT_DIR

@@ -38,21 +38,21 @@ class StoreComparison:
     Raises DamageError for a message for which no queue can be created, StoreIOError.
     """
 
-    def __init__(self, root: Path, config: StoreConfig, policy: ComparisonPolicy) -> None:
-        derived = root / _DERIVED
+    def __init__(self, compared: Path, config: StoreConfig, policy: ComparisonPolicy) -> None:
+        derived = compared / _DERIVED
         if derived.exists():
             raise ConfigError(f"{derived} must not exist: rename it")
         self._findings = Findings()
         views = MapCache(self._findings)
-        self._queue_files = QueueComparison(root, derived, config, policy, views)
+        self._queue_files = QueueComparison(compared, derived, config, policy, views)
         self._queues = ConsumeQueueStore(derived, config, self._queue_files)
-        self._index_files = IndexComparison(root, config, policy, views)
+        self._index_files = IndexComparison(compared, config, policy, views)
         self._index: IndexService | None = None
         if config.message_index_enable:
             self._index = IndexService(derived, config, self._index_files)
         self.index_files = self._index_files.files
         self.has_older = policy.is_aged
-        self._root = root
+        self._compared = compared
         self._is_exact = not (policy.is_aged or policy.may_be_ahead or policy.by_broker)
         self._aligner = IndexAligner(self._index_files.files, config, policy, views)
         self._has_begun = False
@@ -135,7 +135,7 @@ class StoreComparison:
         return self._queue_files.end_of_older(self._directory(key))
 
     def _directory(self, key: QueueKey) -> Path:
-        return queue_directory(self._root / CONSUME_QUEUE_DIR, *key)
+        return queue_directory(self._compared / CONSUME_QUEUE_DIR, *key)
 
     def _begin(self) -> None:
         """Pass the index entries older than the log to the index first."""

@@ -66,8 +66,8 @@ class ExtFiles:
 class ConsumeQueueExtWriter:
     """The ext files of all queues of a root, for appending."""
 
-    def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
-        self._directory = root / CONSUME_QUEUE_EXT_DIR
+    def __init__(self, output: Path, config: StoreConfig, disk: Disk) -> None:
+        self._directory = output / CONSUME_QUEUE_EXT_DIR
         files = ExtFiles(config)
         self._file_size, self._per_file = files.file_size, files.per_file
         self._disk = disk
@@ -134,14 +134,14 @@ class ConsumeQueueExtWriter:
 
 
 @intact()
-def refuse_filter_bitmaps(root: Path) -> None:
+def refuse_filter_bitmaps(output: Path) -> None:
     """Raise UnsupportedFormatError if an ext file of a broker's root holds a filter bitmap.
 
     A broker writes them with ``enableCalcFilterBitMap``. They depend on the consumers that it knew,
     so they cannot be derived from the log. Raises StoreIOError.
     """
-    for topic, queue_id in list_queues(root, CONSUME_QUEUE_EXT_DIR):
-        directory = queue_directory(root / CONSUME_QUEUE_EXT_DIR, topic, queue_id)
+    for topic, queue_id in list_queues(output, CONSUME_QUEUE_EXT_DIR):
+        directory = queue_directory(output / CONSUME_QUEUE_EXT_DIR, topic, queue_id)
         for path, status in list_files(directory, is_mapped_file_name, follows_links=False):
             if isinstance(status, StoreIOError):
                 raise status

@@ -69,13 +69,13 @@ def list_topics(directory: Path, links: list[StoreIOError] | None = None) -> Ite
                 pending.append((path, f"{prefix}{path.name}/"))
 
 
-def list_queues(root: Path, kind: str = CONSUME_QUEUE_DIR) -> Iterator[tuple[str, int]]:
+def list_queues(directory: Path, kind: str = CONSUME_QUEUE_DIR) -> Iterator[tuple[str, int]]:
     """Yield topic and id of each queue of a root; ``kind`` may be ``consumequeue_ext``.
 
     A queue is a directory with a number as its name that holds mapped files or is empty. A topic
     with slashes is several directories. Raises StoreIOError, also for a symbolic link.
     """
-    pending = [(root / kind, "")]
+    pending = [(directory / kind, "")]
     while pending:
         parent, prefix = pending.pop()
         for path in list_directories(parent):

@@ -38,8 +38,8 @@ class QueueReader:
     Not thread-safe.
     """
 
-    def __init__(self, root: Path, queue: tuple[str, int], log: CommitLog) -> None:
-        self.directory = queue_directory(root / CONSUME_QUEUE_DIR, *queue)
+    def __init__(self, output: Path, queue: tuple[str, int], log: CommitLog) -> None:
+        self.directory = queue_directory(output / CONSUME_QUEUE_DIR, *queue)
         self.span = QueueSpan(0, 0)
         self.topic, self.queue_id = queue
         self._owner = Owner.of(*queue)
@@ -49,8 +49,8 @@ class QueueReader:
         self._queue.check()
         self._ownership = _Ownership(log, *queue)
         self._bounds = QueueBounds(self._queue, log, self._ownership.has_record)
-        self._ext_root = root / CONSUME_QUEUE_EXT_DIR
-        self._ext_directory = queue_directory(self._ext_root, *queue)
+        self._ext_queues = output / CONSUME_QUEUE_EXT_DIR
+        self._ext_directory = queue_directory(self._ext_queues, *queue)
         self._ext: MappedFileQueue | None = None
 
     def refresh(self, dispatch: DispatchLimit | None) -> None:
@@ -112,7 +112,7 @@ class QueueReader:
             return tags_code
         at = tags_code - EXT_ADDRESS_BASE
         if self._ext is None or self._ext.find(at) is None:
-            link = link_below(self._ext_root, self._ext_directory)
+            link = link_below(self._ext_queues, self._ext_directory)
             if link is not None:
                 raise link
             size = self._log.config.mapped_file_size_consume_queue_ext

@@ -96,14 +96,14 @@ class QueueEnds:
 class ConsumeQueueStore:
     """Appends to the consume queues of one root."""
 
-    def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
-        self.directory = root / CONSUME_QUEUE_DIR
+    def __init__(self, output: Path, config: StoreConfig, disk: Disk) -> None:
+        self.directory = output / CONSUME_QUEUE_DIR
         self.drops: dict[QueueKey, QueueDrops] = {}
         self._file_size = config.mapped_file_size_consume_queue
         self._disk = disk
         self._state = _TouchedQueues()
         self._ext = (
-            ConsumeQueueExtWriter(root, config, disk) if config.enable_consume_queue_ext else None
+            ConsumeQueueExtWriter(output, config, disk) if config.enable_consume_queue_ext else None
         )
 
     def put_message_position_info(self, requests: DispatchRequests) -> None:

@@ -140,17 +140,17 @@ def _find_config(
     path: Path, broker_conf: Path | None, broker_version: str | None
 ) -> tuple[StoreConfig, bool]:
     """Return the settings for a file, and whether they are certain to be those of its root."""
-    root = (_directory_of(path) or path).parent
+    directory = (_directory_of(path) or path).parent
     if broker_conf is not None:
-        return load_config(root, broker_conf, broker_version), True
+        return load_config(directory, broker_conf, broker_version), True
     try:
-        view = read_progress_view(root)
+        view = read_progress_view(directory)
     except (DamageError, UnsupportedFormatError):
         view = None  # fall back to broker.conf
     if view is not None and broker_version is None:
         return config_from_shape(view.shape), True
-    config = load_config(root, None, broker_version)
-    if (root / BROKER_CONF).exists():
+    config = load_config(directory, None, broker_version)
+    if (directory / BROKER_CONF).exists():
         return config, True
     default = IndexShape(config.max_hash_slot_num, config.max_index_num)
     shape = index_shape([path], (None, None), default)

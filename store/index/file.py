@@ -181,12 +181,12 @@ def is_index_file_name(name: str) -> bool:
     return len(name) == layout.INDEX_FILE_NAME_DIGITS and name.isascii() and name.isdigit()
 
 
-def list_index_files(root: Path) -> list[Path]:
+def list_index_files(output: Path) -> list[Path]:
     """List the index files of a root, oldest first: their names are creation times.
 
     Raises StoreIOError, also if such a name is not a regular file (a link, for example).
     """
-    directory = root / layout.INDEX_DIR
+    directory = output / layout.INDEX_DIR
     return [directory / name for name in list_names(directory, is_index_file_name)]
 
 
@@ -196,16 +196,16 @@ class IndexFiles:
     Not thread-safe.
     """
 
-    def __init__(self, root: Path, config: StoreConfig) -> None:
-        self.directory = root / layout.INDEX_DIR
+    def __init__(self, output: Path, config: StoreConfig) -> None:
+        self.directory = output / layout.INDEX_DIR
         self.files: list[IndexFile] = []
-        self._root = root
+        self._output = output
         self._config = config
 
     def refresh(self) -> None:
         """Pick up added, replaced and deleted files. Raises StoreIOError."""
         known = {file.path: file for file in self.files if file.is_unchanged()}
-        paths = list_index_files(self._root)
+        paths = list_index_files(self._output)
         self.files = [known.get(path) or IndexFile(path, self._config) for path in paths]
 
 

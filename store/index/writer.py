@@ -75,15 +75,15 @@ class IndexService:
     """Appends to the index of one root; ``is_unread``: it has no readers before ``flush``."""
 
     def __init__(
-        self, root: Path, config: StoreConfig, disk: Disk, *, is_unread: bool = False
+        self, output: Path, config: StoreConfig, disk: Disk, *, is_unread: bool = False
     ) -> None:
-        self.directory = root / layout.INDEX_DIR
+        self.directory = output / layout.INDEX_DIR
         self.last_full_timestamp = 0  # end time of the last file that was full when superseded
         self._config = config
         self._disk = disk
         self._is_unread = is_unread
         self._file: _ActiveFile | None = None
-        self._names = [path.name for path in list_index_files(root)]
+        self._names = [path.name for path in list_index_files(output)]
         if self._names:
             self._file = self._load(self.directory / self._names[-1])
 

@@ -64,14 +64,14 @@ class Disk(DiskPrimitives):
 
     sync_threads: ClassVar[int] = 8  # with 1, all primitives run in the caller's thread
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(self, top: Path | None = None) -> None:
         self._guard = threading.RLock()
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._written: set[Path] = set()
         self._directories: set[Path] = set()
         self._unsynced: str | None = None  # the prefix of the paths that are not synced
-        self._locked_root: Path | None = None
-        self._real = RealDirectories(root)
+        self._locked_directory: Path | None = None
+        self._real = RealDirectories(top)
         self._ensured: set[Path] = set()  # directories whose own entry is durable after sync
 
     @_exclusive
@@ -252,10 +252,10 @@ class Disk(DiskPrimitives):
         """Take a broker's lock: range [0, 1) of the file, which is created with ``content``.
 
         Closing *any* descriptor of the file releases a POSIX lock: nothing else in this process
-        may open it. Raises RootInUseError if another process holds the lock.
+        may open it. Raises OutputInUseError if another process holds the lock.
         """
         lock_file.check_unlocked(path)
-        self._locked_root = path.parent
+        self._locked_directory = path.parent
         self._real = RealDirectories(path.parent)
         with io_errors("create", path):
             self._ensure_directory(path.parent)
@@ -367,8 +367,8 @@ class Disk(DiskPrimitives):
             with suppress(FileExistsError):  # another process has just created it
                 self._mkdir(path)
             self._directories.add(path.parent)
-        elif self._locked_root is not None and path.is_relative_to(self._locked_root):
-            if path != self._locked_root:
+        elif self._locked_directory is not None and path.is_relative_to(self._locked_directory):
+            if path != self._locked_directory:
                 self._ensure_directory(path.parent)
                 self._directories.add(path.parent)
             elif os.access(path.parent, os.W_OK | os.R_OK):  # else its entry is not this user's

@@ -84,13 +84,13 @@ def data_extents(fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
         begin = stop
 
 
-def link_below(root: Path, directory: Path) -> StoreIOError | None:
+def link_below(top: Path, directory: Path) -> StoreIOError | None:
     """Return the error of the first link on the path from ``root`` to a directory below it.
 
     The directory itself is checked, ``root`` is not. None if there is no link.
     """
-    at = root
-    for part in directory.relative_to(root).parts:
+    at = top
+    for part in directory.relative_to(top).parts:
         at /= part
         if os.path.islink(at):
             return StoreIOError("list", at, OSError(errno.ELOOP, LINK_REFUSED))

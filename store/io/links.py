@@ -20,15 +20,15 @@ class RealDirectories:
     ``known`` holds the directories that passed: each is checked once, by one system call.
     """
 
-    def __init__(self, root: Path | None) -> None:
-        self._root = root
-        self._below = prefix_of(root) if root is not None else ""
+    def __init__(self, top: Path | None) -> None:
+        self._top = top
+        self._below = prefix_of(top) if top is not None else ""
         self.known: set[Path] = set()
 
     def check(self, directory: Path) -> None:
         """Raise OSError if a directory below the root is a link, or is reached through one."""
-        root = self._root
-        if root is None or directory in self.known or directory == root:
+        top = self._top
+        if top is None or directory in self.known or directory == top:
             return
         if not str(directory).startswith(self._below):
             return

@@ -19,7 +19,7 @@ from functools import wraps
 from pathlib import Path
 from typing import IO, ParamSpec, TypeVar
 
-from store.errors import RootInUseError, StoreIOError
+from store.errors import OutputInUseError, StoreIOError
 
 FileId = tuple[int, int]  # device and inode: the same by every path to a file
 HELD: set[FileId] = set()  # the lock files that this process has locked
@@ -88,7 +88,7 @@ def find_owner(path: Path) -> int | None:
 
 
 def check_unlocked(path: Path) -> None:
-    """Raise RootInUseError if this process holds the lock of a root, by whichever path.
+    """Raise OutputInUseError if this process holds the lock of a root, by whichever path.
 
     A file that cannot be examined is not locked by this process; to open it names the reason.
     """
@@ -98,7 +98,7 @@ def check_unlocked(path: Path) -> None:
 
 
 def take(handle: IO[bytes], path: Path) -> None:
-    """Lock a file. Raises RootInUseError if another process holds the lock, StoreIOError."""
+    """Lock a file. Raises OutputInUseError if another process holds the lock, StoreIOError."""
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     except (BlockingIOError, PermissionError) as e:
@@ -116,8 +116,8 @@ def _file_id(status: os.stat_result) -> FileId:
     return status.st_dev, status.st_ino
 
 
-def _in_use(path: Path) -> RootInUseError:
-    return RootInUseError(
+def _in_use(path: Path) -> OutputInUseError:
+    return OutputInUseError(
         f"{path} is locked: a broker or another dispatcher owns this root; stop it, or choose "
         "another OUTPUT"
     )

@@ -52,14 +52,14 @@ RecordAt = Callable[[int], Fingerprint | None]
 
 
 def find_queue_ends(
-    root: Path, config: StoreConfig, offset: int, also: Collection[tuple[str, int]]
+    output: Path, config: StoreConfig, offset: int, also: Collection[tuple[str, int]]
 ) -> Iterator[QueueEnd]:
     """Yield the ends at ``offset`` of the queues that extend beyond it.
 
     ``also`` are queues that may extend beyond it by more than units.
     """
-    for topic, queue_id in list_queues(root):
-        directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
+    for topic, queue_id in list_queues(output):
+        directory = queue_directory(output / CONSUME_QUEUE_DIR, topic, queue_id)
         queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
         if (topic, queue_id) in also or _reaches(queue, offset):
             yield _find_queue_end((topic, queue_id), queue, config, offset)
@@ -118,18 +118,18 @@ def _ext_addresses(units: NDArray[np.void]) -> NDArray[np.int64]:
     return addresses
 
 
-def trim_to_remaining_files(root: Path, config: StoreConfig, end: QueueEnd) -> QueueEnd:
+def trim_to_remaining_files(output: Path, config: StoreConfig, end: QueueEnd) -> QueueEnd:
     """Return an end recorded earlier, adjusted to the files that have expired since.
 
     If all files that it covers have expired, the queue (or its ext units) counts as empty.
     """
     queue = queue_directory(Path(), end.topic, end.queue_id)
-    begin = _first_base(root / CONSUME_QUEUE_DIR / queue, config.mapped_file_size_consume_queue)
+    begin = _first_base(output / CONSUME_QUEUE_DIR / queue, config.mapped_file_size_consume_queue)
     if begin >= end.allocated > 0:
         end = replace(end, end=NO_QUEUE_YET, allocated=NO_QUEUE_YET)
     if config.enable_consume_queue_ext:
         ext = ExtFiles(config)
-        begin = _first_base(root / CONSUME_QUEUE_EXT_DIR / queue, ext.file_size)
+        begin = _first_base(output / CONSUME_QUEUE_EXT_DIR / queue, ext.file_size)
         if begin >= ext.span(end.ext_count)[1] > 0:
             end = replace(end, ext_count=0)
     return end
@@ -141,10 +141,10 @@ def _first_base(directory: Path, file_size: int) -> int:
 
 
 def find_index_end(
-    root: Path, config: StoreConfig, offset: int, log: CommitLog, record_at: RecordAt
+    output: Path, config: StoreConfig, offset: int, log: CommitLog, record_at: RecordAt
 ) -> IndexEnd:
     """Return where the index ended when the log had been dispatched up to ``offset``."""
-    files = list_index_files(root)
+    files = list_index_files(output)
     for number in range(len(files) - 1, -1, -1):
         view = map_index_file(files[number], config)
         entries = entries_of(view, config)
@@ -209,10 +209,10 @@ def _header(
     return header
 
 
-def was_dispatched(root: Path, config: StoreConfig, offset: int) -> bool:
+def was_dispatched(output: Path, config: StoreConfig, offset: int) -> bool:
     """Return whether a queue or the index of a root refers to the record at ``offset``."""
-    for topic, queue_id in list_queues(root):
-        directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
+    for topic, queue_id in list_queues(output):
+        directory = queue_directory(output / CONSUME_QUEUE_DIR, topic, queue_id)
         queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
         for file in reversed(queue.files):
             units = written_units(file)
@@ -223,7 +223,7 @@ def was_dispatched(root: Path, config: StoreConfig, offset: int) -> bool:
                 break
     if not config.message_index_enable:
         return False
-    views = (map_index_file(path, config) for path in reversed(list_index_files(root)))
+    views = (map_index_file(path, config) for path in reversed(list_index_files(output)))
     return any(_contains(entries_of(view, config)["phy_offset"], offset) for view in views)
 
 

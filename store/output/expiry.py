@@ -33,14 +33,14 @@ from store.layout import (
 _log = logging.getLogger(__name__)
 
 
-def expired_queue_files(root: Path, config: StoreConfig, min_offset: int) -> Iterator[list[Path]]:
+def expired_queue_files(output: Path, config: StoreConfig, min_offset: int) -> Iterator[list[Path]]:
     """Yield the expired files of each directory that has any, oldest first.
 
     ``min_offset`` is the log's minimum. A damaged queue is left untouched. Raises StoreIOError.
     """
-    for topic, queue_id in list_queues(root):
-        directory = queue_directory(root / CONSUME_QUEUE_DIR, topic, queue_id)
-        ext_directory = queue_directory(root / CONSUME_QUEUE_EXT_DIR, topic, queue_id)
+    for topic, queue_id in list_queues(output):
+        directory = queue_directory(output / CONSUME_QUEUE_DIR, topic, queue_id)
+        ext_directory = queue_directory(output / CONSUME_QUEUE_EXT_DIR, topic, queue_id)
         try:
             queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)
             expired = _expired(queue, min_offset)
@@ -88,9 +88,11 @@ def _expired_ext(
     return [file.path for file in ext_files if file.base + size < at]
 
 
-def expired_index_files(root: Path, config: StoreConfig, first: str, min_offset: int) -> list[Path]:
+def expired_index_files(
+    output: Path, config: StoreConfig, first: str, min_offset: int
+) -> list[Path]:
     """Return the expired index files, starting with the file named ``first``, oldest first."""
-    files = [path for path in list_index_files(root) if path.name >= first]
+    files = [path for path in list_index_files(output) if path.name >= first]
     expired = []
     for path in files[:-1]:
         try:

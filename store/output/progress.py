@@ -213,17 +213,17 @@ def _check_record_end(record: Fingerprint | None, end: int, place: str) -> None:
         raise MismatchError(f"it ends at {record.offset + record.size}, beyond {end}", place)
 
 
-def read_progress(root: Path) -> Progress | None:
+def read_progress(output: Path) -> Progress | None:
     """Read a root's progress, None if reput has never dispatched into the root.
 
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
-    return read_record(root / PROGRESS, Progress)
+    return read_record(output / PROGRESS, Progress)
 
 
-def read_progress_view(root: Path) -> ProgressView | None:
+def read_progress_view(output: Path) -> ProgressView | None:
     """Read what readers need of a root's progress. As ``read_progress``, and cheaper."""
-    return read_record(root / PROGRESS, ProgressView, part=True)
+    return read_record(output / PROGRESS, ProgressView, part=True)
 
 
 def decode_progress_view(data: bytes, path: Path) -> ProgressView:
@@ -231,6 +231,6 @@ def decode_progress_view(data: bytes, path: Path) -> ProgressView:
     return decode_record(data, path, ProgressView, part=True)
 
 
-def write_progress(root: Path, progress: Progress, disk: Disk) -> None:
+def write_progress(output: Path, progress: Progress, disk: Disk) -> None:
     """Replace a root's progress, durably. The data that it names must already be synced."""
-    disk.replace(root / PROGRESS, encode_record(progress))
+    disk.replace(output / PROGRESS, encode_record(progress))

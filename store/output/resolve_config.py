@@ -74,7 +74,7 @@ def find_config(
     Raises ConfigError if something is missing or contradictory, UnsupportedFormatError, and for
     the progress record DamageError, StoreIOError.
     """
-    _require_root(store_root)
+    _require_store(store_root)
     if output is not None and not output.is_dir():
         raise ConfigError(f"{output} is not a directory")
     found = _Settings(store_root, output, broker_conf, broker_version)
@@ -96,12 +96,12 @@ def open_store_config(
 ) -> StoreConfig:
     """Return the settings with which OUTPUT is written; None: the log of a store is read alone.
 
-    The store's own ``broker.conf`` counts too, and ``DispatchRoot`` checks that all settings are
+    The store's own ``broker.conf`` counts too, and ``DispatchOutput`` checks that all settings are
     those that the root was made with. ``needs_log`` refuses a commit log without files.
 
     Raises ConfigError, UnsupportedFormatError, DamageError for the progress record, StoreIOError.
     """
-    _require_root(store_root)
+    _require_store(store_root)
     found = _Settings(store_root, output, broker_conf, broker_version, is_written=True)
     config = found.resolve(checks_queues=False)  # a rebuild replaces them, an adoption compares
     refuse_unsupported_store(store_root, config)
@@ -126,25 +126,25 @@ def config_to_compare(
 
     Raises as ``open_store_config``.
     """
-    _require_root(store_root)
+    _require_store(store_root)
     return _Settings(store_root, output, broker_conf, broker_version, is_written=True).resolve()
 
 
 def check_fits_all(broker_conf: Path, store_roots: Sequence[Path]) -> None:
     """Raise ConfigError if a ``broker.conf`` gives two stores the same log."""
     seen: dict[Path, Path] = {}
-    for root in store_roots:
-        config = load_config(root, broker_conf)
-        for path in config.commit_log_paths(root):
-            first = seen.setdefault(path.resolve(), root)
-            if first != root:
+    for store_root in store_roots:
+        config = load_config(store_root, broker_conf)
+        for path in config.commit_log_paths(store_root):
+            first = seen.setdefault(path.resolve(), store_root)
+            if first != store_root:
                 raise ConfigError(
-                    f"{broker_conf} gives {first} and {root} the same commit log, {path}: it is "
-                    "the broker.conf of one broker"
+                    f"{broker_conf} gives {first} and {store_root} the same commit log, {path}: it "
+                    "is the broker.conf of one broker"
                 )
 
 
-def _require_root(store_root: Path) -> None:
+def _require_store(store_root: Path) -> None:
     if not store_root.is_dir():
         raise ConfigError(f"{store_root} is not a directory: give the broker's storePathRootDir")
     refuse_dledger_directory(store_root)
@@ -163,7 +163,7 @@ class _Settings:
         is_written: bool = False,
     ) -> None:
         self.progress = None if output is None else read_progress_view(output)
-        self._root, self._output, self._version = store_root, output, broker_version
+        self._store_root, self._output, self._version = store_root, output, broker_version
         self._values, self._conf = broker_properties(store_root, broker_conf)
         refuse_unsupported_settings(self._values, self._conf)
         self._is_given = broker_conf is not None
@@ -181,8 +181,8 @@ class _Settings:
         """
         config, shown = self._with_shown(self._known(), checks_queues=checks_queues)
         if shown:
-            _say_assumed(self._root, shown)
-        return replace(config, rocksdb_queues=rocksdb_queues(self._root, self._values))
+            _say_assumed(self._store_root, shown)
+        return replace(config, rocksdb_queues=rocksdb_queues(self._store_root, self._values))
 
     def _known(self) -> StoreConfig:
         """Return the settings that are given or recorded, and the defaults."""
@@ -210,14 +210,17 @@ class _Settings:
         self, config: StoreConfig, *, checks_queues: bool
     ) -> tuple[StoreConfig, dict[str, int]]:
         """Return settings with those that files show, and these. Raises ConfigError."""
-        paths = config.commit_log_paths(self._root)
+        paths = config.commit_log_paths(self._store_root)
         size = log_file_size(paths, config.mapped_file_size_commit_log, config)
         where = " and ".join(map(str, paths))
         shown = {} if size is None else {_LOG_SIZE: size}
         self._check(shown, config, f"the files of {where} have {size} bytes")
         if self._output is not None and self._recorded is None:
-            root = self._output if _has_queues(self._output) else self._root
-            for found, seen in (*self._of_queues(root, config), self._of_index(root, config)):
+            directory = self._output if _has_queues(self._output) else self._store_root
+            for found, seen in (
+                *self._of_queues(directory, config),
+                self._of_index(directory, config),
+            ):
                 if checks_queues:
                     self._check(found, config, seen)
                 shown |= {name: n for name, n in found.items() if name not in self._origins}
@@ -225,28 +228,30 @@ class _Settings:
         changed = replace(config, **values)
         return (changed, shown) if is_shape(changed.shape()) else (config, {})
 
-    def _of_queues(self, root: Path, config: StoreConfig) -> Iterator[tuple[dict[str, int], str]]:
+    def _of_queues(
+        self, directory: Path, config: StoreConfig
+    ) -> Iterator[tuple[dict[str, int], str]]:
         """Yield the sizes that the files of queues show, and how to say so."""
         for name, kind in _QUEUE_SIZES.items():
             is_given = name in self._origins
-            size = queue_file_size(root / kind, getattr(config, name), is_given=is_given)
+            size = queue_file_size(directory / kind, getattr(config, name), is_given=is_given)
             if size is not None:
-                yield {name: size}, f"the files in {root / kind} have {size} bytes"
+                yield {name: size}, f"the files in {directory / kind} have {size} bytes"
 
-    def _of_index(self, root: Path, config: StoreConfig) -> tuple[dict[str, int], str]:
+    def _of_index(self, directory: Path, config: StoreConfig) -> tuple[dict[str, int], str]:
         """Return the numbers that the files of the index show, and how to say so."""
         default = IndexShape(config.max_hash_slot_num, config.max_index_num)
         given = (
             default.slots if _SLOTS in self._origins else None,
             default.entries if _ENTRIES in self._origins else None,
         )
-        directory = root / INDEX_DIR
-        files = index_file_paths(directory) if config.message_index_enable else []
+        index = directory / INDEX_DIR
+        files = index_file_paths(index) if config.message_index_enable else []
         shape = index_shape(files, given, default) or default
         both = {_SLOTS: shape.slots, _ENTRIES: shape.entries}
         shown = {name: n for name, n in both.items() if n != getattr(config, name)}
         numbers = f"{shape.slots} slots and {shape.entries} entries"
-        return shown, f"the files in {directory} have {numbers}"
+        return shown, f"the files in {index} have {numbers}"
 
     def _check(self, shown: Mapping[str, int], config: StoreConfig, seen: str) -> None:
         """Raise ConfigError if all files contradict a setting that is known."""
@@ -295,7 +300,9 @@ def _say_assumed(store_root: Path, shown: Mapping[str, int]) -> None:
         _log.warning("%s", line)
 
 
-def check_last_record(progress: ProgressView, log: CommitLog, root: Path, output: Path) -> None:
+def check_last_record(
+    progress: ProgressView, log: CommitLog, store_root: Path, output: Path
+) -> None:
     """Raise unless the log still holds the last dispatched record, or that record has expired."""
     last = progress.last_record
     if last is None or last.offset < log.min_offset():
@@ -308,18 +315,20 @@ def check_last_record(progress: ProgressView, log: CommitLog, root: Path, output
         is_same, reason = False, f"{reason}: {e.reason}"
     if is_same:
         return
-    error = other_store_error(output, progress.store, root, reason)
+    error = other_store_error(output, progress.store, store_root, reason)
     if error is not None:
         raise error
     raise DamageError(log.path_of(last.offset), last.offset, reason, "it was truncated or replaced")
 
 
-def other_store_error(output: Path, made_from: str, root: Path, reason: str) -> ConfigError | None:
+def other_store_error(
+    output: Path, made_from: str, store_root: Path, reason: str
+) -> ConfigError | None:
     """Return the error for a changed log if the root was made from a store at another path.
 
     None if the path is the same. A store that was moved or copied holds the same records, so it is
     read at its new path and gets here only if its log differs.
     """
-    if made_from == str(root.resolve()):
+    if made_from == str(store_root.resolve()):
         return None
-    return ConfigError(f"{output} was made from {made_from}, not from {root}: {reason}")
+    return ConfigError(f"{output} was made from {made_from}, not from {store_root}: {reason}")

@@ -48,9 +48,9 @@ class TruncationCounts:
 class Truncation:
     """Truncates the files of one root. The result is durable after ``disk.sync``."""
 
-    def __init__(self, root: Path, config: StoreConfig, disk: Disk) -> None:
+    def __init__(self, output: Path, config: StoreConfig, disk: Disk) -> None:
         self.counts = TruncationCounts()
-        self._root = root
+        self._output = output
         self._config = config
         self._disk = disk
 
@@ -59,11 +59,11 @@ class Truncation:
         queue = queue_directory(Path(), end.topic, end.queue_id)
         counts, file_size = self.counts, self._config.mapped_file_size_consume_queue
         counts.queues += 1
-        directory = self._root / layout.CONSUME_QUEUE_DIR / queue
+        directory = self._output / layout.CONSUME_QUEUE_DIR / queue
         counts.units += self._truncate(directory, (end.end, end.allocated), file_size)
         if self._config.enable_consume_queue_ext:
             ext = ExtFiles(self._config)
-            directory = self._root / layout.CONSUME_QUEUE_EXT_DIR / queue
+            directory = self._output / layout.CONSUME_QUEUE_EXT_DIR / queue
             span = ext.span(end.ext_count)
             counts.ext_units += self._truncate(directory, span, ext.file_size)
 
@@ -108,8 +108,8 @@ class Truncation:
         if not self._config.enable_consume_queue_ext:
             return
         ext = ExtFiles(self._config)
-        ext_root = self._root / layout.CONSUME_QUEUE_EXT_DIR
-        directory = queue_directory(ext_root, end.topic, end.queue_id)
+        ext_queues = self._output / layout.CONSUME_QUEUE_EXT_DIR
+        directory = queue_directory(ext_queues, end.topic, end.queue_id)
         for path in _mapped_files(directory):
             if int(path.name) + ext.file_size < ext.span(end.ext_count)[1]:
                 _check_size(path, ext.file_size, _REBUILD_HINT)
@@ -117,14 +117,14 @@ class Truncation:
 
     def truncate_index(self, end: IndexEnd) -> None:
         """Truncate the index. Raises DamageError if its newest file is missing."""
-        self._disk.include_in_sync(self._root / layout.INDEX_DIR)
-        for path in list_index_files(self._root):
+        self._disk.include_in_sync(self._output / layout.INDEX_DIR)
+        for path in list_index_files(self._output):
             if path.name > end.file:
                 self.counts.index_entries += self._count_entries(path, 1)
                 self._remove(path)
         if not end.file:
             return
-        path = self._root / layout.INDEX_DIR / end.file
+        path = self._output / layout.INDEX_DIR / end.file
         slot_num, index_num = self._config.max_hash_slot_num, self._config.max_index_num
         _check_size(path, layout.index_file_size(slot_num, index_num), _NEW_OUTPUT_HINT)
         header = np.array(end.header, np.int64)

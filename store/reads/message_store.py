@@ -94,10 +94,10 @@ class MessageStore(ArrowReads):
         Raises ConfigError if something is missing or contradictory, UnsupportedFormatError,
         DamageError, StoreIOError.
         """
-        root = given_path(store_root)
-        target = root if output is None else given_path(output)
+        path = given_path(store_root)
+        target = path if output is None else given_path(output)
         conf = None if broker_conf is None else Path(broker_conf)
-        store = cls(root, target, find_config(root, target, conf, broker_version))
+        store = cls(path, target, find_config(path, target, conf, broker_version))
         store._refresh_progress()
         return store
 
@@ -164,7 +164,7 @@ class MessageStore(ArrowReads):
         appended to that list instead, possibly more than once, and the other topics are returned.
         """
         self._log.refresh_if_changed()
-        topics = list_topics(self._queue_root(), links)
+        topics = list_topics(self._consume_queues(), links)
         return sorted(topic for topic in topics if self._queue_ids(topic, links))
 
     @of_generation
@@ -348,9 +348,9 @@ class MessageStore(ArrowReads):
         if queue is None:
             if not can_name_directory(topic):
                 return None
-            root = self._queue_root()
-            directory = queue_directory(root, topic, queue_id)
-            link = link_below(root, directory)
+            queues = self._consume_queues()
+            directory = queue_directory(queues, topic, queue_id)
+            link = link_below(queues, directory)
             if link is not None:
                 raise link
             if not directory.is_dir():
@@ -363,14 +363,14 @@ class MessageStore(ArrowReads):
     def _queue_ids(self, topic: str, links: list[StoreIOError] | None = None) -> list[int]:
         if not can_name_directory(topic):
             return []
-        root = self._queue_root()
-        link = link_below(root, root / topic)
+        queues = self._consume_queues()
+        link = link_below(queues, queues / topic)
         if link is not None:
             if links is None:
                 raise link
             links.append(link)
             return []
-        names = {path.name for path in list_directories(root / topic, links)}
+        names = {path.name for path in list_directories(queues / topic, links)}
         ids = sorted({i for i in map(java.parse_int, names) if i is not None and str(i) in names})
         if self._progress is None:
             return ids
@@ -384,7 +384,7 @@ class MessageStore(ArrowReads):
             return True  # a read of this queue raises it; the other queues stay readable
         return queue is not None and queue.span.max > 0
 
-    def _queue_root(self) -> Path:
+    def _consume_queues(self) -> Path:
         """Return the directory of the queues. Raises ConfigError if the log has none yet."""
         path = self.output / CONSUME_QUEUE_DIR
         if self._progress is None:

@@ -74,17 +74,17 @@ class PullRequestHoldService:
     _services: ClassVar[WeakValueDictionary[Path, PullRequestHoldService]] = WeakValueDictionary()
     _guard: ClassVar = threading.Lock()
 
-    def __init__(self, root: Path) -> None:
-        self._progress = root / PROGRESS
+    def __init__(self, output: Path) -> None:
+        self._progress = output / PROGRESS
         self._lock = threading.Condition()
         self._held: set[HeldRead] = set()
         self._last_signature: object = None
         self._is_polling = False
 
     @classmethod
-    def of(cls, root: Path) -> PullRequestHoldService:
+    def of(cls, output: Path) -> PullRequestHoldService:
         """Return the service of a root, one per root and process."""
-        key = root.resolve()
+        key = output.resolve()
         with cls._guard:
             service = cls._services.get(key)
             if service is None:
@@ -143,7 +143,7 @@ class PullRequestHoldService:
 
 
 def await_message(
-    root: Path,
+    output: Path,
     wanted: HeldRead,
     read: Callable[[int], GetMessageResult],
     offset: int,
@@ -164,7 +164,7 @@ def await_message(
         was_at_end = _is_at_end(result, offset)
         if seconds <= 0 or not was_at_end:
             return result
-    with PullRequestHoldService.of(root).hold(wanted) as held:
+    with PullRequestHoldService.of(output).hold(wanted) as held:
         while True:
             remaining = deadline - time.monotonic()
             try:

@@ -50,10 +50,10 @@ def describe_topics(store: MessageStore) -> Overview:
 
     A damaged or unreadable queue or a symbolic link is reported in the result instead.
     """
-    root = store.store_root
-    configs = read_topic_configs(root)
-    consumers = read_consumer_offsets(root, enable_lmq=store.config.enable_lmq)
-    delays = read_delay_offsets(root)
+    store_root = store.store_root
+    configs = read_topic_configs(store_root)
+    consumers = read_consumer_offsets(store_root, enable_lmq=store.config.enable_lmq)
+    delays = read_delay_offsets(store_root)
     known = configs.content or {}
     progress = read_progress_view(store.output)
     drops = None if progress is None else progress.drops

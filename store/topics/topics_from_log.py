@@ -44,7 +44,7 @@ class LogTopics:
 
 
 def topics_from_log(
-    store_root: Path, queue_root: Path, config: StoreConfig, report: ReportProgress | None = None
+    store_root: Path, output: Path, config: StoreConfig, report: ReportProgress | None = None
 ) -> LogTopics:
     """Read the whole log, and the names of the queues below ``queue_root``. Raises StoreError."""
     search = LogSearch(store_root, config, MessageFilter(), skip_damage=True)
@@ -53,8 +53,8 @@ def topics_from_log(
         used = np.unique(requests.queue)  # the others are those of multi-dispatch
         ids = requests.queue_ids[used].tolist()
         topics.add(_configured(zip((requests.topics[q] for q in used.tolist()), ids, strict=True)))
-    if (queue_root / CONSUME_QUEUE_DIR).is_dir():
-        queues = list_queues(queue_root)
+    if (output / CONSUME_QUEUE_DIR).is_dir():
+        queues = list_queues(output)
         while part := list(islice(queues, _QUEUES_AT_ONCE)):
             topics.add(_configured(part))
     topics.sort("topic")

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from checkpoints.recovery.adoption import RecoveryReporter
 from checkpoints.recovery.reports import record_recoveries
 from store.commitlog.boundary_search import requested_offset
@@ -56,7 +56,7 @@ class RunningDispatch:
 
     query: RunningLogQuery
     sink: DispatchSink
-    root: DispatchRoot
+    output: DispatchOutput
     config: StoreConfig
 
     def close(self) -> None:
@@ -94,9 +94,9 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
     If the query is stopped through Spark (``spark.streams``), a listener releases the root shortly
     afterwards: call ``stop`` on the returned query to wait for that.
 
-    Raises ConfigError, DamageError, RootInUseError, UnsupportedFormatError and StoreIOError before
-    anything is written; a session of Spark Connect is a ConfigError. Damage found later ends the
-    query with that error.
+    Raises ConfigError, DamageError, OutputInUseError, UnsupportedFormatError and StoreIOError
+    before anything is written; a session of Spark Connect is a ConfigError. Damage found later ends
+    the query with that error.
     """
     options = DispatchOptions(
         broker_conf=Path(broker_conf) if broker_conf is not None else None,
@@ -125,7 +125,7 @@ def begin_dispatch(
 class PreparedDispatch:
     """A dispatch that owns its root and is ready to start on Spark."""
 
-    root: DispatchRoot
+    output: DispatchOutput
     sink: DispatchSink
     config: StoreConfig
     options: DispatchOptions
@@ -138,7 +138,7 @@ class PreparedDispatch:
         except BaseException:
             self.close()
             raise
-        return RunningDispatch(running, self.sink, self.root, self.config)
+        return RunningDispatch(running, self.sink, self.output, self.config)
 
     def close(self) -> None:
         """Release the root."""
@@ -152,10 +152,10 @@ def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -
     broker = options.broker_conf, options.broker_version
     config = open_store_config(store_root, output, *broker, needs_log=options.available_now)
     replay_from = _replay_offset(store_root, config, options)
-    root = DispatchRoot.open(
+    owned = DispatchOutput.open(
         output, store_root, config, from_offset=replay_from, report=options.on_recovery
     )
-    for recovered in root.recovered:
+    for recovered in owned.recovered:
         _log.info(
             "%s: rolled back from offset %d to %d (%s)",
             output,
@@ -164,18 +164,18 @@ def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -
             recovered.why,
         )
     try:
-        record_recoveries(output, root.recovered, root.disk)
-        sink = _sink(root, config, options)
+        record_recoveries(output, owned.recovered, owned.disk)
+        sink = _sink(owned, config, options)
     except BaseException:
-        root.close(clean=True)
+        owned.close(clean=True)
         raise
-    begin = root.progress.reput_from_offset if replay_from is None else replay_from
-    return PreparedDispatch(root, sink, config, options, begin)
+    begin = owned.progress.reput_from_offset if replay_from is None else replay_from
+    return PreparedDispatch(owned, sink, config, options, begin)
 
 
-def _sink(root: DispatchRoot, config: StoreConfig, options: DispatchOptions) -> DispatchSink:
+def _sink(output: DispatchOutput, config: StoreConfig, options: DispatchOptions) -> DispatchSink:
     return DispatchSink(
-        root,
+        output,
         config,
         fail_on_data_loss=options.fail_on_data_loss,
         keep_expired=options.keep_expired,
@@ -200,11 +200,11 @@ def _replay_offset(store_root: Path, config: StoreConfig, options: DispatchOptio
 
 
 def _start_query(spark: SparkSession, prepared: PreparedDispatch) -> RunningLogQuery:
-    root, options = prepared.root, prepared.options
-    clean, epoch = root.progress.log_was_clean, root.new_epoch()
+    output, options = prepared.output, prepared.options
+    clean, epoch = output.progress.log_was_clean, output.new_epoch()
     query = LogQuery(
         name="reput",
-        store_root=root.progress.store,
+        store_root=output.progress.store,
         config=prepared.config,
         begin=prepared.begin,
         max_bytes=options.max_bytes_per_trigger or MAX_BYTES_PER_TRIGGER,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoints.advance import queue_key
-from checkpoints.output import DispatchRoot
-from checkpoints.rebuild import NewRoot
+from checkpoints.output import DispatchOutput
+from checkpoints.rebuild import NewOutput
 from store.commitlog.commit_log import ReportProgress
 from store.commitlog.parallel_scan import cannot_derive
 from store.commitlog.planner import UNLIMITED, LogPlanner
@@ -45,18 +45,18 @@ class RebuildResult:
     damage: Damage | None = None  # at ``end_offset``, beyond which the log cannot be read
 
 
-def take_root(
+def take_output(
     store_root: Path, output: Path, broker_conf: Path | None, broker_version: str | None
-) -> DispatchRoot:
-    """Lock OUTPUT for a rebuild. Raises as ``DispatchRoot.replacing``."""
+) -> DispatchOutput:
+    """Lock OUTPUT for a rebuild. Raises as ``DispatchOutput.replacing``."""
     config = open_store_config(store_root, output, broker_conf, broker_version, needs_log=True)
-    return DispatchRoot.replacing(output.absolute(), store_root.absolute(), config)
+    return DispatchOutput.replacing(output.absolute(), store_root.absolute(), config)
 
 
-def rebuild_root(
-    root: DispatchRoot, feed: Feed | None = None, report: ReportProgress | None = None
+def rebuild_output(
+    output: DispatchOutput, feed: Feed | None = None, report: ReportProgress | None = None
 ) -> RebuildResult:
-    """Rebuild a root that ``DispatchRoot.replacing`` locked, and close it, also after an error.
+    """Rebuild a root that ``DispatchOutput.replacing`` locked, and close it, also after an error.
 
     ``feed`` scans the log; by default, threads of this process do. Ranges that the progress of the
     root names as lost are skipped where the log is still damaged. If there are none, and the log is
@@ -67,17 +67,19 @@ def rebuild_root(
     """
     is_done = False
     try:
-        rebuilt = _rebuild(root, feed, report)
+        rebuilt = _rebuild(output, feed, report)
         is_done = True
     finally:
-        root.close(clean=is_done)
+        output.close(clean=is_done)
     return rebuilt
 
 
-def _rebuild(root: DispatchRoot, feed: Feed | None, report: ReportProgress | None) -> RebuildResult:
-    began, rebuild = time.perf_counter(), _Rebuild(root, feed, report)
+def _rebuild(
+    output: DispatchOutput, feed: Feed | None, report: ReportProgress | None
+) -> RebuildResult:
+    began, rebuild = time.perf_counter(), _Rebuild(output, feed, report)
     built, resumed_from = rebuild.build()
-    if rebuild.damage is not None and root.known_losses:
+    if rebuild.damage is not None and output.known_losses:
         raise cannot_derive(rebuild.damage)
     dispatched = time.perf_counter()
     rebuild.new.swap_in(built)
@@ -87,7 +89,7 @@ def _rebuild(root: DispatchRoot, feed: Feed | None, report: ReportProgress | Non
         resumed_from=resumed_from,
         end_offset=progress.reput_from_offset,
         messages=progress.messages,
-        queues=sum(1 for _ in list_queues(root.path)),
+        queues=sum(1 for _ in list_queues(output.path)),
         index_files=progress.index_files,
         stages={"dispatch": dispatched - began, "swap": time.perf_counter() - dispatched},
         drops={
@@ -103,16 +105,16 @@ class _Rebuild:
     """The dispatch of the log into a new root."""
 
     def __init__(
-        self, root: DispatchRoot, feed: Feed | None, report: ReportProgress | None
+        self, output: DispatchOutput, feed: Feed | None, report: ReportProgress | None
     ) -> None:
-        self.new = NewRoot(root)
+        self.new = NewOutput(output)
         self.damage: Damage | None = None
-        self._is_clean = root.is_log_clean(Path(root.progress.store))
-        self._planner = LogPlanner(root.log, lambda: self._is_clean)
-        self._feed = feed if feed is not None else threads_feed(self._planner, root.log.config)
+        self._is_clean = output.is_log_clean(Path(output.progress.store))
+        self._planner = LogPlanner(output.log, lambda: self._is_clean)
+        self._feed = feed if feed is not None else threads_feed(self._planner, output.log.config)
         self._report = report
 
-    def build(self) -> tuple[DispatchRoot, int]:
+    def build(self) -> tuple[DispatchOutput, int]:
         """Dispatch, up to ``damage`` if any; return the new root and the offset of the start.
 
         The start is the end of an interrupted rebuild, or the beginning of the log.
@@ -125,7 +127,7 @@ class _Rebuild:
             resumed_from = built.progress.reput_from_offset
         return built, resumed_from
 
-    def _dispatch(self, built: DispatchRoot) -> bool:
+    def _dispatch(self, built: DispatchOutput) -> bool:
         """Dispatch into the new root; return False if the part of the log to read has expired.
 
         Raises StoreError, except for damage of the log.
@@ -152,14 +154,14 @@ class _Rebuild:
         self.damage = sink.damage
         return True
 
-    def _dispatch_to(self, stop: int, built: DispatchRoot, sink: DispatchSink) -> None:
+    def _dispatch_to(self, stop: int, built: DispatchOutput, sink: DispatchSink) -> None:
         """Feed the sink up to an offset; a feed ends at each loss that the sink skips."""
         losses = -1
         while sink.applied_to() < stop and len(built.progress.lost) > losses:
             losses = len(built.progress.lost)
             self._feed((sink.applied_to(), stop), self._is_clean, sink)
 
-    def _has_expired(self, built: DispatchRoot) -> bool:
+    def _has_expired(self, built: DispatchOutput) -> bool:
         """Return whether the log now begins after the last record dispatched."""
         built.log.refresh()
         return built.log.min_offset() > built.progress.reput_from_offset

@@ -34,7 +34,7 @@ class Verification:
 
     store: Path
     output: Path
-    is_reput_root: bool  # reput wrote the root, else a broker
+    is_dispatched: bool  # reput wrote the root, else a broker
     begin_offset: int  # of the part of the log that was compared
     end_offset: int
     log_end_offset: int  # the end of the log when the verification started
@@ -121,7 +121,7 @@ def verify(
     return Verification(
         store=store_root,
         output=output,
-        is_reput_root=progress is not None,
+        is_dispatched=progress is not None,
         begin_offset=span.policy.begin,
         end_offset=compared_to,
         log_end_offset=max(log_end, compared_to),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from checkpoints.advance import BatchEnd, queue_key
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from checkpoints.retention import Retention
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Damage
@@ -113,36 +113,36 @@ class DispatchSink(BatchSink):
 
     def __init__(
         self,
-        root: DispatchRoot,
+        output: DispatchOutput,
         config: StoreConfig,
         *,
         fail_on_data_loss: bool = True,
         keep_expired: bool = False,
         listeners: Sequence[ArrivalListener] = (),
     ) -> None:
-        super().__init__(root.progress.reput_from_offset)
-        self._root = root
+        super().__init__(output.progress.reput_from_offset)
+        self._output = output
         self._fail_on_data_loss = fail_on_data_loss
         self._listeners = tuple(listeners)
-        if not root.is_unread:
-            self._listeners += (notify_message_arriving(root.path),)
+        if not output.is_unread:
+            self._listeners += (notify_message_arriving(output.path),)
         self._is_committed = True  # progress covers all that was applied
         self._batch = _Batch()
-        self._retention = Retention(root, config, keep_expired=keep_expired or root.is_unread)
+        self._retention = Retention(output, config, keep_expired=keep_expired or output.is_unread)
         self._retention.follow_log()
         self.counts = SinkCounts(
-            durable_to=root.progress.reput_from_offset,
+            durable_to=output.progress.reput_from_offset,
             expired_files=self._retention.files,
         )
-        self._queues = ConsumeQueueStore(root.path, config, root.disk)
+        self._queues = ConsumeQueueStore(output.path, config, output.disk)
         self._index = (
-            IndexService(root.path, config, root.disk, is_unread=root.is_unread)
+            IndexService(output.path, config, output.disk, is_unread=output.is_unread)
             if config.message_index_enable
             else None
         )
         self.dispatchers: list[CommitLogDispatcher] = [ConsumeQueueDispatcher(self._queues)]
         if self._index is not None:
-            watermark = root.progress.reput_from_offset
+            watermark = output.progress.reput_from_offset
             self.dispatchers.append(IndexDispatcher(self._index, watermark))
 
     def _end(self) -> None:
@@ -151,18 +151,18 @@ class DispatchSink(BatchSink):
             if self.error is None and (self._batch.waiting or not self._is_committed):
                 self._complete()
         finally:
-            self._close_root()
+            self._close_output()
 
-    def _close_root(self) -> None:
+    def _close_output(self) -> None:
         try:
             if self._index is not None and self._is_committed:
                 self._index.flush()
         finally:
-            self._root.close(clean=self._is_committed)
+            self._output.close(clean=self._is_committed)
 
     def _begin(self) -> None:
         """Raise DamageError if the log no longer holds the record dispatched last."""
-        self._root.check_log()
+        self._output.check_log()
 
     def _put(self, requests: list[DispatchRequests], lost: list[Damage]) -> None:
         """Pass records to the dispatchers; a sparse part waits."""
@@ -186,16 +186,16 @@ class DispatchSink(BatchSink):
         ends = {end.key: end for end in self._queues.ends_touched_by(part)}
         if not batch.has_record or not ends.keys() <= batch.queue_ends.keys():
             batch.queue_ends = ends | batch.queue_ends
-            self._root.begin_batch(batch.queue_ends.values(), batch.index_end)
+            self._output.begin_batch(batch.queue_ends.values(), batch.index_end)
             batch.has_record = True
         self._is_committed = False
 
     def _finish(self) -> None:
         batch, end, began = self._batch, self._at, time.monotonic()
-        at = self._root.progress.reput_from_offset
+        at = self._output.progress.reput_from_offset
         self._dispatch(batch.waiting.take())
         if end > at:
-            if self._index is not None and not self._root.is_unread:
+            if self._index is not None and not self._output.is_unread:
                 self._index.flush()
             self._commit(batch.requests, batch.lost, end)
             self._is_committed = True
@@ -216,17 +216,17 @@ class DispatchSink(BatchSink):
         self._batch = _Batch()
 
     def _skippable(self, damage: Damage) -> Damage | None:
-        known_end = self._root.known_loss_end(damage.begin)
+        known_end = self._output.known_loss_end(damage.begin)
         if known_end is not None and known_end <= damage.end:
             return replace(damage, end=known_end)
-        may_skip = not self._fail_on_data_loss and self._root.may_skip(damage.begin)
+        may_skip = not self._fail_on_data_loss and self._output.may_skip(damage.begin)
         return damage if may_skip else None
 
     def _commit(self, requests: list[DispatchRequests], lost: list[Damage], end: int) -> None:
         offsets = [int(r.commit_log_offset[i]) for r in requests if len(r) for i in (0, -1)]
         drops = {key: (d.repeated, d.gaps) for key, d in self._queues.take_drops().items()}
-        known = map(queue_key, self._root.progress.drops)
-        self._root.commit(
+        known = map(queue_key, self._output.progress.drops)
+        self._output.commit(
             BatchEnd(
                 reput_from_offset=end,
                 first_offset=offsets[0] if offsets else -1,

@@ -51,7 +51,7 @@ def warn_of_unlisted(topics: tuple[str, ...], stores: Collection[Path]) -> None:
 
 
 def _unlisted(topics: tuple[str, ...], stores: Collection[Path]) -> list[str]:
-    return [topic for topic in topics if not any(is_listed(root, topic) for root in stores)]
+    return [topic for topic in topics if not any(is_listed(path, topic) for path in stores)]
 
 
 def is_listed(store_root: Path, topic: str) -> bool:

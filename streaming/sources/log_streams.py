@@ -43,7 +43,7 @@ class LogStreams:
         self._options = rows.options
         self._stores: dict[str, Store] = {}  # those that exist, and were opened
         self._logs: dict[str, LogBatches] = {}  # all that ever did
-        self._roots: dict[str, str] = {}  # from which they were opened
+        self._paths: dict[str, str] = {}  # from which they were opened
         self._is_fixed = False  # no store may join: the query reads what is available now
         self._turn = 0  # rotates, so that no store always gets what others left of a limit
         self._read_to_end: dict[str, int] = {}  # the offset of a log's end, once it was read
@@ -60,10 +60,10 @@ class LogStreams:
         self._stores = {}
         for name, store in found.items():
             try:
-                is_moved = self._roots.get(name) != store.root
-                if is_moved or not Path(store.root).is_dir():
+                is_moved = self._paths.get(name) != store.store_root
+                if is_moved or not Path(store.store_root).is_dir():
                     self._logs[name] = self._rows.open_log(store, self._range_bytes)
-                    self._roots[name] = store.root
+                    self._paths[name] = store.store_root
                 self._stores[name] = store
             except (ConfigError, StoreIOError) as e:
                 self._fail_or_warn(name, e)

@@ -39,11 +39,11 @@ class MessageRows:
 
     def open_log(self, store: Store, range_bytes: int) -> LogBatches:
         """Open the log of a store. Raises ConfigError, UnsupportedFormatError, StoreIOError."""
-        root, config = Path(store.root), store.config()
+        store_root, config = Path(store.store_root), store.config()
         return LogBatches(
-            root,
+            store_root,
             config,
-            is_clean=lambda: was_closed_cleanly(root),
+            is_clean=lambda: was_closed_cleanly(store_root),
             range_bytes=range_bytes,
             data_loss=DataLoss.FAIL if self.options.fail_on_data_loss else DataLoss.SKIP,
         )

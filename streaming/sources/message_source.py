@@ -175,9 +175,9 @@ class CommitLogReader(DataSourceReader):
             raise ConfigError(f"no store matches {', '.join(options.paths)}")
         logs = {store: self._rows.open_log(store, BATCH_RANGE_BYTES) for store in stores}
         for store, log in logs.items():
-            require_log_files(Path(store.root), log.log.config)
+            require_log_files(Path(store.store_root), log.log.config)
         if options.subscribe is not None:
-            check_topics(options.subscribe, {Path(s.root): log for s, log in logs.items()})
+            check_topics(options.subscribe, {Path(s.store_root): log for s, log in logs.items()})
         spans = {
             s: self._span(s, log) for s, log in logs.items() if self._rows.filter.reads(s.broker)
         }
@@ -254,7 +254,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """The streams that the options describe, opened on first use, where Spark plans."""
         options = self._rows.options
         if options.subscribe is not None:
-            warn_of_unlisted(options.subscribe, [Path(s.root) for s in find_stores(options)])
+            warn_of_unlisted(options.subscribe, [Path(s.store_root) for s in find_stores(options)])
         size = stream_range_bytes(options.max_bytes_per_trigger, options.min_partitions)
         return LogStreams(self._rows, size)
 

@@ -19,7 +19,7 @@ from streaming.sources.options import ByBroker, SourceOptions
 class Store:
     """The store of one broker, and the settings given for it."""
 
-    root: str
+    store_root: str
     broker: str
     broker_conf: str | None = None
     broker_version: str | None = None
@@ -27,7 +27,7 @@ class Store:
     def config(self) -> StoreConfig:
         """Return the settings of its log. Raises ConfigError, UnsupportedFormatError."""
         conf = None if self.broker_conf is None else Path(self.broker_conf)
-        return find_config(Path(self.root), None, conf, self.broker_version)
+        return find_config(Path(self.store_root), None, conf, self.broker_version)
 
 
 def find_stores(
@@ -41,37 +41,41 @@ def find_stores(
     called with a path and why its broker.conf cannot be read, instead of raising that.
     """
     found: dict[str, Store] = {}  # by broker
-    for root in dict.fromkeys(root for path in options.paths for root in _matches(path)):
+    for store_root in dict.fromkeys(
+        store_root for path in options.paths for store_root in _matches(path)
+    ):
         try:
-            store = _store(root, options)
+            store = _store(store_root, options)
         except StoreError as e:
             if skip is None:
                 raise
-            skip(root, e)
+            skip(store_root, e)
             continue
         if store.broker in found:
             raise ConfigError(
-                f"{found[store.broker].root} and {root} are both stores of broker "
+                f"{found[store.broker].store_root} and {store_root} are both stores of broker "
                 f"{shown(store.broker)}: name them with option 'brokerNames', such as "
-                f'{{"{root}": "other"}}'
+                f'{{"{store_root}": "other"}}'
             )
         found[store.broker] = store
     if isinstance(options.broker_conf, str):
-        check_fits_all(Path(options.broker_conf), [Path(s.root) for s in found.values()])
+        check_fits_all(Path(options.broker_conf), [Path(s.store_root) for s in found.values()])
     return tuple(found.values())
 
 
-def _store(root: str, options: SourceOptions) -> Store:
-    given = options.broker_names.get(root.rstrip("/"), "")
+def _store(store_root: str, options: SourceOptions) -> Store:
+    given = options.broker_names.get(store_root.rstrip("/"), "")
     conf = options.broker_conf
-    name = store_name(Path(root), Path(conf) if isinstance(conf, str) else None, given)
+    name = store_name(Path(store_root), Path(conf) if isinstance(conf, str) else None, given)
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as e:
         reason = f"the broker's name {shown(name)} is not text"
-        raise ConfigError(f"{root}: {reason}; give it another with option 'brokerNames'") from e
+        raise ConfigError(
+            f"{store_root}: {reason}; give it another with option 'brokerNames'"
+        ) from e
     return Store(
-        root,
+        store_root,
         name,
         _of_broker("brokerConf", conf, name),
         _of_broker("brokerVersion", options.broker_version, name),
@@ -96,6 +100,6 @@ def _matches(path: str) -> Iterator[str]:
         yield path
         return
     for match in sorted(glob.glob(path)):
-        root = Path(match)
-        if (root / COMMIT_LOG_DIR).is_dir() or (root / BROKER_CONF).is_file():
+        store_root = Path(match)
+        if (store_root / COMMIT_LOG_DIR).is_dir() or (store_root / BROKER_CONF).is_file():
             yield match

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import Damage, Scanner
@@ -46,9 +46,9 @@ def output(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def opened(output: Path, store: Path, config: StoreConfig = CONFIG) -> Iterator[DispatchRoot]:
+def opened(output: Path, store: Path, config: StoreConfig = CONFIG) -> Iterator[DispatchOutput]:
     """Open a root, and close it at the end."""
-    root = DispatchRoot.open(output, store, config, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, config, disk=HastyDisk())
     try:
         yield root
     finally:
@@ -56,7 +56,11 @@ def opened(output: Path, store: Path, config: StoreConfig = CONFIG) -> Iterator[
 
 
 def scanned(
-    root: DispatchRoot, begin: int = 0, *, max_bytes: int = UNLIMITED, range_bytes: int = UNLIMITED
+    root: DispatchOutput,
+    begin: int = 0,
+    *,
+    max_bytes: int = UNLIMITED,
+    range_bytes: int = UNLIMITED,
 ) -> list[DispatchRequests | Damage]:
     """Plan and scan a root's log."""
     planner = LogPlanner(root.log, lambda: True, range_bytes=range_bytes)

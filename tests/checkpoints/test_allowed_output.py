@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.config import StoreConfig
 from store.errors import ConfigError, DamageError
 from tests.checkpoints.conftest import CONFIG, MESSAGES
@@ -19,15 +19,15 @@ Take = Callable[[Path, Path, StoreConfig], object]
 
 
 def take_to_dispatch(output: Path, store: Path, config: StoreConfig = CONFIG) -> None:
-    DispatchRoot.open(output, store, config, disk=HastyDisk()).close(clean=True)
+    DispatchOutput.open(output, store, config, disk=HastyDisk()).close(clean=True)
 
 
 def take_to_rebuild(output: Path, store: Path, config: StoreConfig = CONFIG) -> None:
-    DispatchRoot.replacing(output, store, config, disk=HastyDisk()).close(clean=True)
+    DispatchOutput.replacing(output, store, config, disk=HastyDisk()).close(clean=True)
 
 
 def take_to_recover(output: Path, store: Path, config: StoreConfig = CONFIG) -> None:
-    DispatchRoot.open(output, store, config, adopts=True, disk=HastyDisk()).close(clean=True)
+    DispatchOutput.open(output, store, config, adopts=True, disk=HastyDisk()).close(clean=True)
 
 
 TAKES = {"dispatch": take_to_dispatch, "rebuild": take_to_rebuild, "recover": take_to_recover}
@@ -147,7 +147,7 @@ def test_a_root_is_refused_where_foreign_files_would_be_deleted(
 def test_a_spark_directory_with_foreign_files_is_kept(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     fill(output, ["reput/spark/epoch-000003/job.py", "reput/spark/epoch-000002/offsets/"])
-    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
     assert root.new_epoch().name == "epoch-000004"
     root.close(clean=True)
     assert (output / "reput/spark/epoch-000003/job.py").read_bytes() == b"precious"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
 from store.errors import DamageError, StoreError
@@ -133,7 +133,7 @@ def uses(store: Path, output: Path) -> list[Callable[[], object]]:
         read,
         status,
         lambda: verify(store, output, CONFIG),
-        lambda: DispatchRoot.open(output, store, CONFIG, disk=HastyDisk()).close(clean=True),
+        lambda: DispatchOutput.open(output, store, CONFIG, disk=HastyDisk()).close(clean=True),
         lambda: rebuild_all(store, output, CONFIG),
         lambda: dispatch_all(store, output, CONFIG),
     ]
@@ -236,7 +236,7 @@ def test_an_attack_is_damage_that_names_the_file(made: Path, tmp_path: Path, att
     path.write_bytes(sealed(json.dumps(forge(state_of(path))).encode()))
     before = outside(copy)
     with pytest.raises(DamageError, match="cannot be read") as caught:
-        DispatchRoot.open(copy / "output", copy / "store", CONFIG, disk=HastyDisk())
+        DispatchOutput.open(copy / "output", copy / "store", CONFIG, disk=HastyDisk())
     assert caught.value.path == path
     check_uses(copy)
     assert outside(copy) == before
@@ -281,7 +281,7 @@ def test_a_record_that_agrees_with_no_file_deletes_nothing(
     path.write_bytes(sealed(json.dumps(forge(state_of(path))).encode()))
     before = built_tree(copy / "output")
     with pytest.raises(DamageError, match=reason) as caught:
-        DispatchRoot.open(copy / "output", copy / "store", CONFIG, disk=HastyDisk())
+        DispatchOutput.open(copy / "output", copy / "store", CONFIG, disk=HastyDisk())
     assert caught.value.path == path
     assert built_tree(copy / "output") == before
 
@@ -310,7 +310,7 @@ def test_a_swap_record_of_another_rebuild_is_damage(
     (output / "reput" / "swap").write_bytes(sealed(json.dumps(swap).encode()))
     before = built_tree(output)
     with pytest.raises(DamageError, match=reason):
-        DispatchRoot.open(output, copy / "store", CONFIG, disk=HastyDisk())
+        DispatchOutput.open(output, copy / "store", CONFIG, disk=HastyDisk())
     assert built_tree(output) == before
 
 
@@ -350,6 +350,6 @@ def test_irregular_state_files_are_not_read(
         with path.open("wb") as f:
             f.truncate(1 << 40)
     with pytest.raises(StoreError) as caught:
-        DispatchRoot.open(tmp_path / "made" / "output", tmp_path / "made" / "store", CONFIG)
+        DispatchOutput.open(tmp_path / "made" / "output", tmp_path / "made" / "store", CONFIG)
     assert path.name in str(caught.value)
     check_uses(tmp_path / "made")

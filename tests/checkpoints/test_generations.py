@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store import MessageStore
 from store.errors import StoreIOError
 from store.io.disk import Disk
@@ -58,20 +58,20 @@ def swap_whole(store_root: Path, output: Path) -> None:
 
 
 def cut_off_batch(store_root: Path, output: Path) -> None:
-    root = DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(output, store_root, CONFIG, disk=HastyDisk())
     root.begin_batch([], None)
     root.close(clean=False)
-    DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
+    DispatchOutput.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
 
 
 def shorten_log(store_root: Path, output: Path) -> None:
     log_files(store_root)[-1].unlink()
-    DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
+    DispatchOutput.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
 
 
 def run_broker(store_root: Path, output: Path) -> None:
     (output / "checkpoint").write_bytes(bytes(4096))
-    DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
+    DispatchOutput.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
 
 
 CHANGES = [swap_whole, cut_off_batch, shorten_log, run_broker]

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from checkpoints.state_paths import BULK_DIR, NEW_ROOT_DIR
+from checkpoints.state_paths import BULK_DIR, NEW_OUTPUT_DIR
 from checkpoints.swap import SwapRecord, write_swap
 from store import MessageStore
 from store.config import StoreConfig
@@ -97,7 +97,7 @@ def test_a_swap_is_not_completed_over_the_queues_of_a_broker_that_ran_since(tmp_
     dispatch_all(*roots, config)
     progress = read_progress(roots[1])
     assert progress is not None
-    new = roots[1] / NEW_ROOT_DIR / "consumequeue/TopicTest/0"
+    new = roots[1] / NEW_OUTPUT_DIR / "consumequeue/TopicTest/0"
     new.mkdir(parents=True)
     (new / f"{0:020}").write_bytes(bytes(100))
     target = replace(progress, index_files=0, index_file="", index_first="", index_count=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.errors import StoreError, StoreIOError
 from store.io.disk import Disk
 from tests.checkpoints.conftest import CONFIG
@@ -49,7 +49,7 @@ def attempt(action: Callable[[], object]) -> None:
 
 
 def start(output: Path, store: Path) -> None:
-    root = DispatchRoot.open(output, store, CONFIG)
+    root = DispatchOutput.open(output, store, CONFIG)
     try:
         root.new_epoch()
     finally:

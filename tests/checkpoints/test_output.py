@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint, write_checkpoint
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.config import BrokerVersion
-from store.errors import ConfigError, RootInUseError
+from store.errors import ConfigError, OutputInUseError
 from store.io.disk import Disk
 from store.output.progress import PROGRESS, Fingerprint, read_progress
 from streaming.sinks.dispatch_sink import DispatchSink
@@ -71,8 +71,8 @@ def test_a_root_in_use_by_a_broker_is_refused_and_unchanged(output: Path, store:
     before = tree(output)
     with other_owner(output / "lock") as outcome:
         assert outcome == "locked"
-        with pytest.raises(RootInUseError, match=str(output / "lock")):
-            DispatchRoot.open(output, store, CONFIG)
+        with pytest.raises(OutputInUseError, match=str(output / "lock")):
+            DispatchOutput.open(output, store, CONFIG)
         assert before == tree(output)
     with opened(output, store):
         pass
@@ -80,8 +80,8 @@ def test_a_root_in_use_by_a_broker_is_refused_and_unchanged(output: Path, store:
 
 def test_a_root_is_not_owned_twice_in_one_process(output: Path, store: Path) -> None:
     with opened(output, store):
-        with pytest.raises(RootInUseError):
-            DispatchRoot.open(output / ".." / output.name, store, CONFIG)
+        with pytest.raises(OutputInUseError):
+            DispatchOutput.open(output / ".." / output.name, store, CONFIG)
         with other_owner(output / "lock") as outcome:
             assert outcome == "refused"
 
@@ -98,7 +98,7 @@ def test_reading_a_root_in_use_does_not_release_it(output: Path, store: Path) ->
 def test_a_root_that_is_refused_is_released(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     with pytest.raises(ConfigError):
-        DispatchRoot.open(output, store, replace(CONFIG, max_index_num=11))
+        DispatchOutput.open(output, store, replace(CONFIG, max_index_num=11))
     with other_owner(output / "lock") as outcome:
         assert outcome == "locked"
 
@@ -121,7 +121,7 @@ def test_abort_exists_while_a_root_is_owned(
 
 
 def test_abort_stays_when_a_root_is_not_closed_cleanly(output: Path, store: Path) -> None:
-    root = DispatchRoot.open(output, store, CONFIG)
+    root = DispatchOutput.open(output, store, CONFIG)
     root.close(clean=False)
     assert (output / "abort").exists()
 
@@ -159,7 +159,7 @@ def test_progress_records_what_was_dispatched(output: Path, store: Path) -> None
 def test_the_log_may_grow_new_files_while_a_root_is_open(output: Path, store: Path) -> None:
     last = store / "commitlog" / f"{LAST_BASE:020d}"
     last.rename(store / "not there yet")
-    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
     (store / "not there yet").rename(last)
     with (
         closing(DispatchSink(root, CONFIG)) as sink,
@@ -220,14 +220,14 @@ def test_the_stores_abort_counts_for_a_separate_output(output: Path, store: Path
 
 
 def test_from_offset_begins_a_new_root_there_and_leaves_no_hole(output: Path, store: Path) -> None:
-    root = DispatchRoot.open(output, store, CONFIG, from_offset=SIZE, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, CONFIG, from_offset=SIZE, disk=HastyDisk())
     assert (root.progress.reput_from_offset, root.progress.begin_offset) == (SIZE, SIZE)
     root.close(clean=True)
     before, progress = (output / PROGRESS).read_bytes(), root.progress
     with pytest.raises(ConfigError, match="would leave a hole"):
-        DispatchRoot.open(output, store, CONFIG, from_offset=2 * SIZE)
+        DispatchOutput.open(output, store, CONFIG, from_offset=2 * SIZE)
     assert before == (output / PROGRESS).read_bytes()
-    root = DispatchRoot.open(output, store, CONFIG, from_offset=0, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, CONFIG, from_offset=0, disk=HastyDisk())
     assert root.progress.reput_from_offset == SIZE
     assert progress == replace(root.progress, stamp=progress.stamp)
     root.close(clean=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.config import BrokerVersion, setting_name
 from store.errors import ConfigError, DamageError, StoreError, StoreIOError
 from store.output.progress import PROGRESS
@@ -54,7 +54,7 @@ def test_another_setting_is_refused_by_its_name(output: Path, store: Path, name:
     before = tree(output)
     known_as = setting_name(name)
     with pytest.raises(ConfigError, match=known_as) as caught:
-        DispatchRoot.open(output, store, replace(CONFIG, **{name: OTHERS[name]}))  # type: ignore[arg-type]
+        DispatchOutput.open(output, store, replace(CONFIG, **{name: OTHERS[name]}))  # type: ignore[arg-type]
     assert f"{known_as}={getattr(CONFIG, name)}" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert before == tree(output)
@@ -62,7 +62,7 @@ def test_another_setting_is_refused_by_its_name(output: Path, store: Path, name:
 
 def test_other_settings_are_accepted_before_the_first_dispatch(output: Path, store: Path) -> None:
     wrong = replace(CONFIG, max_index_num=CONFIG.max_index_num * 2)
-    DispatchRoot.open(output, store, wrong, disk=HastyDisk()).close(clean=True)
+    DispatchOutput.open(output, store, wrong, disk=HastyDisk()).close(clean=True)
     dispatch_all(store, output, CONFIG)
     dispatch_all(store, output.with_name("undisturbed"), CONFIG)
     assert_same_store(output, output.with_name("undisturbed"))
@@ -78,7 +78,7 @@ def test_the_log_of_another_store_is_refused(output: Path, store: Path, tmp_path
     dispatch_all(store, output, CONFIG)
     shutil.copytree(store, tmp_path / "copy")
     with pytest.raises(ConfigError, match=f"made from {store}"):
-        DispatchRoot.open(output, tmp_path / "copy", CONFIG)
+        DispatchOutput.open(output, tmp_path / "copy", CONFIG)
 
 
 class FailingDisk(HastyDisk):
@@ -102,7 +102,7 @@ def test_data_beyond_progress_is_truncated(
 ) -> None:
     config = replace(CONFIG, message_index_enable=has_index)
     disk = FailingDisk(name)
-    root = DispatchRoot.open(output, store, config, disk=disk)
+    root = DispatchOutput.open(output, store, config, disk=disk)
     with closing(DispatchSink(root, config)) as sink:
         requests = scanned(root, max_bytes=5 * SIZE)
         disk.is_failing = True
@@ -118,7 +118,7 @@ def test_data_beyond_progress_is_truncated(
 
 
 def test_a_run_interrupted_between_batches_resumes(output: Path, store: Path) -> None:
-    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
     DispatchSink(root, CONFIG).apply(scanned(root, max_bytes=5 * SIZE))
     root.close(clean=False)
     dispatch_all(store, output, CONFIG)
@@ -132,7 +132,7 @@ def test_damaged_progress_is_refused(output: Path, store: Path) -> None:
     data[20] ^= 1
     (output / PROGRESS).write_bytes(data)
     with pytest.raises(DamageError, match="does not match its checksum"):
-        DispatchRoot.open(output, store, CONFIG)
+        DispatchOutput.open(output, store, CONFIG)
 
 
 def change_last_record(store: Path, at: int, data: bytes) -> int:
@@ -172,13 +172,13 @@ def test_another_log_is_refused(output: Path, store: Path, at: int) -> None:
     data[at] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamageError, match=r"the log changed.*nor any record.*new OUTPUT") as caught:
-        DispatchRoot.open(output, store, CONFIG)
+        DispatchOutput.open(output, store, CONFIG)
     assert caught.value.offset == offset + SIZE
     assert before == tree(output)
 
 
 def test_a_log_that_changes_between_batches_is_refused(output: Path, store: Path) -> None:
-    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
     with closing(DispatchSink(root, CONFIG)) as sink:
         sink.apply(scanned(root))
         end = root.progress.reput_from_offset
@@ -212,7 +212,7 @@ def test_a_log_expired_up_to_progress_is_not_another_log(output: Path, store: Pa
 
 
 def test_batches_that_leave_a_gap_are_refused(output: Path, store: Path) -> None:
-    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
     with closing(DispatchSink(root, CONFIG)) as sink:
         stretches = scanned(root, range_bytes=1)
         before = tree(output)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
@@ -58,7 +58,7 @@ def dispatch_while_it_expires(
     store: Path, output: Path, config: StoreConfig, *, keep_expired: bool = False
 ) -> None:
     """Dispatch batch by batch; after each, the oldest fully dispatched log file is deleted."""
-    root = DispatchRoot.open(output, store, config, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, config, disk=HastyDisk())
     with closing(DispatchSink(root, config, keep_expired=keep_expired)) as sink:
         planner, scanner = LogPlanner(root.log, lambda: True), Scanner(config)
         while ranges := planner.plan(root.progress.reput_from_offset, max_bytes=3000).ranges:
@@ -195,7 +195,7 @@ def is_killed(output: Path, store: Path, config: StoreConfig, disk: CrashingDisk
     """Start on a disk that may crash the process; return whether it did."""
     root = None
     try:
-        root = DispatchRoot.open(output, store, config, disk=disk)
+        root = DispatchOutput.open(output, store, config, disk=disk)
         DispatchSink(root, config)
     except Killed:
         return True

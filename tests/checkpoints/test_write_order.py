@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.dispatch_request import DispatchRequests
 from store.errors import StoreError
 from store.io.disk import Disk
@@ -94,7 +94,7 @@ def test_progress_names_only_what_has_been_synced(
 def test_a_batch_is_written_in_the_order_data_progress_checkpoint(
     output: Path, store: Path, disk: RecordingDisk
 ) -> None:
-    root = DispatchRoot.open(output, store, CONFIG, disk=disk)
+    root = DispatchOutput.open(output, store, CONFIG, disk=disk)
     with closing(DispatchSink(root, CONFIG)) as sink:
         requests = scanned(root)
         disk.events.clear()
@@ -154,7 +154,7 @@ class BrokenDispatcher:
 def test_an_interrupted_batch_is_not_followed_by_another(
     output: Path, store: Path, error: BaseException
 ) -> None:
-    root = DispatchRoot.open(output, store, CONFIG)
+    root = DispatchOutput.open(output, store, CONFIG)
     with closing(DispatchSink(root, CONFIG)) as sink:
         requests = scanned(root)
         sink.dispatchers.append(BrokenDispatcher(error))

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow.dataset import dataset
 
-from checkpoints.state_paths import NEW_ROOT_DIR
+from checkpoints.state_paths import NEW_OUTPUT_DIR
 from store import MessageStore
 from store.commitlog.record import NewMessage, make_properties
 from store.config import StoreConfig
@@ -115,7 +115,7 @@ def start(cluster: SparkCluster, *arguments: object) -> subprocess.Popen[str]:
 
 def rebuilt_end(output: Path) -> int:
     """Return the offset up to which a rebuild has dispatched."""
-    progress = read_progress(output / NEW_ROOT_DIR)
+    progress = read_progress(output / NEW_OUTPUT_DIR)
     return progress.reput_from_offset if progress is not None else 0
 
 

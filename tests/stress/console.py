@@ -32,7 +32,7 @@ from typing import Any
 
 import httpx
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter
@@ -86,12 +86,12 @@ def write(directory: Path, seconds: float) -> None:
     sys.stdout.write(json.dumps({"messages": n, "swaps": swaps}))
 
 
-def _open(store: Path, out: Path) -> tuple[DispatchRoot, DispatchSink]:
-    root = DispatchRoot.open(out, store, CONFIG, disk=HastyDisk())
+def _open(store: Path, out: Path) -> tuple[DispatchOutput, DispatchSink]:
+    root = DispatchOutput.open(out, store, CONFIG, disk=HastyDisk())
     return root, DispatchSink(root, CONFIG)
 
 
-def _dispatch(root: DispatchRoot, sink: DispatchSink) -> None:
+def _dispatch(root: DispatchOutput, sink: DispatchSink) -> None:
     planner, scanner = LogPlanner(root.log, lambda: False), Scanner(CONFIG)
     plan = planner.plan(root.progress.reput_from_offset, max_bytes=UNLIMITED)
     sink.apply([stretch for part in plan.ranges for stretch in scanner.read(part)])

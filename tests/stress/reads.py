@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store import Boundary, Message, MessageStore
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.record import NewMessage, make_properties
@@ -87,7 +87,7 @@ def write(directory: Path, seconds: float, seed: int) -> None:
     counts = os.open(directory / "counts", os.O_RDWR | os.O_CREAT)
     n, deadline = 0, time.monotonic() + seconds
     with CommitLogWriter(store, CONFIG, disk=HastyDisk()) as writer:
-        root = DispatchRoot.open(directory / "out", store, CONFIG, disk=HastyDisk())
+        root = DispatchOutput.open(directory / "out", store, CONFIG, disk=HastyDisk())
         sink = DispatchSink(root, CONFIG)
         planner, scanner = LogPlanner(root.log, lambda: False), Scanner(CONFIG)
         while time.monotonic() < deadline:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store import Boundary, MessageStore
 from store.io.disk import Disk
 from tests.support.dispatching import dispatch_all
@@ -42,7 +42,7 @@ def swap_whole(store: Path, output: Path) -> None:
 
 def roll_back(store: Path, output: Path) -> None:
     """Begin a batch that touches no file, and leave it to the next owner."""
-    root = DispatchRoot.open(output, store, CONFIG)
+    root = DispatchOutput.open(output, store, CONFIG)
     root.begin_batch([], None)
     root.close(clean=False)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import CHUNK_BYTES, Damage, Scanner
@@ -90,7 +90,7 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
     `twice` applies the previous batch and each batch again.
     """
     sizes = iter(itertools.repeat(1) if one_by_one else cuts if cuts is not None else ())
-    root = DispatchRoot.open(output, store_root, config, adopts=adopts, disk=disk())
+    root = DispatchOutput.open(output, store_root, config, adopts=adopts, disk=disk())
     how: dict[str, Any] = {"fail_on_data_loss": fail_on_data_loss, "keep_expired": keep_expired}
     sink = DispatchSink(root, config, **how)
     planner = LogPlanner(root.log, lambda: root.is_log_clean(store_root), range_bytes=range_bytes)
@@ -110,7 +110,7 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
                 sink.apply(batch)
                 if reopen:
                     sink.close()
-                    root = DispatchRoot.open(output, store_root, config, disk=disk())
+                    root = DispatchOutput.open(output, store_root, config, disk=disk())
                     sink = DispatchSink(root, config, **how)
                 if twice:
                     sink.apply([*last, *batch])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from checkpoints.output_entries import BUILT_DIRS
 from checkpoints.swap import SwapRecord, write_swap
 from store.commitlog.parallel_scan import scan_in_order
@@ -13,7 +13,7 @@ from store.config import StoreConfig
 from store.io.disk import Disk
 from store.output.progress import SWAP, read_progress
 from streaming.queries.feed import Feed
-from streaming.queries.rebuild import RebuildResult, rebuild_root
+from streaming.queries.rebuild import RebuildResult, rebuild_output
 from streaming.sinks.ordered_sink import BatchSink
 from tests.support.dispatching import HastyDisk
 
@@ -33,9 +33,9 @@ def rebuild_all(  # noqa: PLR0913 - each varies the same rebuild
 ) -> RebuildResult:
     """Rebuild the root; a killed process only releases its lock."""
     disk = disk if disk is not None else HastyDisk()
-    root = DispatchRoot.replacing(output, store_root, config, disk=disk)
+    root = DispatchOutput.replacing(output, store_root, config, disk=disk)
     try:
-        return rebuild_root(root, feed_in_batches(root, batch_bytes, before))
+        return rebuild_output(root, feed_in_batches(root, batch_bytes, before))
     finally:
         root._release()
 
@@ -49,7 +49,7 @@ def begin_swap(output: Path) -> Path:
     return output / SWAP
 
 
-def feed_in_batches(root: DispatchRoot, batch_bytes: int, before: BeforeBatch) -> Feed:
+def feed_in_batches(root: DispatchOutput, batch_bytes: int, before: BeforeBatch) -> Feed:
     """Return a feed of small batches."""
 
     def feed(span: tuple[int, int], is_clean: bool, sink: BatchSink) -> None:

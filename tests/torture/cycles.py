@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from checkpoints.checkpoint_file import read_checkpoint
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import BrokerVersion, StoreConfig
@@ -155,7 +155,7 @@ class Root:
         self.after_end(is_closed=is_closed)
         return False
 
-    def open(self, disk: SimulatedDisk) -> DispatchRoot:
+    def open(self, disk: SimulatedDisk) -> DispatchOutput:
         """Open the root, which recovers it, and check that it matches its progress record."""
         root = self.open_or_begin(disk)
         progress = root.progress
@@ -168,16 +168,16 @@ class Root:
         self.is_cut, self.has_common, self.is_overwritten = False, True, False
         return root
 
-    def open_or_begin(self, disk: SimulatedDisk) -> DispatchRoot:
+    def open_or_begin(self, disk: SimulatedDisk) -> DispatchOutput:
         """Open the root; start a new one if the log no longer holds any dispatched record."""
         try:
-            return DispatchRoot.open(self.output, self.store, self.config, disk=disk)
+            return DispatchOutput.open(self.output, self.store, self.config, disk=disk)
         except DamageError:
             if self.has_common and not self.is_cut_into_first_drops():
                 raise
         self.figures.logs["another log"] += 1
         self.output = self.output.with_name(self.output.name + "+")
-        return DispatchRoot.open(self.output, self.store, self.config, disk=disk)
+        return DispatchOutput.open(self.output, self.store, self.config, disk=disk)
 
     def is_cut_into_first_drops(self) -> bool:
         """Return whether the log ends within a first batch with dropped records.
@@ -202,7 +202,7 @@ class Root:
         assert offset <= self.log.end
         self.figures.logs["cut, rolled back" if offset < self.committed else "cut beyond"] += 1
 
-    def dispatch(self, root: DispatchRoot, sink: DispatchSink, *, lazy: bool) -> bool:
+    def dispatch(self, root: DispatchOutput, sink: DispatchSink, *, lazy: bool) -> bool:
         """Dispatch in random cuts; return whether the whole log has been dispatched."""
         random = self.random
         planner = LogPlanner(

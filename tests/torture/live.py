@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.planner import UNLIMITED, LogPlanner
 from store.commitlog.scanner import Scanner
 from store.commitlog.writer import CommitLogWriter
@@ -104,7 +104,7 @@ def dispatch(directory: Path, _seconds: float, seed: int) -> None:
     """Dispatch the growing log, in batches of any size, until killed."""
     random, store = Random(seed), directory / "store"
     counts = os.open(directory / "counts", os.O_RDWR | os.O_CREAT)
-    root = DispatchRoot.open(directory / "out", store, CONFIG)
+    root = DispatchOutput.open(directory / "out", store, CONFIG)
     with (directory / "recoveries").open("ab") as file:
         file.write(b"." * len(root.recovered))
     sink = DispatchSink(root, CONFIG)

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from checkpoints.state_paths import NEW_ROOT_DIR
+from checkpoints.state_paths import NEW_OUTPUT_DIR
 from store.commitlog.record import NewMessage, make_properties
 from store.config import StoreConfig
 from store.output.progress import SWAP, read_progress
@@ -33,7 +33,7 @@ def rebuild_kills(directory: Path, kills: int, seed: int = 1) -> dict[str, int]:
     at = 0  # the offset that the rebuild in progress has reached
     while killed < kills:
         result = _run(store, output, random.uniform(*_SECONDS))
-        progress = read_progress(output / NEW_ROOT_DIR)
+        progress = read_progress(output / NEW_OUTPUT_DIR)
         if result is None:
             killed += 1
             now = progress.reput_from_offset if progress is not None else 0

@@ -11,10 +11,10 @@ from random import Random
 import pytest
 
 from checkpoints.checkpoint_file import StoreCheckpoint, write_checkpoint
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store import layout
 from store.config import StoreConfig
-from store.errors import ConfigError, DamageError, RootInUseError
+from store.errors import ConfigError, DamageError, OutputInUseError
 from store.io.disk import Disk
 from streaming.queries.verify import verify
 from tests.checkpoints.conftest import CONFIG, FILE_SIZE, MESSAGES, SIZE, opened
@@ -56,7 +56,7 @@ def test_a_brokers_root_is_adopted(golden: Golden, tmp_path: Path) -> None:
         else:
             dispatch_all(golden.store_root, output, golden.config, adopts=True)
             found = verify(golden.store_root, output, golden.config)
-            assert found.is_reput_root
+            assert found.is_dispatched
             assert found.differences == ()
             if found.begin_offset:
                 continue  # older units are kept, which a clean dispatch lacks
@@ -67,7 +67,7 @@ def test_adoption_reports_what_was_truncated(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
     flip(output / "consumequeue/TopicTest/0" / f"{100:020d}", 7)  # unit 5
-    root = DispatchRoot.open(output, store, CONFIG, adopts=True, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, CONFIG, adopts=True, disk=HastyDisk())
     root.close(clean=True)
     [recovered] = root.recovered
     assert recovered.why.startswith("a broker made it; ")
@@ -160,7 +160,7 @@ def test_a_root_on_which_a_broker_ran_is_adopted_again(
     dispatch_all(store, output, CONFIG)
     clean = built_tree(output)
     if not was_clean:
-        DispatchRoot.open(output, store, CONFIG, disk=HastyDisk()).close(clean=False)
+        DispatchOutput.open(output, store, CONFIG, disk=HastyDisk()).close(clean=False)
     flip(output / "consumequeue/TopicTest/0" / f"{100:020d}", 7)
     ran(output)
     with opened(output, store) as root:
@@ -194,7 +194,7 @@ def test_older_units_of_an_aged_root_stay(output: Path, store: Path, is_ours: bo
         a_broker_stopped(output)
     else:
         forget_progress(output)
-    root = DispatchRoot.open(output, store, CONFIG, adopts=not is_ours, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, CONFIG, adopts=not is_ours, disk=HastyDisk())
     [recovered] = root.recovered
     assert recovered.cut.units == recovered.cut.index_entries == 0
     root.close(clean=True)
@@ -216,8 +216,8 @@ def test_a_root_in_use_is_not_adopted(output: Path, store: Path) -> None:
     assert held.stdout is not None
     held.stdout.readline()
     try:
-        with pytest.raises(RootInUseError):
-            DispatchRoot.open(output, store, CONFIG, adopts=True)
+        with pytest.raises(OutputInUseError):
+            DispatchOutput.open(output, store, CONFIG, adopts=True)
     finally:
         held.communicate()
     assert before == built_tree(output)
@@ -238,7 +238,7 @@ def test_a_root_with_other_file_sizes_is_refused(
     forget_progress(output)
     before = built_tree(output)
     with pytest.raises(ConfigError, match=rf"has \d+ bytes, not \d+ \(.*{setting}"):
-        DispatchRoot.open(output, store, config, adopts=True)
+        DispatchOutput.open(output, store, config, adopts=True)
     assert before == built_tree(output)
 
 
@@ -249,7 +249,7 @@ def test_the_root_of_another_log_is_refused(output: Path, store: Path, tmp_path:
     write_log(build_log(others, FILE_SIZE), tmp_path / "other" / "commitlog")
     before = built_tree(output)
     with pytest.raises(ConfigError, match=r"is the root of another log: .* names a record"):
-        DispatchRoot.open(output, tmp_path / "other", CONFIG, adopts=True)
+        DispatchOutput.open(output, tmp_path / "other", CONFIG, adopts=True)
     assert before == built_tree(output)
 
 
@@ -259,7 +259,7 @@ def test_another_store_with_its_queues_is_refused_as_output(store: Path, tmp_pat
     dispatch_all(other, other, CONFIG)
     forget_progress(other)
     with pytest.raises(ConfigError, match="has queues and a log of its own"):
-        DispatchRoot.open(other, store, CONFIG, adopts=True)
+        DispatchOutput.open(other, store, CONFIG, adopts=True)
 
 
 class DyingDisk(HastyDisk):
@@ -297,7 +297,7 @@ def test_a_killed_adoption_is_repeated(output: Path, store: Path) -> None:
         shutil.copytree(output, root)
         try:
             disk = DyingDisk(calls)
-            DispatchRoot.open(root, store, CONFIG, adopts=True, disk=disk).close(clean=True)
+            DispatchOutput.open(root, store, CONFIG, adopts=True, disk=disk).close(clean=True)
             break
         except KeyboardInterrupt:
             dispatch_all(store, root, CONFIG, adopts=True)
@@ -309,7 +309,7 @@ def test_adoption_reports_its_progress(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
     reports: list[tuple[str, int, int]] = []
-    root = DispatchRoot.open(
+    root = DispatchOutput.open(
         output, store, CONFIG, adopts=True, disk=HastyDisk(), report=lambda *r: reports.append(r)
     )
     root.close(clean=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.batch_record import BatchRecord, read_batch
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from checkpoints.state_paths import BATCH
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
@@ -77,7 +77,7 @@ def keyed(number: int, *, prepared: bool = False) -> Message:
     )
 
 
-def scanned(root: DispatchRoot, config: StoreConfig) -> DispatchRequests:
+def scanned(root: DispatchOutput, config: StoreConfig) -> DispatchRequests:
     (part,) = LogPlanner(root.log, lambda: True).plan(0).ranges
     (requests,) = Scanner(config).read(part)
     assert isinstance(requests, DispatchRequests)
@@ -114,7 +114,7 @@ def test_a_full_disk_in_a_batch(
         messages[1:] = [keyed(n, prepared=True) for n in (1, 2)]
     write_log(build_log(messages, FILE_SIZE), tmp_path / "s" / "commitlog")
     disk = FailingDisk()
-    root = DispatchRoot.open(tmp_path / "o", tmp_path / "s", config, disk=disk)
+    root = DispatchOutput.open(tmp_path / "o", tmp_path / "s", config, disk=disk)
     with closing(DispatchSink(root, config)) as sink:
         requests = scanned(root, config)
         if first:
@@ -129,7 +129,7 @@ def test_a_full_disk_in_a_batch(
 def test_power_loss_in_a_batch(tmp_path: Path, kept: str) -> None:
     write_log(build_log([keyed(n) for n in range(4)], FILE_SIZE), tmp_path / "s" / "commitlog")
     disk = LosingDisk()
-    root = DispatchRoot.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=disk)
+    root = DispatchOutput.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=disk)
     with closing(DispatchSink(root, CONFIG)) as sink:
         requests = scanned(root, CONFIG)
         sink.apply([requests.slice(0, 1)])
@@ -142,7 +142,7 @@ def test_power_loss_in_a_batch(tmp_path: Path, kept: str) -> None:
 def test_a_batch_is_on_record_before_it_is_written(tmp_path: Path) -> None:
     write_log(build_log([keyed(n) for n in range(4)], FILE_SIZE), tmp_path / "s" / "commitlog")
     disk = FailingDisk()
-    root = DispatchRoot.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=disk)
+    root = DispatchOutput.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=disk)
     with closing(DispatchSink(root, CONFIG)) as sink:
         requests = scanned(root, CONFIG)
         sink.apply([requests.slice(0, 2)])
@@ -161,7 +161,7 @@ def test_a_batch_is_on_record_before_it_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["checkpoint", BATCH])
 def test_torn_state_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
     write_log(build_log([keyed(n) for n in range(4)], FILE_SIZE), tmp_path / "s" / "commitlog")
-    root = DispatchRoot.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=HastyDisk())
     sink = DispatchSink(root, CONFIG)
     sink.apply([scanned(root, CONFIG).slice(0, 1)])
     root.close(clean=False)

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.config import StoreConfig
 from store.errors import DamageError
 from tests.logs.build import COMMIT, Message, build_log, encode, write_log
@@ -216,7 +216,7 @@ def test_a_root_is_rolled_back_no_further_than_the_previous_batch(tmp_path: Path
     targets = []
     for _ in range(5):
         stage.write(cut, has_abort=True)
-        root = DispatchRoot.open(stage.output, stage.store, stage.config, disk=HastyDisk())
+        root = DispatchOutput.open(stage.output, stage.store, stage.config, disk=HastyDisk())
         targets += [r.to_offset for r in root.recovered]
         root.close(clean=True)
         dispatch_all(stage.store, stage.output, stage.config)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import load_config
@@ -28,7 +28,7 @@ class Dispatching:
 
     def __init__(self, store: Path, output: Path, listener: KafkaArrivals) -> None:
         config = load_config(store)
-        self.root = DispatchRoot.open(output, store, config)
+        self.root = DispatchOutput.open(output, store, config)
         self.sink = DispatchSink(self.root, config, listeners=[listener])
         self._planner = LogPlanner(self.root.log, lambda: True)
         self._scanner = Scanner(config)

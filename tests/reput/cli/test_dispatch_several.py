@@ -109,7 +109,7 @@ def test_a_bug_ends_the_query_of_one_broker_alone(
     start = PreparedDispatch.start
 
     def start_or_fail(prepared: PreparedDispatch, spark: SparkSession) -> RunningDispatch:
-        if prepared.root.path.name == "beta":
+        if prepared.output.path.name == "beta":
             raise IndexError("a bug of beta")
         return start(prepared, spark)
 

@@ -69,7 +69,7 @@ def test_a_dispatch_waits_for_the_first_file(new_broker: Path) -> None:
     output = new_broker.parent / "output"
     prepared = prepare_dispatch(new_broker, output, DispatchOptions())
     try:
-        assert prepared.root.progress.reput_from_offset == 0
+        assert prepared.output.progress.reput_from_offset == 0
     finally:
         prepared.close()
     assert run(["status", str(new_broker), "--output", str(output)]) == 0

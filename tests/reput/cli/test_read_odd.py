@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from reput.cli import run
 from store import MessageStore
 from store.errors import ConfigError
@@ -75,7 +75,7 @@ def test_dispatch_verify_and_reads_report_the_wrong_store_alike(
         assert run([*command, "--output", str(output)]) == 2
         assert f"reput: {says}: the log" in capfd.readouterr().err
     with pytest.raises(ConfigError, match=f"^{says}; "):
-        DispatchRoot.open(output, wrong, CONFIG)
+        DispatchOutput.open(output, wrong, CONFIG)
     for store in (right, copy):  # a store may have moved
         assert run(["get", str(store), "--output", str(output), *QUEUE, "--offset", "0"]) == 0
         assert run(["verify", str(store), "--output", str(output)]) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from reput.cli import run
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
@@ -43,7 +43,7 @@ def cut_off(parent: Path) -> tuple[Path, Path]:
     """Write a store and dispatch it in two batches, the second of which is cut off."""
     store, output = write_store(parent, messages(12)), parent / "output"
     (store / "broker.conf").write_text(CONF)
-    root = DispatchRoot.open(output, store, CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
     with closing(DispatchSink(root, CONFIG)) as sink:
         (part, *_) = LogPlanner(root.log, lambda: True).plan(0).ranges
         (requests,) = Scanner(CONFIG).read(part)
@@ -122,7 +122,7 @@ def test_a_failed_recovery_exits_with_its_code(
     store, output = cut_off(tmp_path)
     assert recover(store, tmp_path / "none") == 2
     assert "contains nothing to recover" in capsys.readouterr().err
-    root = DispatchRoot.open(output, store, CONFIG)
+    root = DispatchOutput.open(output, store, CONFIG)
     assert recover(store, output) == 4
     root.close(clean=True)
     for path in (store / "commitlog").iterdir():

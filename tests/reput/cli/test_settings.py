@@ -7,7 +7,7 @@ import pytest
 
 from reput.cli import run
 from reput.cli.commands import COMMANDS
-from streaming.queries.rebuild import rebuild_root, take_root
+from streaming.queries.rebuild import rebuild_output, take_output
 from tests.support.stores.written import make_store
 
 COUNT = 300
@@ -28,7 +28,7 @@ class Place:
         make_store(self.store, COUNT)
         self.conf = (self.store / "broker.conf").rename(directory / f"{name}.conf")
         self.conf.write_text(f"{self.conf.read_text()}brokerName={name}\n")
-        rebuild_root(take_root(self.store, self.output, self.conf, None))
+        rebuild_output(take_output(self.store, self.output, self.conf, None))
 
 
 @pytest.fixture

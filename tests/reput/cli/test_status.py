@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from reput.cli import run
 from store.config import StoreConfig, config_to_json
-from store.errors import RootInUseError
+from store.errors import OutputInUseError
 from store.output.progress import PROGRESS
 from tests.logs.build import Message, build_log, write_log
 from tests.support.dispatching import dispatch_all
@@ -155,11 +155,11 @@ HOLDER = """
 import sys
 from pathlib import Path
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.config import config_from_json
 
 store, output, config = sys.argv[1:]
-root = DispatchRoot.open(Path(output), Path(store), config_from_json(config))
+root = DispatchOutput.open(Path(output), Path(store), config_from_json(config))
 print("open", flush=True)
 sys.stdin.read()
 """
@@ -182,8 +182,8 @@ def test_a_process_that_holds_the_root_is_running_and_is_not_disturbed(
         assert holder.stdout.readline() == b"open\n"
         for _ in range(2):
             assert status(made, capsys)[1]["is_running"] is True
-        with pytest.raises(RootInUseError):
-            DispatchRoot.open(made.output, made.store, CONFIG)
+        with pytest.raises(OutputInUseError):
+            DispatchOutput.open(made.output, made.store, CONFIG)
         holder.kill()
     code, shown = status(made, capsys)
     assert (code, shown["is_running"]) == (0, False)
@@ -194,7 +194,7 @@ def test_a_root_that_this_process_holds_is_running(
 ) -> None:
     made.write(5)
     made.dispatch(ago=HOUR)
-    root = DispatchRoot.open(made.output, made.store, CONFIG)
+    root = DispatchOutput.open(made.output, made.store, CONFIG)
     assert status(made, capsys)[1]["is_running"] is True
     root.close(clean=True)
     assert status(made, capsys)[1]["is_running"] is False

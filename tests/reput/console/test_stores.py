@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from checkpoints.state_paths import VERIFIED
 from reput.cli import run
 from reput.console.brokers import Broker
@@ -225,7 +225,7 @@ def test_an_interrupted_swap_is_an_error_and_the_log_is_read(
     root, output = tmp_path / "store", tmp_path / "out"
     config = make_store(root, 300)
     dispatch_all(root, output, config)
-    DispatchRoot.open(output, root, config).close(clean=False)
+    DispatchOutput.open(output, root, config).close(clean=False)
     (output / "reput" / "swap").write_bytes(b"x")
     with console(source(root, output)) as c:
         assert c.get("/api/brokers/b/topics/TopicA").status_code == 503
@@ -260,7 +260,7 @@ def test_output_that_cannot_be_read_holds_up_nothing_else(
     root, output = tmp_path / "store", tmp_path / "out"
     config = make_store(root, 300)
     dispatch_all(root, output, config)
-    owner = DispatchRoot.open(output, root, config)
+    owner = DispatchOutput.open(output, root, config)
     with console(source(root, output)) as c, ThreadPoolExecutor(30) as pool:
         assert c.get("/api/brokers/b/topics/TopicA").status_code == 200
         fail(output)

@@ -10,7 +10,7 @@ from reput.export.options import ExportOptions
 from reput.export.run import open_export
 from store.errors import (
     DamageError,
-    RootInUseError,
+    OutputInUseError,
     UnknownTopicError,
 )
 from tests.logs.build import Message
@@ -74,7 +74,7 @@ def test_a_directory_in_use_by_another_export_is_refused(tmp_path: Path) -> None
     store, to = make_store(tmp_path, messages(3)), tmp_path / "to"
     with (
         open_export(store, to, ExportOptions(append=True)) as job,
-        pytest.raises(RootInUseError, match="in use by another export"),
+        pytest.raises(OutputInUseError, match="in use by another export"),
     ):
         export(store, to, append=True)
     assert job.ranges

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.live_end import LiveEnd
 from store.commitlog.planner import LogPlanner
@@ -320,7 +320,7 @@ def test_a_growing_log_is_dispatched_completely_and_once(tmp_path: Path) -> None
     write_log(files, source)
     built = dispatch(files, to_model_config(log.config))
     ends = {r.commit_log_offset + r.size: n for n, r in enumerate(built.records, 1)}
-    root = DispatchRoot.open(output, log.store, log.config, disk=HastyDisk())
+    root = DispatchOutput.open(output, log.store, log.config, disk=HastyDisk())
     sink, scanner = DispatchSink(root, log.config), Scanner(log.config, 700)
     seen: list[int] = []
 

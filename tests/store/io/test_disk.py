@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from store.errors import RootInUseError, StoreIOError
+from store.errors import OutputInUseError, StoreIOError
 from store.io.disk import Disk
 from store.io.disk_primitives import DiskPrimitives
 from tests.support.dispatching import tree
@@ -330,7 +330,7 @@ def test_an_error_names_action_and_path(tmp_path: Path, name: str) -> None:
 def test_a_lock_of_another_process_means_root_in_use(tmp_path: Path) -> None:
     disk = Disk()
     handle = disk.lock(tmp_path / "lock", b"lock")
-    with pytest.raises(RootInUseError):
+    with pytest.raises(OutputInUseError):
         disk.lock(tmp_path / "lock", b"lock")
     disk.unlock(handle)
     assert (tmp_path / "lock").read_bytes() == b"lock"

@@ -29,7 +29,7 @@ CONFIG = config_from(CONF, version=load_config(Path("none")).version, origin="te
 READER = """
 import sys
 from pathlib import Path
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store import MessageStore
 from store.config import load_config
 from store.consumequeue.files import queue_tail
@@ -47,7 +47,7 @@ with MessageStore.open(root, output) as s:
         assert len(s.query_message("T", f"k{n}").messages) == (n < 200)
 assert queue_tail(output / "consumequeue/T/0", config.mapped_file_size_consume_queue).end == 4000
 try:
-    DispatchRoot.open(output, root, config)
+    DispatchOutput.open(output, root, config)
 except StoreIOError as e:
     print(e)
 sys.argv = ["reput", "verify", str(root), "--output", str(output)]

@@ -12,7 +12,7 @@ import pytest
 SCRIPT = """
 import os, subprocess, sys
 from pathlib import Path
-from store.errors import RootInUseError
+from store.errors import OutputInUseError
 from store.io.disk import Disk
 from store.io.lock_file import find_owner
 
@@ -22,7 +22,7 @@ handle = disk.lock(first, b"lock")
 assert find_owner(second) == os.getpid(), "owner by the second path"
 try:
     Disk().lock(second, b"lock")
-except RootInUseError as e:
+except OutputInUseError as e:
     assert str(second) in str(e), e
 else:
     raise AssertionError("locked twice")

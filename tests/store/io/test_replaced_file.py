@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
@@ -52,7 +52,7 @@ def test_new_records_are_seen(tmp_path: Path) -> None:
 def test_a_replaced_log_is_detected_while_running(tmp_path: Path) -> None:
     directory = tmp_path / "store" / "commitlog"
     write_log(build_log(messages(3, "m"), FILE_SIZE), directory)
-    root = DispatchRoot.open(tmp_path / "out", tmp_path / "store", CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(tmp_path / "out", tmp_path / "store", CONFIG, disk=HastyDisk())
     sink = DispatchSink(root, CONFIG)
     planner = LogPlanner(CommitLog([directory], CONFIG), lambda: True)
 

@@ -12,7 +12,7 @@ from store.errors import ConfigError, DamageError
 from store.layout import INDEX_DIR
 from store.output.resolve_config import config_to_compare, find_config, open_store_config
 from store.reads.message_store import MessageStore
-from streaming.queries.rebuild import rebuild_root, take_root
+from streaming.queries.rebuild import rebuild_output, take_output
 from tests.support.bulk_writer import BulkWriter
 from tests.support.stores.written import CONF, TEMPLATES, make_store, small_config
 
@@ -29,7 +29,7 @@ def with_queues(root: Path) -> Path:
     """Build a broker's own queues and index in a store; return its broker.conf, elsewhere."""
     conf = make(root)
     built = root.parent / "built"
-    rebuild_root(take_root(root, built, conf, None))
+    rebuild_output(take_output(root, built, conf, None))
     for name in ("consumequeue", "index"):
         shutil.copytree(built / name, root / name)
     return conf
@@ -84,7 +84,7 @@ def test_progress_precedes_the_files(tmp_path: Path) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     conf = with_queues(store)
     conf.write_text(conf.read_text().replace("=2000", "=4000"))
-    rebuild_root(take_root(store, output, conf, None))
+    rebuild_output(take_output(store, output, conf, None))
     for config in (
         find_config(store, output, None, None),
         config_to_compare(store, output, None, None),
@@ -186,18 +186,18 @@ def test_an_empty_index_leaves_its_numbers_open(tmp_path: Path) -> None:
 
 def test_a_root_without_a_file_follows_the_log_that_appears(tmp_path: Path) -> None:
     """A dispatch that waited for a new broker recorded the defaults, which no file depends on."""
-    from checkpoints.output import DispatchRoot
+    from checkpoints.output import DispatchOutput
 
     store, output = tmp_path / "store", tmp_path / "out"
     (store / "commitlog").mkdir(parents=True)
     config = open_store_config(store, output, None, None, needs_log=False)
     assert config.mapped_file_size_commit_log == 1 << 30
-    DispatchRoot.open(output, store, config).close(clean=True)
+    DispatchOutput.open(output, store, config).close(clean=True)
     with BulkWriter(store, replace(small_config())) as writer:
         writer.append_many(TEMPLATES, COUNT)
     config = open_store_config(store, output, None, None, needs_log=True)
     assert config.mapped_file_size_commit_log == 65536
-    DispatchRoot.open(output, store, config).close(clean=True)
+    DispatchOutput.open(output, store, config).close(clean=True)
 
 
 def test_the_compose_files_broker_is_read_without_its_broker_conf(tmp_path: Path) -> None:

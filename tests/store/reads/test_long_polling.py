@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store import MessageStore
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests
@@ -195,7 +195,7 @@ def remove_newest_message(root: Path) -> None:
     with (root / "store" / "commitlog" / file_name(0)).open("r+b") as file:
         file.seek(newest_at)
         file.write(bytes(200))
-    DispatchRoot.open(root / "out", root / "store", CONFIG, disk=HastyDisk()).close(clean=True)
+    DispatchOutput.open(root / "out", root / "store", CONFIG, disk=HastyDisk()).close(clean=True)
 
 
 def swap_all(root: Path) -> None:

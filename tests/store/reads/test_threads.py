@@ -11,7 +11,7 @@ import pytest
 
 import store.io.disk
 from store import MessageStore
-from store.errors import RootInUseError
+from store.errors import OutputInUseError
 from store.io import mapped_file
 from store.io.disk import Disk
 from store.io.lock_file import find_owner
@@ -126,7 +126,7 @@ def test_one_thread_of_a_process_at_a_time_owns_a_root(tmp_path: Path) -> None:
             disk = HastyDisk()
             try:
                 handle = disk.lock(path, b"lock")
-            except RootInUseError:
+            except OutputInUseError:
                 continue
             inside[number] = 1
             seen.append(sum(inside))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import LogRange, Scanner
 from store.config import StoreConfig
@@ -46,7 +46,7 @@ class Queues:
             (found,) = Scanner(CONFIG).read(LogRange(begin, end, path, 0))
             assert isinstance(found, DispatchRequests)
             stretches.append(found)
-        root = DispatchRoot.open(self.output, self.store, CONFIG)
+        root = DispatchOutput.open(self.output, self.store, CONFIG)
         sink = DispatchSink(root, CONFIG, listeners=[self.batches.append])
         for stretch in stretches[:-1]:
             sink.apply_part([stretch])

@@ -45,8 +45,8 @@ main()
 STEPS = {
     "synced": ("4", "before", "write_progress", "checkpoints.output", True),
     "progress written": ("4", "after", "write_progress", "checkpoints.output", False),
-    "batch on record": ("2", "after", "DispatchRoot.begin_batch", "checkpoints.output", True),
-    "sinks applied": ("2", "before", "DispatchRoot.commit", "checkpoints.output", True),
+    "batch on record": ("2", "after", "DispatchOutput.begin_batch", "checkpoints.output", True),
+    "sinks applied": ("2", "before", "DispatchOutput.commit", "checkpoints.output", True),
     "batch returned": ("2", "after", "DispatchSink.apply", "streaming.sinks.dispatch_sink", False),
     "part applied": (
         "2",
@@ -87,7 +87,7 @@ def test_a_dispatch_killed_between_two_steps_recovers(
     running.query.awaitTermination()
     running.close()
     assert query_error(running.query) is None
-    assert [r.to_offset for r in running.root.recovered] == (
+    assert [r.to_offset for r in running.output.recovered] == (
         [before.reput_from_offset] if is_cut_off else []
     )
     dispatch_all(store, tmp_path / "expected", config)

@@ -12,7 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from store.commitlog.commit_log import CommitLog
 from store.config import load_config
-from store.errors import ConfigError, DamageError, RootInUseError
+from store.errors import ConfigError, DamageError, OutputInUseError
 from store.output.progress import read_progress
 from streaming import start_dispatch
 from streaming.queries.dispatch_query import (
@@ -286,7 +286,7 @@ def test_two_dispatches_of_one_process_exclude_each_other(
     make_store(store, 50)
     running = begin_dispatch(spark, store, output, DispatchOptions())
     try:
-        with pytest.raises(RootInUseError):
+        with pytest.raises(OutputInUseError):
             begin_dispatch(spark, store, output, DispatchOptions())
     finally:
         running.close()

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from checkpoints.state_paths import BULK_DIR
 from store import MessageStore
 from store.config import StoreConfig
-from store.errors import ConfigError, DamageError, RootInUseError
+from store.errors import ConfigError, DamageError, OutputInUseError
 from store.output.progress import read_progress
 from streaming.queries.verify import verify
 from tests.conftest import Golden
@@ -164,7 +164,7 @@ def test_a_dispatch_resumes_after_a_rebuild_without_recovery(
     rebuild_all(store_root, output, config)
     shutil.rmtree(store_root)
     write_store(tmp_path, sent_in_all)
-    root = DispatchRoot.open(output, store_root, config)
+    root = DispatchOutput.open(output, store_root, config)
     assert root.recovered == ()
     root.close(clean=True)
     dispatch_all(store_root, output, config)
@@ -240,8 +240,8 @@ def test_a_root_that_cannot_be_rebuilt_is_refused_and_unchanged(
     (tmp_path / "linked/consumequeue").symlink_to(dispatched / "consumequeue")
     with pytest.raises(ConfigError, match="is a link"):
         rebuild_all(store_root, tmp_path / "linked", config)
-    root = DispatchRoot.replacing(tmp_path / "taken", store_root, config)
-    with pytest.raises(RootInUseError):
+    root = DispatchOutput.replacing(tmp_path / "taken", store_root, config)
+    with pytest.raises(OutputInUseError):
         rebuild_all(store_root, tmp_path / "taken", config)
     root.close(clean=False)
     assert built_tree(dispatched) == before

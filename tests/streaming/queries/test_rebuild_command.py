@@ -11,7 +11,7 @@ from checkpoints.state_paths import BULK_DIR
 from reput.cli import run
 from store.config import load_config
 from store.errors import DamageError, StoreIOError
-from streaming.queries.rebuild import RebuildResult, rebuild_root, take_root
+from streaming.queries.rebuild import RebuildResult, rebuild_output, take_output
 from streaming.queries.spark_feed import spark_feed
 from tests.conftest import ARCHIVES, Golden, archive_name
 from tests.logs.build import Message
@@ -44,8 +44,8 @@ def rebuild_by_spark(
     reports: list[tuple[int, int]] = []
     conf = store_root / "broker.conf"
     feed = spark_feed(spark, store_root, load_config(store_root, conf, version))
-    root = take_root(store_root, output, conf, version)
-    return rebuild_root(root, feed, lambda done, total: reports.append((done, total))), reports
+    root = take_output(store_root, output, conf, version)
+    return rebuild_output(root, feed, lambda done, total: reports.append((done, total))), reports
 
 
 @pytest.mark.spark

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import checkpoints.rebuild
-from checkpoints.state_paths import BOOT, BULK_DIR, NEW_ROOT_DIR
+from checkpoints.state_paths import BOOT, BULK_DIR, NEW_OUTPUT_DIR
 from store.commitlog.scanner import LogRange, Scanner, SplitScan
 from store.errors import DamageError
 from store.index.writer import IndexService
@@ -56,7 +56,7 @@ def test_index_slots_are_written_when_a_file_is_full_and_rebuilt_when_it_is_resu
         killed.setattr(IndexService, "flush", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             rebuild_all(store_root, output, config, before=fail_after(9, KeyboardInterrupt()))
-    files = sorted((output / NEW_ROOT_DIR / "index").iterdir())
+    files = sorted((output / NEW_OUTPUT_DIR / "index").iterdir())
     slots = [path.read_bytes()[40:20_040] for path in files]
     assert [any(table) for table in slots] == [True, False]
     rebuild_all(store_root, output, config)
@@ -87,7 +87,7 @@ def test_the_files_of_another_rebuild_are_discarded(
     elif what == "minimum":
         log_files(store_root)[0].unlink()
     else:
-        flip(output / NEW_ROOT_DIR / "reput/progress", 40)
+        flip(output / NEW_OUTPUT_DIR / "reput/progress", 40)
     begins: list[int] = []
     rebuilt = rebuild_all(store_root, output, config, before=begins.append)
     assert rebuilt.resumed_from == rebuilt.begin_offset == begins[0]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.record import NewMessage, make_properties
 from store.commitlog.scanner import Stretch
 from store.config import StoreConfig
@@ -26,7 +26,7 @@ from streaming.queries.dispatch_query import (
     query_error,
 )
 from streaming.queries.log_query import _BatchApplier, _SpoolApplier
-from streaming.queries.rebuild import rebuild_root
+from streaming.queries.rebuild import rebuild_output
 from streaming.queries.spark_feed import spark_feed
 from streaming.queries.verify import verify
 from streaming.sinks.dispatch_sink import DispatchSink
@@ -150,8 +150,8 @@ def test_a_job_that_fails_halfway_leaves_a_consistent_root(
         running.query.awaitTermination()
     assert isinstance(running.query.failure(), UnsupportedFormatError)
     assert taken
-    assert running.root.progress.reput_from_offset >= FILE_SIZE
-    root = DispatchRoot.open(output, copy, LARGE)
+    assert running.output.progress.reput_from_offset >= FILE_SIZE
+    root = DispatchOutput.open(output, copy, LARGE)
     assert root.recovered == ()
     root.close(clean=True)
     assert verify(copy, output, LARGE).is_equal
@@ -184,7 +184,7 @@ def test_a_rebuild_by_a_query_keeps_what_precedes_damage(
     shutil.copytree(store, copy)
     flip_in_a_body(sorted((copy / "commitlog").iterdir())[1])
     feed = spark_feed(spark, copy, LARGE)
-    rebuilt = rebuild_root(DispatchRoot.replacing(output, copy, LARGE), feed)
+    rebuilt = rebuild_output(DispatchOutput.replacing(output, copy, LARGE), feed)
     assert rebuilt.damage is not None
     with pytest.raises(DamageError):
         dispatch_all(copy, tmp_path / "expected", LARGE)

@@ -62,7 +62,7 @@ def test_a_dispatched_store_is_equal(golden: Golden, tmp_path: Path) -> None:
     before = tree(tmp_path)
     result = verify(golden.store_root, tmp_path, golden.config)
     assert result.differences == ()
-    assert result.is_reput_root
+    assert result.is_dispatched
     assert result.end_offset == progress.reput_from_offset
     assert result.messages == progress.messages
     counts = result.counts
@@ -140,7 +140,7 @@ def test_odd_logs_are_equal_in_a_dispatched_root_and_in_a_brokers(
     forget_progress(tmp_path / "output")
     brokers = verify(tmp_path / "store", tmp_path / "output", config)
     assert brokers.differences == ()
-    assert not brokers.is_reput_root
+    assert not brokers.is_dispatched
 
 
 def test_records_appended_since_are_not_compared(tmp_path: Path) -> None:

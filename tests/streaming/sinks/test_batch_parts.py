@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
 from store.errors import DamageError
@@ -37,7 +37,7 @@ def apply_in_parts(
     store_root: Path, output: Path, config: StoreConfig, disk: Disk, sizes: Iterable[int]
 ) -> None:
     """Apply the log as one batch, in parts of these sizes; release the lock as a kill does."""
-    root = DispatchRoot.open(output, store_root, config, disk=disk)
+    root = DispatchOutput.open(output, store_root, config, disk=disk)
     try:
         sink = DispatchSink(root, config)
         requests, _ = by_walk(store_root, config, root.progress.reput_from_offset)
@@ -81,7 +81,7 @@ def test_a_kill_between_parts_rolls_the_batch_back(tmp_path: Path, stride: int) 
             apply_in_parts(store_root, copy, config, disk, sizes)
         disk.lose(Random(calls), kept=calls % 4 / 3)
         if read_progress(copy) is not None:
-            root = DispatchRoot.open(copy, store_root, config, disk=HastyDisk())
+            root = DispatchOutput.open(copy, store_root, config, disk=HastyDisk())
             rolled_back += bool(root.recovered)
             is_done = root.progress.reput_from_offset > 0
             root.close(clean=True)
@@ -99,14 +99,14 @@ def test_the_batch_record_names_the_beginning_even_if_the_first_part_reaches_no_
     store_root = write_store(tmp_path, [*prepared, *messages(9)])
     dispatch_all(store_root, tmp_path / "whole", config)
     output = tmp_path / "output"
-    root = DispatchRoot.open(output, store_root, config, disk=HastyDisk())
+    root = DispatchOutput.open(output, store_root, config, disk=HastyDisk())
     sink = DispatchSink(root, config)
     (requests,), _ = by_walk(store_root, config, 0)
     sink.apply_part([requests.slice(0, 5)])
     assert built_tree(output)
     sink.apply_part([requests.slice(5, len(requests))])
     root._release()  # killed
-    root = DispatchRoot.open(output, store_root, config, disk=HastyDisk())
+    root = DispatchOutput.open(output, store_root, config, disk=HastyDisk())
     assert built_tree(output) == {}
     root.close(clean=True)
     dispatch_all(store_root, output, config)
@@ -116,7 +116,7 @@ def test_the_batch_record_names_the_beginning_even_if_the_first_part_reaches_no_
 def test_damage_in_a_part_keeps_what_precedes_it_and_nothing_after_it(tmp_path: Path) -> None:
     store_root = write_store(tmp_path, sent(60))
     requests = [s for s in by_walk(store_root, CONFIG, 0)[0] if len(s)]
-    root = DispatchRoot.open(tmp_path / "output", store_root, CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(tmp_path / "output", store_root, CONFIG, disk=HastyDisk())
     sink = DispatchSink(root, CONFIG)
     first = requests[0].slice(0, 3)
     sink.apply_part([first, Damage(first.end, requests[0].end, "f", "why")])
@@ -144,7 +144,7 @@ def test_a_part_with_few_messages_per_queue_waits_for_the_end_of_its_batch(
     monkeypatch.setattr(ordered_sink, "MESSAGES_PER_QUEUE_MIN", 2 if is_sparse else 0)
     store_root = write_store(tmp_path, in_queues(12, queues=12))
     (requests,), _ = by_walk(store_root, CONFIG, 0)
-    root = DispatchRoot.open(tmp_path / "output", store_root, CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(tmp_path / "output", store_root, CONFIG, disk=HastyDisk())
     sink = DispatchSink(root, CONFIG)
     sink.apply_part([requests.slice(0, 6)])
     assert bool(built_tree(tmp_path / "output")) != is_sparse

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.dispatch_request import DispatchRequests, concat
 from store.commitlog.planner import LogPlanner
@@ -91,7 +91,7 @@ def test_dispatching_again_from_any_offset_changes_nothing(
     golden: Golden, dispatched: Path, requests: DispatchRequests
 ) -> None:
     before, progress = built_tree(dispatched), read_progress(dispatched)
-    root = DispatchRoot.open(dispatched, golden.store_root, golden.config, disk=HastyDisk())
+    root = DispatchOutput.open(dispatched, golden.store_root, golden.config, disk=HastyDisk())
     sink = DispatchSink(root, golden.config)
     for first in (0, 1, len(requests) // 2, len(requests) - 1):
         sink.apply([requests.slice(first, len(requests))])

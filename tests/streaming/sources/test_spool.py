@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.scanner import Damage, LogRange, Stretch
 from store.errors import StoreIOError
 from store.io.disk import Disk
@@ -112,7 +112,7 @@ def test_a_range_delivered_by_two_attempts_of_a_task_is_applied_once(tmp_path: P
                 time.sleep(0.01)
             return pa.Table.from_batches(rows)
 
-    root = DispatchRoot.open(output, store_root, CONFIG, disk=HastyDisk())
+    root = DispatchOutput.open(output, store_root, CONFIG, disk=HastyDisk())
     sink = DispatchSink(root, CONFIG)
     _BatchApplier(sink, spool).apply(Batch(), 0)  # type: ignore[arg-type]
     sink.close()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from checkpoints.recovery.steps import Recovered
 from store.config import StoreConfig
 from store.output.progress import Progress, read_progress
@@ -65,7 +65,7 @@ class Store:
 
     def recovered(self) -> tuple[Recovered, ...]:
         """Reopen the root; return what its recovery did."""
-        root = DispatchRoot.open(self.output, self.root, CONFIG, disk=HastyDisk())
+        root = DispatchOutput.open(self.output, self.root, CONFIG, disk=HastyDisk())
         root.close(clean=True)
         return root.recovered
 

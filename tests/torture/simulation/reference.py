@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from checkpoints.checkpoint_file import StoreCheckpoint, read_checkpoint
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
@@ -48,7 +48,7 @@ class Reference:
         self._config = config
         self._states: dict[int, State] = {}
         self._sink: DispatchSink | None = None
-        self._root: DispatchRoot
+        self._root: DispatchOutput
         self._requests: list[DispatchRequests] = []
 
     def forget_from(self, end: int) -> None:
@@ -80,7 +80,7 @@ class Reference:
             shutil.rmtree(self._directory)
         store = self._directory / "store"
         log.copy_to(store, self._config)
-        self._root = DispatchRoot.open(
+        self._root = DispatchOutput.open(
             self._directory / "output", store, self._config, disk=HastyDisk()
         )
         self._sink = DispatchSink(self._root, self._config)

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from checkpoints.checkpoint_file import read_checkpoint
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from store.commitlog.planner import LogPlanner
 from store.commitlog.scanner import Scanner
 from store.config import StoreConfig
@@ -80,15 +80,15 @@ class Stage:
         shutil.rmtree(self._base, ignore_errors=True)
         shutil.copytree(device.root, self._base)
 
-    def open(self, disk: SimulatedDisk, device: Device) -> DispatchRoot:
+    def open(self, disk: SimulatedDisk, device: Device) -> DispatchOutput:
         """Open the root, which recovers it; it must match its progress record."""
         output = device.root / "output"
-        root = DispatchRoot.open(output, self.store, self.config, disk=disk)
+        root = DispatchOutput.open(output, self.store, self.config, disk=disk)
         expected = self.reference.at(self.log, root.progress.reput_from_offset)
         assert_same_state(output, root.progress, expected)
         return root
 
-    def batches(self, root: DispatchRoot, sizes: Iterable[int]) -> Iterator[Batch]:
+    def batches(self, root: DispatchOutput, sizes: Iterable[int]) -> Iterator[Batch]:
         """Yield the rest of the log in batches of these sizes, then the remainder as one."""
         plan = LogPlanner(root.log, lambda: False).plan(root.progress.reput_from_offset)
         scanner = Scanner(self.config)

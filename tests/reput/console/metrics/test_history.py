@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints.output import DispatchRoot
+from checkpoints.output import DispatchOutput
 from reput.console.metrics import history
 from reput.console.metrics.history import HISTORY_SECONDS, INTERVAL_SECONDS, History
 from tests.support.bulk_writer import BulkWriter
@@ -110,7 +110,7 @@ def test_a_store_of_a_running_broker_or_dispatch_is_live(tmp_path: Path, owned: 
     dispatch_all(root, output, config)
     with console(source(root, output)) as c:
         assert not c.api("b/status")["is_live"]
-        owner = DispatchRoot.open(tmp_path / owned, root, config)
+        owner = DispatchOutput.open(tmp_path / owned, root, config)
         assert c.api("b/status")["is_live"]
         owner.close(clean=True)
         assert not c.api("b/status")["is_live"]
