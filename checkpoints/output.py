@@ -5,16 +5,7 @@ recovers the root. ``checkpoints.recovery.steps`` defines the order of the steps
 The root is then owned: ``_take_ownership`` writes ``abort`` and ``checkpoint``, and records a stamp
 of them that shows later whether a broker has run on the root.
 
-A batch is written in this order. Steps 1, 3, 4 and 5 each end with a sync (promise I4):
-
-1. ``begin_batch`` writes ``reput/batch``: the ends of the files before the batch;
-2. the sinks write queues, ext files and the index;
-3. ``commit`` syncs them;
-4. ``commit`` replaces ``reput/progress``, which counts the batch from then on;
-5. ``commit`` replaces the broker's ``checkpoint`` if a field of it has changed.
-
-Listeners are notified after ``commit``. A crash before step 4 rolls the batch back at the next
-start. A crash after step 4 loses nothing: if step 5 is missing, the next start performs it.
+``checkpoints.commit`` defines the order in which a batch is written.
 """
 
 from __future__ import annotations
@@ -26,14 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from checkpoints.advance import BatchEnd, advance
 from checkpoints.allowed_output import NEW_OUTPUT_HINT, check_output
-from checkpoints.batch_record import BatchRecord, read_batch, write_batch
-from checkpoints.checkpoint_file import (
-    StoreCheckpoint,
-    encode_checkpoint,
-    read_checkpoint,
-    write_checkpoint,
+from checkpoints.batch_record import read_batch
+from checkpoints.checkpoint_file import StoreCheckpoint, encode_checkpoint, read_checkpoint
+from checkpoints.commit import (
+    BatchEnd,
+    advance,
+    begin_batch,
+    checkpoint_of,
+    commit_batch,
+    update_checkpoint,
 )
 from checkpoints.ownership import (
     ANY_ABORT,
@@ -228,13 +221,13 @@ class DispatchOutput:
 
     def _take_ownership(self, config: StoreConfig) -> None:
         """Write ``abort`` and ``checkpoint``, and record the stamp that a broker would change."""
-        checkpoint = self._checkpoint_of(self.progress)
+        checkpoint = checkpoint_of(self.progress, self._checkpoint, config)
         before = checksum(encode_checkpoint(self._checkpoint)) if self._checkpoint else ""
         stamp = OwnershipStamp(checksum(encode_checkpoint(checkpoint)), before, ANY_ABORT)
         write_progress(self.path, replace(self.progress, stamp=stamp), self.disk)
         content = str(os.getpid()).encode() if config.writes_pid_in_abort else b""
         self.disk.replace(self.path / layout.ABORT_FILE, content)
-        self._write_checkpoint(checkpoint)
+        self._checkpoint = update_checkpoint(self.path, checkpoint, self._checkpoint, self.disk)
         self.disk.sync()
         self.progress = replace(self.progress, stamp=read_ownership_stamp(self.path, before))
         write_progress(self.path, self.progress, self.disk)
@@ -281,34 +274,19 @@ class DispatchOutput:
 
     def begin_batch(self, queues: Iterable[QueueEnd], index: IndexEnd | None) -> None:
         """Record, durably, the ends of the files that a batch is about to write."""
-        record = BatchRecord(self.progress.batch + 1, tuple(queues), index)
-        write_batch(self.path, record, self.disk)
+        begin_batch(self.path, self.progress.batch + 1, queues, index, self.disk)
 
     def commit(self, end: BatchEnd) -> None:
-        """Make a batch durable: sync data, then write progress, then checkpoint (promise I4)."""
-        self.disk.sync()
-        progress = self._progress_after(end)
-        checkpoint = self._checkpoint_of(progress)
-        stamp = progress.stamp
-        if checkpoint != self._checkpoint:
-            stamp = replace(
-                stamp,
-                checkpoint=checksum(encode_checkpoint(checkpoint)),
-                checkpoint_before=stamp.checkpoint,
-            )
-        progress = replace(progress, stamp=stamp)
-        write_progress(self.path, progress, self.disk)
-        self.progress = progress
-        self._write_checkpoint(checkpoint)
-
-    def _progress_after(self, end: BatchEnd) -> Progress:
-        """Return the progress once a batch is applied."""
+        """Make a batch durable (promise I4)."""
         first = last = None
         if end.last_offset >= 0:
             last = read_fingerprint(self.log, end.last_offset)
         if end.first_offset >= 0 and not self.progress.rollback_points:
             first = read_fingerprint(self.log, end.first_offset)
-        return advance(self.progress, end, first, last)
+        after = advance(self.progress, end, first, last)
+        config = self.log.config
+        committed = commit_batch(self.path, after, self._checkpoint, config, self.disk)
+        self.progress, self._checkpoint = committed
 
     def set_first_index_file(self, first: str, files: int) -> None:
         """Record, durably, that the oldest of the ``files`` index files that count is ``first``."""
@@ -336,25 +314,6 @@ class DispatchOutput:
         if self._lock is not None:
             self.disk.close()
             self.disk.unlock(self._lock)
-
-    def _checkpoint_of(self, progress: Progress) -> StoreCheckpoint:
-        """Return the checkpoint for a progress; fields that only a broker sets are kept."""
-        known, last = self._checkpoint or StoreCheckpoint(), progress.last_record
-        stamp = last.store_timestamp if last is not None else known.physic_msg_timestamp
-        checkpoint = replace(
-            known,
-            physic_msg_timestamp=stamp,
-            logics_msg_timestamp=stamp,
-            index_msg_timestamp=progress.index_msg_timestamp,
-        )
-        if last is not None and self.log.config.writes_logics_physical_offset:
-            checkpoint = replace(checkpoint, logics_physical_offset=last.offset)
-        return checkpoint
-
-    def _write_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
-        if checkpoint != (self._checkpoint or StoreCheckpoint()):
-            write_checkpoint(self.path, checkpoint, self.disk)
-            self._checkpoint = checkpoint
 
 
 def _is_log_clean(progress: Progress, store_root: Path) -> bool:

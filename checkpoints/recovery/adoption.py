@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoints.advance import add_rollback_point, queue_name
 from checkpoints.batch_record import read_batch
+from checkpoints.commit import add_rollback_point, queue_name
 from checkpoints.ownership import ANY_ABORT, read_ownership_stamp
 from checkpoints.recovery.consistent_prefix import ConsistentPrefix, find_consistent_prefix
 from checkpoints.recovery.fingerprint import read_fingerprint

@@ -27,8 +27,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoints.advance import queue_key
 from checkpoints.batch_record import BatchRecord, read_batch, write_batch
+from checkpoints.commit import queue_key
 from checkpoints.recovery.adoption import Adoption, RecoveryReporter
 from checkpoints.recovery.fingerprint import (
     find_log_change,

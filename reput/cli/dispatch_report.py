@@ -71,7 +71,7 @@ class Reporter(LineReporter):
 
     def end(self, prepared: PreparedDispatch) -> None:
         """Report the result; later progress is not shown."""
-        from checkpoints.advance import queue_key
+        from checkpoints.commit import queue_key
 
         seconds = self.end_line()
         counts, progress = prepared.sink.counts, prepared.output.progress

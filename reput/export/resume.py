@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoints.advance import queue_name
+from checkpoints.commit import queue_name
 from store.commitlog.dispatch_request import DispatchRequests
 from store.commitlog.scanner import Stretch
 from store.consumequeue.writer import QueueKey

@@ -3,7 +3,7 @@
 The package ``checkpoints`` owns the file and replaces it atomically, only after the data that it
 names has been synced (promise I4). Readers decode the fields of ``ProgressView``, which say how far
 to trust the files (promise I8); rollback points are costly to decode where queues have drops.
-``store.io.checked_json`` defines the encoding, ``checkpoints.advance`` how a batch advances it.
+``store.io.checked_json`` defines the encoding, ``checkpoints.commit`` how a batch advances it.
 
 =====================  =======================================================================
 field                  meaning

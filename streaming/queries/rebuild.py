@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoints.advance import queue_key
+from checkpoints.commit import queue_key
 from checkpoints.output import DispatchOutput
 from checkpoints.rebuild import NewOutput
 from store.commitlog.commit_log import ReportProgress

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from checkpoints.advance import BatchEnd, queue_key
+from checkpoints.commit import BatchEnd, queue_key
 from checkpoints.output import DispatchOutput
 from checkpoints.retention import Retention
 from store.commitlog.dispatch_request import DispatchRequests

@@ -183,7 +183,7 @@ class Root:
         """Return whether the log ends within a first batch with dropped records.
 
         The queue ends after the first record alone are then unknown, so the root has no rollback
-        point before the batch's end (``checkpoints.advance.advance``).
+        point before the batch's end (``checkpoints.commit.advance``).
         """
         progress = read_progress(self.output)
         assert progress is not None

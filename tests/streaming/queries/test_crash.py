@@ -43,8 +43,8 @@ main()
 """
 # How the process is killed in its second batch, and whether a batch is to be cut off then.
 STEPS = {
-    "synced": ("4", "before", "write_progress", "checkpoints.output", True),
-    "progress written": ("4", "after", "write_progress", "checkpoints.output", False),
+    "synced": ("2", "before", "write_progress", "checkpoints.commit", True),
+    "progress written": ("2", "after", "write_progress", "checkpoints.commit", False),
     "batch on record": ("2", "after", "DispatchOutput.begin_batch", "checkpoints.output", True),
     "sinks applied": ("2", "before", "DispatchOutput.commit", "checkpoints.output", True),
     "batch returned": ("2", "after", "DispatchSink.apply", "streaming.sinks.dispatch_sink", False),

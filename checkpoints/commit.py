@@ -1,14 +1,33 @@
-"""How a batch advances the progress of a root (``store.output.progress``); its rollback points."""
+"""How a batch becomes durable: the order of its writes, and how it advances progress.
+
+Steps 1, 3, 4 and 5 each end with a sync (promise I4):
+
+1. ``begin_batch`` writes ``reput/batch``: the ends of the files before the batch;
+2. the sinks write queues, ext files and the index;
+3. ``commit_batch`` syncs them;
+4. ``commit_batch`` replaces ``reput/progress``, which counts the batch from then on;
+5. ``commit_batch`` replaces the broker's ``checkpoint`` if a field of it has changed.
+
+Listeners are notified afterwards. A crash before step 4 rolls the batch back at the next start. A
+crash after step 4 loses nothing: if step 5 is missing, the next start performs it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from checkpoints.batch_record import BatchRecord, write_batch
+from checkpoints.checkpoint_file import StoreCheckpoint, encode_checkpoint, write_checkpoint
+from checkpoints.ownership import checksum
+from store.config import StoreConfig
 from store.consumequeue.names import Drops
 from store.consumequeue.queue_ends import QueueEnd
+from store.index.index_end import IndexEnd
 from store.index.writer import IndexState
-from store.output.progress import Fingerprint, LostRange, Progress, RollbackPoint
+from store.io.disk import Disk
+from store.output.progress import Fingerprint, LostRange, Progress, RollbackPoint, write_progress
 
 _QUEUE_ENDS_MAX = 20_000  # in all rollback points together
 
@@ -25,6 +44,64 @@ class BatchEnd:
     drops: Mapping[tuple[str, int], tuple[int, int]]  # (repeated, gaps) by queue
     queue_ends: Iterable[QueueEnd] = ()  # of the queues that have drops
     lost: tuple[LostRange, ...] = ()
+
+
+def begin_batch(
+    output: Path, number: int, queues: Iterable[QueueEnd], index: IndexEnd | None, disk: Disk
+) -> None:
+    """Record, durably, the ends of the files that batch ``number`` is about to write."""
+    write_batch(output, BatchRecord(number, tuple(queues), index), disk)
+
+
+def commit_batch(
+    output: Path, progress: Progress, known: StoreCheckpoint | None, config: StoreConfig, disk: Disk
+) -> tuple[Progress, StoreCheckpoint | None]:
+    """Sync the data of a batch, then write ``progress``, then the checkpoint; return both.
+
+    ``progress`` is the one after the batch, ``known`` the checkpoint on disk.
+    """
+    disk.sync()
+    checkpoint = checkpoint_of(progress, known, config)
+    stamp = progress.stamp
+    if checkpoint != known:
+        stamp = replace(
+            stamp,
+            checkpoint=checksum(encode_checkpoint(checkpoint)),
+            checkpoint_before=stamp.checkpoint,
+        )
+    progress = replace(progress, stamp=stamp)
+    write_progress(output, progress, disk)
+    return progress, update_checkpoint(output, checkpoint, known, disk)
+
+
+def checkpoint_of(
+    progress: Progress, known: StoreCheckpoint | None, config: StoreConfig
+) -> StoreCheckpoint:
+    """Return the checkpoint for a progress; fields that only a broker sets are kept."""
+    known, last = known or StoreCheckpoint(), progress.last_record
+    stamp = last.store_timestamp if last is not None else known.physic_msg_timestamp
+    checkpoint = replace(
+        known,
+        physic_msg_timestamp=stamp,
+        logics_msg_timestamp=stamp,
+        index_msg_timestamp=progress.index_msg_timestamp,
+    )
+    if last is not None and config.writes_logics_physical_offset:
+        checkpoint = replace(checkpoint, logics_physical_offset=last.offset)
+    return checkpoint
+
+
+def update_checkpoint(
+    output: Path, checkpoint: StoreCheckpoint, known: StoreCheckpoint | None, disk: Disk
+) -> StoreCheckpoint | None:
+    """Write the checkpoint if it differs from the one on disk; return what is there then.
+
+    An empty one is not written where there is none.
+    """
+    if checkpoint == (known or StoreCheckpoint()):
+        return known
+    write_checkpoint(output, checkpoint, disk)
+    return checkpoint
 
 
 def queue_name(topic: str, queue_id: int) -> str:
