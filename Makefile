@@ -14,6 +14,8 @@ SOAK_SECONDS ?= 600
 # Tests run on all cores; ARGS="-n 0" runs them in one process. The kernels are compiled before, so that
 # no two processes do it.
 parallel := -n auto --dist loadscope
+# Two at a time, however many cores there are: a test may run several servers.
+in_pairs := -n 2 --dist loadscope
 kernels := $(bin)/python -m reput.compile_kernels
 
 # `make setup PYTHON=python3.13` always runs, to change the interpreter of .venv.
@@ -77,7 +79,8 @@ check: $(stamp) ## lint, types, import rules, limits, then test
 
 integration: $(stamp) $(spark_4_2)/.setup-done ## against real brokers, started here as processes (needs Maven and a JDK)
 	@tools/integration.sh
-	$(bin)/pytest -m integration tests/integration -v --durations=40 $(ARGS)
+	@$(kernels)
+	$(bin)/pytest -m integration tests/integration $(in_pairs) -v --durations=40 $(ARGS)
 
 image-test: $(stamp) ## build the Dockerfile, and run the services of docker-compose.yml with it
 	@tools/integration.sh --image

@@ -9,18 +9,22 @@ from typing import Any
 
 import pytest
 
+from store.broker_files import read_timer_checkpoint
 from tests.integration.servers.processes import wait_for
+from tests.integration.servers.remoting import has_producer, set_broker_option
 from tests.integration.servers.reput import rows
 from tests.integration.servers.rocketmq import RocketMq
 from tests.store.pending.outcomes import OUTCOMES, TOPIC, check_outcomes
 
 COUNT = 2
 LATER_MS = 20_000
-IN_WHEEL_SECONDS = 1.5  # until the broker has put the timer messages into its wheel
+TIMED = 5 * COUNT  # messages of Hold.java that go through the timer wheel, cancellations included
+TIMEOUT = "transactionTimeOut"  # how old a half message is when the broker first checks it
+PRODUCERS = "HoldTransactions"  # the group in Hold.java
 OPTIONS = {
     "messageDelayLevel": "1s 12s 1h",
     "transactionCheckInterval": "2000",
-    "transactionTimeOut": "1000",
+    TIMEOUT: "1000",
     "transactionCheckMax": "3",
     "timerWheelEnable": "true",
     # No roll: a broker that is down when it had to roll a message ignores its cancellation.
@@ -46,11 +50,16 @@ def test_pending_says_what_a_killed_broker_then_does(mq: RocketMq, tmp_path: Pat
         producer = pool.submit(mq.java, "Hold", *arguments)
         try:
             wait_for(lambda: sent.exists() or producer.done(), "all sent")
-            time.sleep(IN_WHEEL_SECONDS)
+            # Until then a restarted broker ignores a cancellation whose message is due.
+            wait_for(lambda: in_wheel(mq.store) >= TIMED, "in the timer wheel")
             mq.broker.kill()
             shutil.copytree(mq.store, tmp_path / "killed")
             killed = pending(mq, tmp_path / "killed")
+            # The broker checks nothing before the producer that answers is back.
+            mq.set_options({TIMEOUT: "3600000"})
             mq.start_broker()
+            wait_for(lambda: has_producer(mq.broker_address, PRODUCERS), "connected again")
+            set_broker_option(mq.broker_address, TIMEOUT, OPTIONS[TIMEOUT])
             later: dict[str, dict[str, Any]] = {}
 
             def is_settled() -> bool:
@@ -67,6 +76,12 @@ def test_pending_says_what_a_killed_broker_then_does(mq: RocketMq, tmp_path: Pat
     kinds = {key: kind for kind, key in (line.split("\t") for line in lines)}
     assert OUTCOMES.keys() == set(kinds.values())
     check_outcomes(kinds, killed, later)
+
+
+def in_wheel(store: Path) -> int:
+    """Return how many timer messages are in the wheel, by what the broker has flushed."""
+    checkpoint = read_timer_checkpoint(store)
+    return checkpoint.queue_offset if checkpoint is not None else 0
 
 
 def pending(mq: RocketMq, store: Path) -> dict[str, dict[str, Any]]:

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.integration.console.browsing import ConsoleServer, Tab, open_tab
 from tests.integration.console.stores import Shown, make_hostile, make_shop
+
+# What a page shows is awaited, however busy the cores are.
+expect.set_options(timeout=60_000)
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 

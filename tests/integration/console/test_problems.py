@@ -26,7 +26,7 @@ def test_stuck_dispatch_stands_first(
 
     page = tab.open(console.page_url(SHOP))
 
-    expect(page.locator(".alert strong").first).to_contain_text("stuck", timeout=15_000)
+    expect(page.locator(".alert strong").first).to_contain_text("stuck")
     expect(page.locator("#state")).to_have_text("stuck")
     expect(page).to_have_title("stuck: shop – reput")
     screenshot(tab, "overview-stuck", tmp_path)
@@ -43,7 +43,7 @@ def test_damaged_queue_stands_first_and_health_shows_what_to_do(
 
     page = tab.open(console.page_url(SHOP))
 
-    expect(page.locator(".alert strong").first).to_have_text("Damaged", timeout=15_000)
+    expect(page.locator(".alert strong").first).to_have_text("Damaged")
     expect(page.locator(".alert").first).to_contain_text(str(file))
     expect(page.locator("#state")).to_have_text("damaged")
     screenshot(tab, "overview-damaged", tmp_path)
@@ -124,7 +124,7 @@ def test_log_without_queues_is_said_without_alarm(
 
     page = tab.open(console.page_url(SHOP))
 
-    expect(page.locator("#state")).to_have_text("no queues", timeout=15_000)
+    expect(page.locator("#state")).to_have_text("no queues")
     expect(page).to_have_title("shop – reput")
     expect(page.locator(".alert")).to_contain_text(f"--output {tmp_path / 'empty'}")
     expect(page.locator(".bad")).to_have_count(0)

@@ -14,8 +14,13 @@ from pathlib import Path
 START_SECONDS = 240.0
 STOP_SECONDS = 90.0
 POLL_SECONDS = 0.1
-# Below the ephemeral ports (32768 and up on Linux).
-_PORTS = range(20_000, 32_000)
+# Below the ephemeral ports (32768 and up on Linux). A server that is down holds none of its ports,
+# so each process of a parallel run has a share of them.
+_COUNT = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_NUMBER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _COUNT
+_SHARE = 12_000 // _COUNT
+_FIRST = 20_000 + _SHARE * _NUMBER
+_PORTS = range(_FIRST + 2, _FIRST + _SHARE - 1)  # a broker also listens at two neighbours
 
 # The servers started in this run; their output is shown when a test fails.
 started: list["Server"] = []

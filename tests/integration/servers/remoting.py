@@ -12,15 +12,19 @@ from typing import Any
 SUCCESS = 0
 TOPIC_NOT_EXIST = 17
 UPDATE_AND_CREATE_TOPIC = 17
+UPDATE_BROKER_CONFIG = 25
 GET_MAX_OFFSET = 30
 GET_ROUTE_INFO_BY_TOPIC = 105
+GET_PRODUCER_CONNECTION_LIST = 204
 DELETE_EXPIRED_COMMIT_LOG = 329
 
 _FRAME = struct.Struct(">II")
 _opaque = itertools.count(1)
 
 
-def request(address: str, code: int, fields: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def request(
+    address: str, code: int, fields: dict[str, Any], body: bytes = b""
+) -> tuple[dict[str, Any], bytes]:
     """Send one request and return the header and body of the response; raises OSError."""
     header = {
         "code": code,
@@ -33,7 +37,7 @@ def request(address: str, code: int, fields: dict[str, Any]) -> tuple[dict[str, 
     data = json.dumps(header).encode()
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        connection.sendall(_FRAME.pack(4 + len(data), len(data)) + data)
+        connection.sendall(_FRAME.pack(4 + len(data) + len(body), len(data)) + data + body)
         length, header_length = _FRAME.unpack(_read(connection, _FRAME.size))
         answer = _read(connection, length - 4)
     header_length &= 0xFFFFFF
@@ -71,6 +75,18 @@ def max_offset(broker: str, topic: str, queue_id: int) -> int:
     header, _ = request(broker, GET_MAX_OFFSET, fields)
     assert header["code"] == SUCCESS, header
     return int(header["extFields"]["offset"])
+
+
+def has_producer(broker: str, group: str) -> bool:
+    """Return whether a producer of a group is connected to a broker."""
+    header, _ = request(broker, GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group})
+    return bool(header["code"] == SUCCESS)
+
+
+def set_broker_option(broker: str, name: str, value: str) -> None:
+    """Change a setting of a running broker, which also writes it to its broker.conf."""
+    header, _ = request(broker, UPDATE_BROKER_CONFIG, {}, f"{name}={value}\n".encode())
+    assert header["code"] == SUCCESS, header
 
 
 def delete_expired_commit_log(broker: str) -> None:
