@@ -4,7 +4,7 @@
 
     StoreError                    the base of every exception raised about a store
     ├── ConfigError               a malformed setting, or one that does not fit the root
-    │   ├── BodyTooLargeError     a body that decompresses to more than the limit of the read
+    │   ├── BodyTooLargeError     a body that exceeds the limit of the read
     │   ├── NoQueuesError         a log has no queues yet
     │   ├── ProgressDeletedError  the progress of a root was deleted while a reader had it open
     │   └── SlowExpressionError   a regular expression that takes too long
@@ -64,13 +64,17 @@ class SlowExpressionError(ConfigError):
 
 
 class BodyTooLargeError(ConfigError):
-    """The bodies of one message or one call decompress to more than the limit of the read."""
+    """The bodies of one message or one call exceed the limit of the read."""
 
     @classmethod
-    def of_body(cls, offset: int, limit: int) -> BodyTooLargeError:
-        """Return the error of the message at a commit log offset; ``limit`` in bytes."""
+    def of_body(cls, offset: int, limit: int, *, is_stored: bool = False) -> BodyTooLargeError:
+        """Return the error of the message at a commit log offset; ``limit`` in bytes.
+
+        ``is_stored``: the body is not compressed.
+        """
+        size = "has" if is_stored else "decompresses to"
         return cls(
-            f"the body of the message at commit log offset {offset} decompresses to more than "
+            f"the body of the message at commit log offset {offset} {size} more than "
             f"{limit} bytes; {RAISE_LIMIT}"
         )
 

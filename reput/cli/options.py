@@ -77,7 +77,8 @@ MaxBodyBytes = Annotated[
     str | None,
     typer.Option(
         "--max-body-bytes",
-        help="The maximum size of a decompressed body, such as 64m (the default) or 1g.",
+        help="The maximum size of a body that is decompressed or matched, such as 64m (the "
+        "default) or 1g.",
     ),
 ]
 StuckAfter = Annotated[

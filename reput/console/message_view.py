@@ -21,6 +21,7 @@ from reput.console.brokers import Broker
 from reput.console.pages import BODIES, BrokenOffError, attachment, load, rare_logger
 from reput.console.parameters import parse_number
 from store import java, layout
+from store.commitlog.message import COPIED_MAX
 from store.commitlog.message_json import body_json, message_fields, whole_characters
 from store.commitlog.record import Message, decode_msg_id
 from store.errors import BodyTooLargeError, ConfigError, StoreError
@@ -84,11 +85,12 @@ def _body_size(request: Request) -> tuple[int, int]:
     """Return the size of a body, and the most memory that its download needs."""
     found = _find(request)
     pieces = found.body_pieces()
-    return pieces.size, 2 * found.size + pieces.state_bytes + min(2 * pieces.size, _PIECES_BYTES)
+    record_bytes = 2 * min(found.size, COPIED_MAX)
+    return pieces.size, record_bytes + pieces.state_bytes + min(2 * pieces.size, _PIECES_BYTES)
 
 
 async def _pieces(request: Request) -> AsyncGenerator[bytes]:
-    """Yield the body in pieces; the lease counts the record twice, as its body is copied."""
+    """Yield the body in pieces; the lease counts a record that is copied twice, with its body."""
 
     def begin(r: Request) -> Iterator[bytes]:
         return iter(_find(r).body_pieces())

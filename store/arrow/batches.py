@@ -30,6 +30,7 @@ from store.arrow.buffers import (
 from store.arrow.schema import MESSAGE_FIELDS, message_schema
 from store.commitlog.compression import BODY_BYTES_MAX, readable_body
 from store.commitlog.dispatch_request import DispatchRequests
+from store.commitlog.message import COPIED_MAX, MappedBytes
 from store.config import StoreConfig
 from store.errors import BodyTooLargeError, DamageError
 from store.io.mapped_file import each_intact, file_name
@@ -54,13 +55,15 @@ EXACT_FIELDS: Mapping[str, pa.DataType] = MappingProxyType(
 class BodyLimits:
     """Limits of decompressed bodies, in bytes: of one body, and of all bodies in a batch.
 
-    A body beyond its limit raises BodyTooLargeError, or becomes null if ``leaves_out`` is set. A
-    batch has at least one message.
+    A body beyond its limit raises BodyTooLargeError, or becomes null if ``leaves_out`` is set. With
+    ``limits_stored``, the limit of one body applies to those that are not compressed, too. A batch
+    has at least one message.
     """
 
     body_bytes: int = BODY_BYTES_MAX
     batch_bytes: int = BODY_BYTES_MAX
     leaves_out: bool = False
+    limits_stored: bool = False
 
 
 _LIMITS = BodyLimits()
@@ -237,14 +240,21 @@ def _split(records: _Records, limits: BodyLimits) -> Iterator[_Records]:
 
 
 def _decompressed(records: _Records, limits: BodyLimits) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the row and decompressed body of each compressed one. Raises BodyTooLargeError."""
+    """Yield the row and decompressed body of each compressed one, and rows without their body.
+
+    Raises BodyTooLargeError.
+    """
     begins, ends = records.spans.body_at, records.spans.body_end
-    compressed = np.flatnonzero((records.sys_flags & layout.SYS_COMPRESSED != 0) & (ends > begins))
-    for row in compressed.tolist():
-        raw = records.view[begins[row] : ends[row]].tobytes()
+    limit = limits.body_bytes
+    is_compressed = (records.sys_flags & layout.SYS_COMPRESSED != 0) & (ends > begins)
+    is_large = ~is_compressed & (ends - begins > limit) & limits.limits_stored
+    for row in np.flatnonzero(is_compressed | is_large).tolist():
         flag, offset = int(records.sys_flags[row]), int(records.commit_log_offset[row])
-        limit = limits.body_bytes
         try:
+            if is_large[row]:
+                raise BodyTooLargeError.of_body(offset, limit, is_stored=True)
+            stored = records.view[begins[row] : ends[row]].data
+            raw = MappedBytes(stored) if len(stored) > COPIED_MAX else bytes(stored)
             yield row, readable_body(raw, flag, offset=offset, limit=limit)
         except BodyTooLargeError as e:
             if not limits.leaves_out:

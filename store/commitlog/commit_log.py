@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from store.commitlog.message import COPIED_MAX
 from store.commitlog.record import (
     Message,
     decode_message,
@@ -219,8 +220,11 @@ class CommitLog:
     def owned_message(self, ref: RecordRef, owner: Owner) -> Message | None:
         """Return the message that a unit refers to if its record matches the unit.
 
-        None means inconclusive: ``message`` decides, and raises if the record is damaged.
+        None means inconclusive: ``message`` decides, and raises if the record is damaged. So it
+        does for a large record, which it does not copy.
         """
+        if ref.size > COPIED_MAX:
+            return None
         file = self._queue.checked(ref.offset - ref.offset % self.file_size)
         if file is None or file.length != self.file_size:
             return None
@@ -333,20 +337,22 @@ def decode_in_file(file: MappedFile, offset: int, config: StoreConfig) -> Messag
 
     The caller reads within ``intact``.
     """
+    data = memoryview(file.map())
     message, _ = decode_message(
-        file.view().data,
+        data,
         offset - file.base,
         offset=offset,
         path=file.path,
         splits_properties=config.splits_properties,
     )
     if config.enabled_append_prop_crc:
-        _check_property_crc(message.record, offset, file.path)
+        at = offset - file.base
+        _check_property_crc(data[at : at + message.size], offset, file.path)
     return message
 
 
-def _check_property_crc(record: bytes, offset: int, path: Path) -> None:
-    crc = record[-PROPERTY_CRC_SIZE:]
+def _check_property_crc(record: bytes | memoryview, offset: int, path: Path) -> None:
+    crc = bytes(record[-PROPERTY_CRC_SIZE:])
     if crc.startswith(_CRC_NAME) and crc != encode_property_crc(record[:-PROPERTY_CRC_SIZE]):
         raise DamageError(path, offset, "the record does not match its property CRC")
 

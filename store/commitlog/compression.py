@@ -52,6 +52,17 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
+class StoredBody(Protocol):
+    """A body as stored: bytes, or bytes that stay in a map. Slices are copies."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+
+class _UnreadableError(DamageError):
+    """A body that does not decompress."""
+
+
 class _Codec(NamedTuple):
     name: str
     start: Callable[[int], _Decompressor]  # takes the size limit
@@ -75,13 +86,13 @@ _CODECS = {
 }
 
 
-def is_compressed(body: bytes, sys_flag: int) -> bool:
+def is_compressed(body: StoredBody, sys_flag: int) -> bool:
     """Return whether a stored body is flagged as compressed; an empty one never is."""
-    return bool(sys_flag & SYS_COMPRESSED and body)
+    return bool(sys_flag & SYS_COMPRESSED and len(body))
 
 
 def decompress(
-    body: bytes, sys_flag: int, *, path: Path | str, offset: int, limit: int = BODY_BYTES_MAX
+    body: StoredBody, sys_flag: int, *, path: Path | str, offset: int, limit: int = BODY_BYTES_MAX
 ) -> bytes:
     """Return the body as the producer sent it, decompressed if necessary.
 
@@ -89,7 +100,7 @@ def decompress(
     for a body that decompresses to more than ``limit`` bytes.
     """
     if not is_compressed(body, sys_flag):
-        return body
+        return body[:]
     pieces, size = [], 0
     for piece in _pieces(body, sys_flag, (path, offset), limit):
         size += len(piece)
@@ -100,7 +111,7 @@ def decompress(
 
 
 def readable_body(
-    body: bytes, sys_flag: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
+    body: StoredBody, sys_flag: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
 ) -> bytes:
     """Return the body as the producer sent it, or as stored if it cannot be decompressed.
 
@@ -110,8 +121,8 @@ def readable_body(
     """
     try:
         return decompress(body, sys_flag, path="", offset=offset, limit=limit)
-    except DamageError:
-        return body
+    except _UnreadableError:
+        return body[:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +141,7 @@ class BodyPieces:
 
 
 def readable_pieces(
-    body: bytes, sys_flag: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
+    body: StoredBody, sys_flag: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
 ) -> BodyPieces:
     """Return ``readable_body`` in pieces; it is decompressed once to find its size.
 
@@ -151,7 +162,7 @@ def readable_pieces(
             size += len(piece)
             if size > limit:
                 raise BodyTooLargeError.of_body(offset, limit)
-    except DamageError:
+    except _UnreadableError:
         return BodyPieces(len(body), 0, stored)
     has_window = sys_flag & SYS_COMPRESSION_TYPE == COMPRESSION_ZSTD
     window = min(size, max(limit, _WINDOW_MAX)) if has_window else 0
@@ -159,7 +170,7 @@ def readable_pieces(
 
 
 def readable_head(
-    body: bytes, sys_flag: int, size: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
+    body: StoredBody, sys_flag: int, size: int, *, offset: int = 0, limit: int = BODY_BYTES_MAX
 ) -> bytes:
     """Return the first ``size`` bytes of ``readable_body``, decompressing little more.
 
@@ -175,13 +186,13 @@ def readable_head(
                 raise BodyTooLargeError.of_body(offset, limit)
             if len(head) >= size:
                 break
-    except DamageError:
+    except _UnreadableError:
         return body[:size]
     return bytes(head[:size])
 
 
 def _pieces(
-    body: bytes, sys_flag: int, place: tuple[Path | str, int], limit: int
+    body: StoredBody, sys_flag: int, place: tuple[Path | str, int], limit: int
 ) -> Iterator[bytes]:
     """Yield the decompressed bytes in pieces of at most about 4 MB. Raises DamageError.
 
@@ -190,16 +201,17 @@ def _pieces(
     kind = sys_flag & SYS_COMPRESSION_TYPE
     codec = _CODECS.get(kind)
     if codec is None:
-        raise DamageError(*place, f"the body's compression type {kind >> 8} is not known")
+        raise _UnreadableError(*place, f"the body's compression type {kind >> 8} is not known")
     try:
         yield from _inflate(codec, body, limit)
     except (ValueError, RuntimeError, zlib.error, zstandard.ZstdError) as e:
         if codec.start is _start_zstd and _WINDOW_TOO_LARGE in str(e):
             raise BodyTooLargeError.of_body(place[1], limit) from e
-        raise DamageError(*place, f"the body does not decompress with {codec.name}: {e}") from e
+        reason = f"the body does not decompress with {codec.name}: {e}"
+        raise _UnreadableError(*place, reason) from e
 
 
-def _inflate(codec: _Codec, body: bytes, limit: int) -> Iterator[bytes]:
+def _inflate(codec: _Codec, body: StoredBody, limit: int) -> Iterator[bytes]:
     at, step = 0, _FIRST_STEP
     while at < len(body):
         frame = codec.start(limit)

@@ -1,7 +1,8 @@
 """One stored message, as reads return it: its fields, and the parts decoded on first access.
 
 ``store.commitlog.record`` creates messages from the log's bytes. A message that a queue or the
-index refers to is checked, its body's CRC included, before it is created.
+index refers to is checked, its body's CRC included, before it is created. A large record stays in
+the map of its file: only what is asked for is copied.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
+from zlib import crc32
 
 from store import java, layout
 from store.commitlog.compression import (
@@ -21,6 +23,8 @@ from store.commitlog.compression import (
     readable_pieces,
 )
 from store.errors import BodyTooLargeError
+from store.io.guarded_map import GuardedMap
+from store.io.mapped_file import intact, vanished
 from store.layout import struct_of
 
 _NAME_VALUE = chr(layout.NAME_VALUE_SEPARATOR)
@@ -28,6 +32,7 @@ _PROPERTY_END = chr(layout.PROPERTY_SEPARATOR)
 _MAPPED_IPV4 = bytes(10) + b"\xff\xff"
 _PORT = struct_of(layout.PORT)
 _new = tuple.__new__  # skips the named arguments, which cost as much as the rest
+COPIED_MAX = 1 << 20  # bytes of a record that a message copies
 _CALL_FACTOR = 4  # of bodies of the largest size that the messages of one call may keep
 
 
@@ -39,6 +44,42 @@ class Spans(NamedTuple):
     topic_at: int
     topic_end: int
     properties_at: int
+
+
+class MappedBytes:
+    """Bytes that stay in a map. Slices are copies; making one raises VanishedError.
+
+    It does so, too, after a read of the same map by others has met bytes that vanished.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, part: slice) -> bytes:
+        with intact():
+            copied = bytes(self._data[part])
+        opened = self._data.obj
+        if isinstance(opened, GuardedMap) and not opened.is_intact():
+            raise vanished()
+        return copied
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MappedBytes) and self._data == other._data
+
+    def __hash__(self) -> int:
+        return crc32(self._data)
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (self[:],)
+
+    def part(self, begin: int, end: int) -> MappedBytes:
+        """Return a part without a copy."""
+        return MappedBytes(self._data[begin:end])
 
 
 class BodyLimit:
@@ -75,7 +116,7 @@ class _Fields(NamedTuple):
     reconsume_times: int
     prepared_transaction_offset: int
     body_length: int  # a negative one counts as 0
-    record: bytes
+    record: bytes | MappedBytes
     spans: Spans
     path: Path | str
     splits_properties: bool
@@ -99,7 +140,7 @@ class Message(_Fields):
     def __repr__(self) -> str:
         return f"Message(topic={self.topic!r}, commit_log_offset={self.commit_log_offset})"
 
-    def _key(self) -> tuple[bytes, bool]:
+    def _key(self) -> tuple[bytes | MappedBytes, bool]:
         return self.record, self.splits_properties
 
     @cached_property
@@ -120,7 +161,7 @@ class Message(_Fields):
         Raises BodyTooLargeError if the body, or all bodies of its call, exceed the limit.
         """
         data, limit = self.read_body(), self._limit
-        if limit is not None and is_compressed(self.raw_body, self.sys_flag):
+        if limit is not None and is_compressed(self._stored_body, self.sys_flag):
             limit.keep(len(data))
         return data
 
@@ -130,7 +171,7 @@ class Message(_Fields):
         Raises BodyTooLargeError.
         """
         offset, limit = self.commit_log_offset, self._body_bytes_max
-        return readable_body(self.raw_body, self.sys_flag, offset=offset, limit=limit)
+        return readable_body(self._stored_body, self.sys_flag, offset=offset, limit=limit)
 
     def body_pieces(self) -> BodyPieces:
         """Return the body in pieces: private memory does not grow with it.
@@ -138,7 +179,7 @@ class Message(_Fields):
         Raises BodyTooLargeError.
         """
         offset, limit = self.commit_log_offset, self._body_bytes_max
-        return readable_pieces(self.raw_body, self.sys_flag, offset=offset, limit=limit)
+        return readable_pieces(self._stored_body, self.sys_flag, offset=offset, limit=limit)
 
     def body_head(self, size: int) -> bytes:
         """Return the first ``size`` bytes of the body, decompressing little more.
@@ -146,7 +187,7 @@ class Message(_Fields):
         Raises BodyTooLargeError if even these exceed the limit.
         """
         offset, limit = self.commit_log_offset, self._body_bytes_max
-        return readable_head(self.raw_body, self.sys_flag, size, offset=offset, limit=limit)
+        return readable_head(self._stored_body, self.sys_flag, size, offset=offset, limit=limit)
 
     @property
     def _body_bytes_max(self) -> int:
@@ -155,7 +196,12 @@ class Message(_Fields):
     @property
     def raw_body(self) -> bytes:
         """The body as stored, possibly compressed."""
-        return self.record[self.spans.body_at : self.spans.body_end]
+        return self._stored_body[:]
+
+    @property
+    def _stored_body(self) -> bytes | MappedBytes:
+        record, (begin, end, *_) = self.record, self.spans
+        return record[begin:end] if isinstance(record, bytes) else record.part(begin, end)
 
     @property
     def born_host(self) -> str:
@@ -187,7 +233,7 @@ Origin = tuple[Path | str, bool]  # path of the file, splits_properties
 
 
 def make_message(
-    values: tuple[Any, ...], record: bytes, spans: tuple[int, ...], origin: Origin
+    values: tuple[Any, ...], record: bytes | MappedBytes, spans: tuple[int, ...], origin: Origin
 ) -> Message:
     """Return the message of a record that has been checked.
 

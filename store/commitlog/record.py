@@ -29,6 +29,8 @@ from typing import Any
 
 from store import layout
 from store.commitlog.message import (
+    COPIED_MAX,
+    MappedBytes,
     Message,
     Origin,
     host_text,
@@ -117,7 +119,8 @@ def decode_message(
 
     ``offset`` is the record's offset in the log, if the caller knows it: the record must then name
     the same one. ``path`` only names the file in errors. ``splits_properties`` as in
-    ``parse_properties``. No reference to ``data`` is kept. Raises DamageError.
+    ``parse_properties``. A record of more than ``COPIED_MAX`` bytes is not copied: its message
+    keeps a reference to ``data``. Raises DamageError.
     """
     assert at >= 0
     found = _decode(data, at, offset, (path, splits_properties))
@@ -134,8 +137,13 @@ def _decode(data: bytes | memoryview, at: int, offset: int | None, origin: Origi
     values, spans = found
     if offset is not None and values[PHYSICAL_OFFSET] != offset:
         return _BAD_OFFSET
-    record = bytes(data[at : at + values[0]])
     begin, end, *_ = spans
+    if values[0] > COPIED_MAX:
+        shared = memoryview(data)[at : at + values[0]]
+        if end > begin and record_crc(shared[begin:end]) != values[BODY_CRC]:
+            return _BAD_BODY_CRC
+        return make_message(values, MappedBytes(shared), spans, origin)
+    record = bytes(data[at : at + values[0]])
     if end > begin and record_crc(record[begin:end]) != values[BODY_CRC]:
         return _BAD_BODY_CRC
     return make_message(values, record, spans, origin)

@@ -96,7 +96,7 @@ class Damage:
 
 
 class LargeBody(Damage):
-    """A message whose body decompresses to more than the limit: its body was not read."""
+    """A message whose body exceeds the limit of the read: its body was not read."""
 
     def passed(self) -> DamageError:
         """Return the error of a read that resumed after the message."""

@@ -182,7 +182,7 @@ def _record_fields(source: Source, message: Message, at: int) -> dict[str, Any]:
 
 def _note(source: Source, message: Message, at: int) -> str | None:
     """Return a note if a record may be half-written: no checksum covers its properties."""
-    if message.record[-1]:
+    if message.record[-1:] != b"\0":
         return None
     from store.commitlog.scanner import scan_rules  # noqa: PLC0415 - loads the kernels
     from store.kernels.record import is_complete  # noqa: PLC0415 - loads the kernels

@@ -189,7 +189,7 @@ class intact:  # noqa: N801 - reads like a function
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         if fault_count() != self._before and (error is None or isinstance(error, Exception)):
-            raise _vanished() from error
+            raise vanished() from error
 
     def __call__(self, read: Callable[_P, _T]) -> Callable[_P, _T]:
         """Decorate a function."""
@@ -212,7 +212,7 @@ def each_intact(items: Iterator[_T]) -> Iterator[_T]:
         yield item
 
 
-def _vanished() -> VanishedError:
+def vanished() -> VanishedError:
     """Drop the maps in which zeros stand in for vanished bytes; return the error of such a read."""
     path, at = last_fault()
     with _MAPPED_GUARD:

@@ -59,10 +59,10 @@ class LogMatches:
 
     ``config`` and ``planner`` are those of the scans: with them, a scan hashes keys.
 
-    A body that decompresses to more than ``max_body_bytes`` where a condition or a column needs it
-    raises BodyTooLargeError. With ``left_out``, the message is appended to that list instead, and
-    its body is null, which matches no condition; and a file that is no readable regular file counts
-    as damage. Only one thread of the process at a time decompresses large bodies for a condition.
+    A body of more than ``max_body_bytes`` that a condition needs raises BodyTooLargeError, as does
+    one that a column needs if it is compressed. With ``left_out``, the message is appended to that
+    list instead, and its body is null, which matches no condition; and a file that is no readable
+    regular file counts as damage. Only one thread of the process at a time matches large bodies.
     """
 
     def __init__(
@@ -186,21 +186,23 @@ class LogMatches:
         wanted: MessageFilter,
         is_stopped: Callable[[], bool],
     ) -> NDArray[np.bool_]:
-        """Return which rows match; bodies beyond ``_SMALL_BODY`` are decompressed one at a time."""
+        """Return which rows match; one thread at a time has bodies beyond ``_SMALL_BODY``."""
+        limits = replace(self._limits, limits_stored=True)
+        small = BodyLimits(_SMALL_BODY, _SMALL_BATCH, limits_stored=True)
 
         def mask(limits: BodyLimits) -> NDArray[np.bool_]:
             batches = self._decoded(requests, rows, file, wanted.columns, limits)
             return np.concatenate([wanted.column_mask(batch, is_stopped) for batch in batches])
 
-        if self._limits.body_bytes <= _SMALL_BODY:
-            return mask(replace(self._limits, batch_bytes=_SMALL_BATCH))
+        if limits.body_bytes <= _SMALL_BODY:
+            return mask(replace(limits, batch_bytes=_SMALL_BATCH))
         with suppress(BodyTooLargeError):
-            return mask(BodyLimits(_SMALL_BODY, _SMALL_BATCH))
+            return mask(small)
         while not _LARGE_BODIES.acquire(timeout=_TICK_SECONDS):
             if is_stopped():
                 return np.zeros(len(rows), np.bool_)
         try:
-            return mask(self._limits)
+            return mask(limits)
         finally:
             _LARGE_BODIES.release()
 
@@ -233,7 +235,7 @@ class LogMatches:
     def _large_bodies(
         self, requests: DispatchRequests, rows: NDArray[np.int64], file: MappedFile
     ) -> Iterator[LargeBody]:
-        why = f"the body decompresses to more than {self._limits.body_bytes} bytes"
+        why = f"the body has more than {self._limits.body_bytes} bytes"
         for offset, size in zip(
             requests.commit_log_offset[rows].tolist(), requests.size[rows].tolist(), strict=True
         ):

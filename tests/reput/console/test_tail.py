@@ -261,7 +261,7 @@ def test_a_body_beyond_the_limit_costs_a_tail_no_other_message(tmp_path: Path) -
         got = [next(events) for _ in range(4)]
     assert sorted(name for name, _ in got) == ["failed", "message", "message", "skipped"]
     (failed,) = (data for name, data in got if name == "failed")
-    assert "the body decompresses to more than 1000 bytes" in str(failed)
+    assert "the body has more than 1000 bytes" in str(failed)
 
 
 def test_a_heartbeat_keeps_an_idle_tail(shown: Console, monkeypatch: pytest.MonkeyPatch) -> None:

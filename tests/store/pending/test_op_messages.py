@@ -20,7 +20,7 @@ def test_an_op_message_that_is_too_large_is_damage_and_hides_nothing_else(
     found = find(tmp_path, [held(HALF, "a", 0), bomb, held(HALF, "b", 0, queue_offset=1), op("1")])
     assert states(found) == {"a": "waiting", "b": "cancelled"}
     (damage,) = found.damages
-    assert damage.reason == "the body decompresses to more than 1000 bytes"
+    assert damage.reason == "the body has more than 1000 bytes"
 
 
 def test_the_last_of_many_op_messages_counts(

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -285,3 +286,30 @@ def test_clients_that_do_not_read_a_large_body_take_little_memory(tmp_path: Path
         assert set(answers) <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
         assert httpx.get(url, timeout=SECONDS).status_code == 200
         assert peak_mb(server.pid) - before < 200
+
+
+def test_a_large_body_that_is_not_compressed_takes_little_memory(tmp_path: Path) -> None:
+    """A broker may accept messages of any size: pages, downloads and searches copy none whole."""
+    conf = CONF | {"mappedFileSizeCommitLog": str(64 * MEBIBYTE)}
+    config = config_from(conf, version=load_config(Path("none")).version, origin="test")
+    with CommitLogWriter(tmp_path, config) as writer:
+        writer.append(NewMessage("T", 0, BODY, make_properties()))
+        writer.append(NewMessage("T", 0, b"another text", make_properties()))
+    (tmp_path / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in conf.items()))
+    with console(source(tmp_path), max_body_bytes=8 * MEBIBYTE) as c:
+        c.api("b/messages", words="warm")  # loads the kernels
+        tracemalloc.start()
+        try:
+            for path in ("/brokers/b/messages/0", "/api/brokers/b/messages/0", "/metrics"):
+                assert c.get(path).status_code == 200
+            with c.client.stream("GET", "/brokers/b/messages/0/body") as response:
+                assert sum(map(len, response.iter_bytes())) == len(BODY)
+            found = c.api("b/messages", words="text")
+            assert [m["size"] < 1000 for m in found["messages"]] == [True]
+            assert "the body has more than 8388608 bytes" in found["damage"][0]["reason"]
+            with c.events("b/tail", n=2) as events:
+                assert next(events)[1]["body_head"] == BODY[:200].decode()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < len(BODY) // 2
