@@ -46,6 +46,7 @@ from store.rocksdb import is_rocksdb
 BACKUP_SUFFIX = ".bak"
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1  # PermName
 _INT64_LIMIT = 1 << 63
+_MISSING = "missing"
 
 _TOPICS = "topics.json"
 _CONSUMER_OFFSETS = "consumerOffset.json"
@@ -110,12 +111,19 @@ class ConfigFile(Generic[T]):
     """The result of reading one file; ``content`` is None if its backup is unreadable too.
 
     ``read_from`` is the file the content comes from; ``problem`` is the warning to show, or "".
+    ``is_missing``: there is neither the file nor its backup, and no database in its place.
     """
 
     path: Path
     content: T | None
     read_from: Path | None
     problem: str
+    is_missing: bool = False
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether there is content that cannot be read."""
+        return self.content is None and not self.is_missing
 
 
 def read_topic_configs(store_root: Path) -> ConfigFile[dict[str, TopicConfig]]:
@@ -222,7 +230,8 @@ def _read(path: Path, decode: Callable[[Any], T]) -> ConfigFile[T]:
     if content is not None:
         problem = f"{path} is {reason}; read from {backup.name} instead, which is older"
         return ConfigFile(path, content, backup, problem)
-    return ConfigFile(path, None, None, f"{path} is {reason}, {backup.name} is {backup_reason}")
+    problem = f"{path} is {reason}, {backup.name} is {backup_reason}"
+    return ConfigFile(path, None, None, problem, is_missing={reason, backup_reason} == {_MISSING})
 
 
 def _file_state(path: str) -> tuple[int, int, int] | None:
@@ -240,7 +249,7 @@ def _without_rocksdb(file: ConfigFile[T], directory: Path) -> ConfigFile[T]:
     problem = f"{directory} is a RocksDB, which is not read"
     if file.read_from is not None:
         problem += f"; {file.read_from.name} may be older"
-    return replace(file, problem=problem)
+    return replace(file, problem=problem, is_missing=False)
 
 
 def _read_one(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, str]:
@@ -248,7 +257,7 @@ def _read_one(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, str]:
     try:
         data = read_small_file(path)
     except (FileNotFoundError, NotADirectoryError):
-        return None, "missing"
+        return None, _MISSING
     except OSError as e:
         raise StoreIOError("read", path, e) from e
     if not data.strip(b"\0 \t\r\n"):

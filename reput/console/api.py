@@ -76,7 +76,8 @@ def overview(request: Request) -> dict[str, Any]:
     if sort != "topic":
         field = _SORT_FIELDS.get(sort, sort)
         rows.sort(key=lambda row: -(row[field] or 0))
-    known, lagging = listing.overview if listing is not None else None, _known_groups(listing)
+    known = listing.overview if listing is not None else None
+    lagging, groups_problem = _known_groups(listing)
     levels = known.delay_levels if known is not None else ()
     return {
         "broker": broker.name,
@@ -88,6 +89,7 @@ def overview(request: Request) -> dict[str, Any]:
         "sort": sort,
         "groups": None if lagging is None else lagging[:_TOP_GROUPS],
         "groups_total": None if lagging is None else len(lagging),
+        "groups_problem": groups_problem,
         "delay_levels": [{"level": level, **lag_json(lag)} for level, lag in levels],
         "config_files": [file_json(file) for file in (known.files if known else ())],
         "links": [str(link) for link in (known.links if known else ())],
@@ -98,13 +100,14 @@ def groups(request: Request) -> dict[str, Any]:
     """Return the groups with their lag by topic; null until listed."""
     broker, params = broker_of(request), request.query_params
     listing, wanted = broker.overview.get(), text(params, "filter") or ""
-    found = _known_groups(listing)
+    found, groups_problem = _known_groups(listing)
     rows = [g for g in found or () if _contains(wanted, g["group"], g["topic"])]
     return {
         "broker": broker.name,
         "as_of_ms": None if listing is None else listing.as_of_ms,
         "status": broker.status(),
         **_paged(request, rows, "groups", is_known=found is not None),
+        "groups_problem": groups_problem,
         "filter": wanted,
     }
 
@@ -112,11 +115,13 @@ def groups(request: Request) -> dict[str, Any]:
 def group(request: Request) -> dict[str, Any]:
     """Return a consumer group: its lag by topic and by queue, its retry and dead-letter topics.
 
-    Topics and queues are null until listed. Raises HTTPException (404).
+    Topics and queues are null until listed. Raises HTTPException (404, 503).
     """
     broker, name = broker_of(request), request.path_params["group"]
     listing = broker.overview.get()
-    known = _known_groups(listing)
+    known, groups_problem = _known_groups(listing)
+    if groups_problem is not None:
+        raise HTTPException(503, groups_problem)
     is_known = known is not None
     subscribed = [g for g in known or () if g["group"] == name]
     own = _own_topics(name, [g["topic"] for g in subscribed])
@@ -195,7 +200,8 @@ def topic(request: Request) -> dict[str, Any]:
     """Return a topic: its queues, groups, tags and newest messages."""
     broker, name = broker_of(request), request.path_params["topic"]
     listing = broker.overview.get()
-    known, lagging = listing.overview if listing is not None else None, _known_groups(listing)
+    known = listing.overview if listing is not None else None
+    lagging, groups_problem = _known_groups(listing)
     state = next((t for t in (known.topics if known else ()) if t.topic == name), None)
     config = state.config if state is not None else None
     with broker.queues() as store:
@@ -217,6 +223,7 @@ def topic(request: Request) -> dict[str, Any]:
             queue_json(q) | {"bytes": broker.overview.queue_bytes(name, q.queue_id)} for q in states
         ],
         "groups": None if lagging is None else [g for g in lagging if g["topic"] == name],
+        "groups_problem": groups_problem,
         "tags": [{"tag": tag, "count": count} for tag, count in tags.most_common(_TAGS_MAX)],
         "tags_sampled": tags.total(),
         "newest": [{**summary, "broker": broker.name} for summary in newest],
@@ -224,9 +231,14 @@ def topic(request: Request) -> dict[str, Any]:
     }
 
 
-def _known_groups(listing: Listing | None) -> tuple[dict[str, Any], ...] | None:
-    """Return all groups, None if they are not listed."""
-    return None if listing is None or listing.error is not None else listing.groups
+def _known_groups(
+    listing: Listing | None,
+) -> tuple[tuple[dict[str, Any], ...] | None, str | None]:
+    """Return all groups, None if they are not known; and why their offsets cannot be read."""
+    if listing is None or listing.overview is None:
+        return None, None
+    problem = listing.overview.groups_problem
+    return (None, problem) if problem else (listing.groups, None)
 
 
 def _newest(

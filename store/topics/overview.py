@@ -35,7 +35,8 @@ class Overview:
     """The whole overview.
 
     ``files`` are the broker's own files as read, with what was missing or torn. ``links`` are the
-    errors of symbolic links in place of a topic's or a queue's directory.
+    errors of symbolic links in place of a topic's or a queue's directory. ``groups_problem`` is why
+    the offsets of groups cannot be read, or "".
     """
 
     topics: tuple[TopicState, ...]
@@ -43,6 +44,7 @@ class Overview:
     delay_levels: tuple[tuple[int, Lag], ...]
     files: tuple[ConfigFile[Any], ...]
     links: tuple[StoreIOError, ...] = ()
+    groups_problem: str = ""
 
 
 def describe_topics(store: MessageStore) -> Overview:
@@ -70,7 +72,9 @@ def describe_topics(store: MessageStore) -> Overview:
         (level, lag_of(store, queues, CommittedOffset("", SCHEDULE_TOPIC, level - 1, offset)))
         for level, offset in sorted((delays.content or {}).items())
     )
-    return Overview(topics, groups, levels, (configs, consumers, delays), _by_path(links))
+    files = (configs, consumers, delays)
+    problem = consumers.problem if consumers.is_unreadable else ""
+    return Overview(topics, groups, levels, files, _by_path(links), problem)
 
 
 def _by_path(links: list[StoreIOError]) -> tuple[StoreIOError, ...]:

@@ -151,3 +151,27 @@ def test_a_damaged_topic_is_never_left_out(tmp_path: Path) -> None:
         file.write_bytes(file.read_bytes()[:-7])
     with console(source(root, output)) as c:
         assert {"%RETRY%g", "SELF_TEST_TOPIC"} <= {*listed(c)}
+
+
+def test_torn_offsets_are_a_problem_and_not_an_answer(tmp_path: Path) -> None:
+    root, output = tmp_path / "store", tmp_path / "out"
+    dispatch_all(root, output, make(tmp_path))
+    path = root / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable": {"TopicA@g": {0:')
+    with console(source(root, output)) as c:
+        listed(c)
+        for page in ("", "/groups", "/topics/TopicA"):
+            found = c.api(f"b{page}")
+            assert found["groups"] is None
+            assert f"{path} is torn" in found["groups_problem"]
+            assert "Groups cannot be listed" in c.get(f"/brokers/b{page}").text
+        refused = c.get("/api/brokers/b/groups/g")
+        assert refused.status_code == 503
+        assert f"{path} is torn" in refused.json()["error"]
+        assert c.get("/brokers/b/groups/g").status_code == 503
+    path.unlink()
+    with console(source(root, output)) as c:
+        listed(c)
+        found = c.api("b")
+        assert (found["groups"], found["groups_problem"]) == ([], None)
+        assert c.get("/api/brokers/b/groups/g").status_code == 404
