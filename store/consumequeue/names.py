@@ -6,12 +6,14 @@ The scan kernel has a twin of ``can_name_directory`` in ``store.kernels.topic``.
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 from store import java
-from store.errors import DamageError, StoreIOError
+from store.errors import ConfigError, DamageError, StoreIOError, shown
 from store.io.checked_json import Check, Count, Int32
 from store.io.listing import list_directories
 from store.io.mapped_file import is_mapped_file_name
@@ -99,6 +101,24 @@ def _is_queue(directory: Path) -> bool:
 def is_system_topic(topic: str) -> bool:
     """Return whether a topic is a system topic; those of consumer groups (%RETRY%…) are not."""
     return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
+
+
+def check_topic_pattern(pattern: str, option: str) -> None:
+    """Raise ConfigError, which names the option, for a pattern that cannot select topics.
+
+    Python warns of a pattern that it reads otherwise than Java, whose patterns Kafka uses.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as e:
+        raise ConfigError(f"{option} {shown(pattern)} is not a regular expression: {e}") from e
+    except Warning as e:
+        raise ConfigError(
+            f"{option} {shown(pattern)} is ambiguous: {e}. Java reads [ and && in a class as sets "
+            "of characters: put a backslash before [, &, -, ~ or | there"
+        ) from e
 
 
 def is_queue_name(name: str) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from store.consumequeue.names import is_system_topic
+from store.consumequeue.names import check_topic_pattern, is_system_topic
 from store.errors import ConfigError, shown
 
 NAME_MAX = 249
@@ -83,10 +83,7 @@ def make_rules(
     if chosen and pattern is not None:
         raise ConfigError("give --topic or --topic-pattern, not both")
     if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as e:
-            raise ConfigError(f"--topic-pattern {shown(pattern)} is not a pattern: {e}") from e
+        check_topic_pattern(pattern, "--topic-pattern")
     for topic in chosen:
         if is_system_topic(topic) and not include_system:
             raise ConfigError(f"--topic {topic} is a system topic: add --include-system")

@@ -19,6 +19,7 @@ from typing import Any
 
 from store.commitlog.compression import BODY_BYTES_CEILING, BODY_BYTES_MAX
 from store.config import BrokerVersion
+from store.consumequeue.names import check_topic_pattern
 from store.errors import ConfigError, shown
 from store.io.user_path import given_path
 from store.java import parse_boolean
@@ -267,14 +268,8 @@ def _topics(raw: str | None) -> tuple[str, ...] | None:
 
 
 def _pattern(raw: str | None) -> str | None:
-    if raw is None:
-        return None
-    try:
-        re.compile(raw)
-    except (re.error, RecursionError, OverflowError) as e:
-        raise ConfigError(
-            f"option 'subscribePattern' = {shown(raw)} is not a regular expression: {e}"
-        ) from e
+    if raw is not None:
+        check_topic_pattern(raw, "option 'subscribePattern' =")
     return raw
 
 

@@ -61,6 +61,9 @@ def test_malformed_choices_are_refused() -> None:
     refused: list[dict[str, Any]] = [
         {"topics": ["A"], "pattern": "B.*"},
         {"pattern": "("},
+        {"pattern": "(" * 5000},
+        {"pattern": "[[a]"},
+        {"pattern": "[a-z&&b]"},
         {"prefix": "a%"},
         {"maps": ["A"]},
         {"topics": ["SCHEDULE_TOPIC_XXXX"]},
