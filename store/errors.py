@@ -5,6 +5,7 @@
     StoreError                    the base of every exception raised about a store
     ├── ConfigError               a malformed setting, or one that does not fit the root
     │   ├── BodyTooLargeError     a body that exceeds the limit of the read
+    │   ├── NoLogError            a store without a commit log
     │   ├── NoQueuesError         a log has no queues yet
     │   ├── ProgressDeletedError  the progress of a root was deleted while a reader had it open
     │   └── SlowExpressionError   a regular expression that takes too long
@@ -57,6 +58,10 @@ class ConfigError(StoreError):
 
 class NoQueuesError(ConfigError):
     """A log has no queues yet: nothing has been dispatched."""
+
+
+class NoLogError(ConfigError):
+    """A store has no directory of a commit log."""
 
 
 class SlowExpressionError(ConfigError):

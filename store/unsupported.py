@@ -11,7 +11,14 @@ from pathlib import Path
 
 from store.broker_files import TopicConfig, files_state, read_topic_configs, topic_configs_paths
 from store.config import StoreConfig
-from store.errors import ConfigError, DamageError, StoreIOError, UnsupportedFormatError, shown
+from store.errors import (
+    ConfigError,
+    DamageError,
+    NoLogError,
+    StoreIOError,
+    UnsupportedFormatError,
+    shown,
+)
 from store.io.mapped_file import MappedFileQueue, intact, is_mapped_file_name
 from store.layout import (
     BATCH_CONSUME_QUEUE_DIR,
@@ -30,7 +37,7 @@ _SIZE_AND_MAGIC = struct_of(BLANK_RECORD)  # the first fields of every record
 def refuse_unsupported_store(store_root: Path, config: StoreConfig) -> None:
     """Raise UnsupportedFormatError if the store is of an unsupported kind.
 
-    Raises ConfigError if it has no commit log at all, StoreIOError.
+    Raises NoLogError if it has no commit log at all, StoreIOError.
     """
     refuse_dledger_directory(store_root)
     batch = store_root / BATCH_CONSUME_QUEUE_DIR
@@ -44,10 +51,10 @@ def refuse_unsupported_store(store_root: Path, config: StoreConfig) -> None:
 
 
 def require_log_directory(store_root: Path, config: StoreConfig) -> None:
-    """Raise ConfigError if there is no directory of a commit log."""
+    """Raise NoLogError if there is no directory of a commit log."""
     paths = config.commit_log_paths(store_root)
     if not any(path.is_dir() for path in paths):
-        raise ConfigError(
+        raise NoLogError(
             f"{paths[0]} does not exist: {store_root} is not a broker's storePathRootDir, or its "
             "storePathCommitLog is elsewhere (--broker-conf)"
         )

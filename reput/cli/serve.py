@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.lines import print_json, print_line
+from reput.cli.lines import print_json, print_line, say
 from reput.cli.options import (
     BrokerOptions,
     Json,
@@ -22,12 +22,13 @@ from reput.cli.options import (
     check_seconds,
 )
 from reput.cli.stores import named_stores, stores_argument
-from store.errors import ConfigError, StoreIOError, shown
+from store.errors import ConfigError, NoLogError, StoreIOError, shown
 from store.io.file_system import read_small_file
 from store.io.user_path import given_path
 
 if TYPE_CHECKING:
-    from reput.console.brokers import BrokerSource
+    from reput.console.brokers import Broker, BrokerSource
+    from reput.console.security import ConsoleSettings
 
 _SWITCH_SECONDS = 0.001  # a fifth of Python's: the event loop waits for threads that search
 _END_SECONDS = 8.0  # after a signal; an orderly end takes less
@@ -93,7 +94,6 @@ def serve(
     """
     from reput.cli.long_running import POLL_SECONDS, end_at_once, end_within, stop_signals
     from reput.console.app import create_app
-    from reput.console.brokers import Broker
     from reput.console.security import LOOPBACK_NAMES, ConsoleSettings
     from reput.console.server import listen
     from reput.console.server import serve as serve_app
@@ -109,8 +109,7 @@ def serve(
     )
     sys.setswitchinterval(_SWITCH_SECONDS)
     with stop_signals() as stop:
-        brokers = [Broker(source, settings) for source in sources]
-        app = create_app(brokers, settings)
+        app = create_app(_brokers(sources, settings), settings)
         with listen(access.host, access.port) as listening:
             _announce(access, listening.getsockname()[1], as_json=as_json)
 
@@ -147,6 +146,28 @@ def _sources(stores: StoreOptions, view: ViewOptions) -> list[BrokerSource]:
         BrokerSource(s.name, s.store_root, s.output, view.broker_conf, view.broker_version)
         for s in named_stores(stores.stores, view.broker_conf, stores.output)
     ]
+
+
+def _brokers(sources: list[BrokerSource], settings: ConsoleSettings) -> list[Broker]:
+    """Open the stores. One without a commit log is a problem to show, if others have one.
+
+    Raises NoLogError if none has, and whatever else keeps a store from being read.
+    """
+    from reput.console.brokers import Broker
+
+    missing: dict[str, NoLogError] = {}
+    brokers = []
+    for source in sources:
+        try:
+            brokers.append(Broker(source, settings))
+        except NoLogError as e:
+            missing[source.name] = e
+            brokers.append(Broker(source, settings, may_lack_log=True))
+    if len(missing) == len(brokers):
+        raise next(iter(missing.values()))
+    for name, error in missing.items():
+        say(f"warning: {name}: {error}")
+    return brokers
 
 
 def read_token(path: Path) -> str:

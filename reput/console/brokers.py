@@ -24,7 +24,7 @@ from reput.console.scans.readers import USAGE_BY, pending_reader, usage_reader
 from reput.console.security import ConsoleSettings
 from store.commitlog.commit_log import CommitLog
 from store.config import StoreConfig
-from store.errors import ConfigError, DamageError, StoreError, StoreIOError
+from store.errors import ConfigError, DamageError, NoLogError, StoreError, StoreIOError
 from store.io.lock_file import find_owner
 from store.java import now_ms
 from store.layout import CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE
@@ -57,8 +57,14 @@ class BrokerSource:
 class Broker:
     """A broker's store for the console. Threads may share it."""
 
-    def __init__(self, source: BrokerSource, settings: ConsoleSettings) -> None:
-        """Read the store's settings. Raises ConfigError, UnsupportedFormatError, StoreIOError."""
+    def __init__(
+        self, source: BrokerSource, settings: ConsoleSettings, *, may_lack_log: bool = False
+    ) -> None:
+        """Read the store's settings.
+
+        ``may_lack_log``: without a commit log, this is a problem of the store, which ends once it
+        exists. Raises NoLogError, ConfigError, UnsupportedFormatError, StoreIOError.
+        """
         self.name = source.name
         self.source = source
         self.store_root = source.store_root
@@ -67,6 +73,7 @@ class Broker:
         self._guard = threading.Lock()
         self._queues: MessageStore | None = None
         self._met: dict[tuple[Path, int], tuple[DamageError, int]] = {}
+        self._lacks_log = may_lack_log
         self.config = self._find_config()
         # Reads of the log alone. Its root is a directory that never holds queues or progress.
         logs = self.config.commit_log_paths(self.store_root)
@@ -139,15 +146,20 @@ class Broker:
             _QUEUE_READS.release()
 
     def check_log(self) -> None:
-        """Raise StoreError if the log no longer has a file: no broker deletes the last one.
+        """Raise StoreError if the log has no file, but had one: no broker deletes the last one.
 
-        Perhaps its file system is not mounted. Its messages would seem to have expired.
+        Perhaps its file system is not mounted. Its messages would seem to have expired. So, too, if
+        there was no log at the start, until there is one with the settings assumed then.
         """
         if self.log.min_phy_offset() >= 0:
-            self._has_log = True
-        elif self._has_log:
+            if self._lacks_log and self._find_config() != self.config:
+                reason = "settings differ from those assumed while it had no log"
+                raise ConfigError(f"{self.store_root}: its {reason}; restart reput serve")
+            self._has_log, self._lacks_log = True, False
+        elif self._has_log or self._lacks_log:
             path = self.config.commit_log_paths(self.store_root)[0]
-            reason = "it no longer has any file (is a file system not mounted?)"
+            has = "has no file" if self._lacks_log else "no longer has any file"
+            reason = f"it {has} (is a file system not mounted?)"
             raise StoreIOError("read", path, OSError(errno.ENOENT, reason))
 
     def _checked(self, read: Callable[[int, threading.Event], _T]) -> Callable[..., _T]:
@@ -284,13 +296,15 @@ class Broker:
         source = self.source
         given = source.broker_conf, source.broker_version
         try:
-            return find_config(self.store_root, self.output, *given)
+            return find_config(self.store_root, self.output, *given, may_lack_log=self._lacks_log)
+        except NoLogError:
+            raise
         except ConfigError:
             if source.output is None or (self.output / PROGRESS).exists():
                 raise
         except (DamageError, StoreIOError):
             pass  # every page that needs the queues reports it
-        return find_config(self.store_root, None, *given)
+        return find_config(self.store_root, None, *given, may_lack_log=self._lacks_log)
 
     def _open(self) -> MessageStore:
         source = self.source

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from store.config import (
     load_config,
     setting_name,
 )
-from store.errors import ConfigError, DamageError
+from store.errors import ConfigError, DamageError, NoLogError
 from store.layout import CONSUME_QUEUE_DIR, CONSUME_QUEUE_EXT_DIR, INDEX_DIR
 from store.output.file_sizes import (
     IndexShape,
@@ -67,22 +68,30 @@ _said: set[str] = set()
 
 
 def find_config(
-    store_root: Path, output: Path | None, broker_conf: Path | None, broker_version: str | None
+    store_root: Path,
+    output: Path | None,
+    broker_conf: Path | None,
+    broker_version: str | None,
+    *,
+    may_lack_log: bool = False,
 ) -> StoreConfig:
     """Return the settings with which a store is read; None: its log alone.
 
-    Raises ConfigError if something is missing or contradictory, UnsupportedFormatError, and for
-    the progress record DamageError, StoreIOError.
+    ``may_lack_log``: there need not be a directory of a commit log yet.
+
+    Raises NoLogError, ConfigError if something is missing or contradictory,
+    UnsupportedFormatError, and for the progress record DamageError, StoreIOError.
     """
     _require_store(store_root)
     if output is not None and not output.is_dir():
         raise ConfigError(f"{output} is not a directory")
     found = _Settings(store_root, output, broker_conf, broker_version)
     config = found.resolve()
-    if found.progress is None:
-        refuse_unsupported_store(store_root, config)
-    else:
-        require_log_directory(store_root, config)
+    with suppress(NoLogError) if may_lack_log else nullcontext():
+        if found.progress is None:
+            refuse_unsupported_store(store_root, config)
+        else:
+            require_log_directory(store_root, config)
     return config
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from reput.console.security import is_loopback
 from store.errors import ConfigError, StoreError, StoreIOError
 from store.identity import load_identity
 from tests.support.commands import REPUT
+from tests.support.consoles import SECONDS, wait_until
 from tests.support.stores.written import make_store
 
 HEAVY = "import reput.console.app, sys; print(*sorted(m.partition('.')[0] for m in sys.modules))"
@@ -117,6 +119,31 @@ def test_a_malformed_option_is_named(
     make_store(tmp_path / "store", 1)
     assert run(["serve", "store", *options]) in (2, 6)
     assert error in capsys.readouterr().err
+
+
+def test_a_store_without_a_log_keeps_no_other_from_being_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    make_store(good, 3)
+    bad.mkdir()
+    with start(str(good), f"late={bad}") as process:
+        url = url_of(process)
+        found = httpx.get(f"{url}api/brokers").json()["brokers"]
+        assert [b["broker"] for b in found] == ["good", "late"]
+        wait_until(lambda: "commitlog" in str(problems_of(url, "late")))
+        assert problems_of(url, "good") == [None]
+        assert "late: cannot be read" in httpx.get(f"{url}healthz").text
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+    for stores in ([bad], [f"a={bad}", f"b={bad}"], [good, tmp_path / "missing"]):
+        assert run(["serve", *map(str, stores), "--port", "0"]) == 2
+        assert re.search("does not exist|is not a directory", capsys.readouterr().err)
+
+
+def problems_of(url: str, broker: str) -> list[str | None]:
+    status = httpx.get(f"{url}api/brokers/{broker}/status").json()
+    return [status["problem"], *status["damage"]]
 
 
 def test_a_port_in_use_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
