@@ -7,6 +7,7 @@ So files beyond the record's end are known to be uncommitted, and the next expor
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -108,6 +109,21 @@ class ExportDirectory:
             return self._disk.lock(self.path / _LOCK, b"\0")
         except OutputInUseError as e:
             raise OutputInUseError(f"{self.path} is in use by another export") from e
+
+    def check_in_place(self, error: BaseException) -> None:
+        """Raise StoreIOError from ``error`` if the directory no longer has the lock of this export.
+
+        It was moved or deleted, so nothing at its path is this export's to delete.
+        """
+        try:
+            found = os.stat(self.path / _LOCK)
+        except OSError:
+            is_in_place = False
+        else:
+            is_in_place = os.path.samestat(found, os.fstat(self._lock.fileno()))
+        if not is_in_place:
+            reason = "the directory was moved or deleted while the export ran"
+            raise StoreIOError("export to", self.path, OSError(errno.ENOENT, reason)) from error
 
     def begin(self, record: ExportRecord) -> None:
         """Start from a record: delete the files that it does not cover."""

@@ -89,7 +89,8 @@ def open_export(store_root: Path, to: Path, options: ExportOptions) -> Iterator[
         job = ExportJob(store_root, config, options, not_consumed)
         job.plan(directory, settings, record)
         yield job
-    except BaseException:
+    except BaseException as e:
+        directory.check_in_place(e)
         directory.roll_back()
         raise
     finally:

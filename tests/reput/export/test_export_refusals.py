@@ -11,6 +11,7 @@ from reput.export.run import open_export
 from store.errors import (
     DamageError,
     OutputInUseError,
+    StoreIOError,
     UnknownTopicError,
 )
 from tests.logs.build import Message
@@ -126,3 +127,20 @@ def test_a_damaged_log_exports_nothing(tmp_path: Path) -> None:
     done = export(store, to, fail_on_data_loss=False)
     assert 30 < done.messages < 60
     assert len(offsets_of(to)) == done.messages
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_directory_that_is_moved_away_is_named(tmp_path: Path, *, is_replaced: bool) -> None:
+    store, to, moved = make_store(tmp_path, messages(3)), tmp_path / "to", tmp_path / "moved"
+
+    def export_and_move() -> None:
+        with open_export(store, to, ExportOptions()) as job:
+            to.rename(moved)
+            if is_replaced:
+                to.mkdir()
+            job.run()
+
+    with pytest.raises(StoreIOError, match=f"cannot export to {to}: the directory was moved or de"):
+        export_and_move()
+    assert to.exists() == is_replaced
+    assert (moved / RECORD).exists()
