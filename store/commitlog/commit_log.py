@@ -164,6 +164,8 @@ class CommitLog:
             at = boundary - last.base
             self._end = (last, at if 0 <= at <= last.length else 0)
         end = self._walk(last, self._end[1], last.length, is_live=True)
+        if end.last < 0 < self._end[1] != boundary - last.base:  # truncated before the last record
+            end = self._walk(last, 0, last.length, is_live=True)
         if end.last >= 0:
             self._end = (last, end.last)  # rechecked by the next walk: it may be truncated by then
         return self.roll_next_file(last.base) if end.reason == rk.BLANK else last.base + end.at

@@ -5,10 +5,10 @@ The columns of a scan exclude most records; only candidates are decoded, and che
 Damage raises DamageError after the matches before it, or is listed and passed. A file that expires
 is no damage: its messages are no longer in the log.
 
-While a log is followed, a broker may truncate it, when it starts after a crash, and then write
-other records at the same offsets. The last records read are therefore compared before each poll; if
-one has changed, reading resumes after the last one that has not, and records after it may be read
-twice.
+While a log is followed, a broker may truncate it, when it starts after a crash: it deletes files
+and writes other records at the same offsets. The last records read, and some before the begin, are
+therefore compared before each poll; if one has changed or is gone, reading resumes after the last
+one that has not, and records after it may be read twice.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,15 +35,17 @@ from store.commitlog.planner import LogPlanner
 from store.commitlog.record import Message, limit_bodies
 from store.commitlog.scanner import Damage, LargeBody, Scanner, Stretch, scan_rules
 from store.config import StoreConfig
-from store.errors import BodyTooLargeError, StoreIOError
+from store.errors import BodyTooLargeError, StoreIOError, VanishedError
 from store.io.mapped_file import MappedFile, intact
 from store.kernels import record as rk
 from store.kernels.log_walk import NO_CUTS, walk
+from store.kernels.record import read_i32
 from store.reads.message_filter import MessageFilter
 
 _RANGE_BYTES = 16 * 1024 * 1024
 _POLL_BYTES = 16 * 1024 * 1024
 _KNOWN_MAX = 256  # last records of polls that are remembered
+_COMPARED = 16  # of these at each poll: the end of a truncated log may still hold old records
 _PIECE_BYTES = 256 * 1024
 _SMALL_BODY, _SMALL_BATCH = 4 << 20, 8 << 20  # decompressed, by any number of threads
 _LARGE_BODIES = threading.Lock()
@@ -274,14 +277,19 @@ class LogFollower:
         self.matches = matches
         self._log = matches.log
         self._scanner = Scanner(matches.config)
-        self._known = deque([_Known(-1, begin, b"")], _KNOWN_MAX)  # no record, but its end
+        before = [_Known(-1, begin, b""), *self._records_before(begin)]  # the first: only its end
+        self._known = deque(before, 2 * _KNOWN_MAX)
 
     def poll(self) -> list[DispatchRequests] | None:
         """Return the stretches that were appended, about 16 MB at most; None if there are none.
 
         Raises DamageError, StoreIOError; the next poll then reads from the same offset.
         """
-        self._check_truncation()
+        try:
+            self._check_truncation()
+        except VanishedError:
+            self._log.refresh()  # the file has another length now, or has been refilled
+            self._check_truncation()
         expired = self._log.min_offset() - self.end
         if expired > 0:
             self.expired_bytes += expired
@@ -289,17 +297,33 @@ class LogFollower:
         plan = self.matches.planner.plan(self.end, max_bytes=_POLL_BYTES)
         if not plan.ranges:
             return None
+        begin = self.end
         requests: list[DispatchRequests] = []
         for stretch in self._scanner.read_all(plan.ranges):
             if isinstance(stretch, DispatchRequests):
                 requests.append(stretch)
-            elif requests:
+            elif self.end > begin:
                 break  # the next poll begins with the damage, and raises it
             else:
                 self.matches.check_expired(stretch)
             self.end = stretch.end
         self._remember(requests)
         return requests
+
+    @intact()
+    def _records_before(self, begin: int) -> Iterator[_Known]:
+        """Yield records of the last file before an offset: some, spread over it, and the last."""
+        file = self._log.find(begin - 1) if begin else None
+        if file is None or file is not self._log.last_file():
+            return
+        cuts, span = np.empty(_KNOWN_MAX, np.int64), (file.base, 0, begin - file.base)
+        every = max(span[2] // _KNOWN_MAX, 1)
+        rules = scan_rules(self.matches.config)._replace(check_crc=False, check_property_crc=False)
+        found = walk(file.view(), span, rules, False, (cuts, every))
+        for at in (*cuts[: found.cuts].tolist(), found.last):
+            if 0 <= at < span[2]:
+                offset, size = file.base + at, int(read_i32(file.view(), at))
+                yield _Known(offset, offset + size, self._head(offset))
 
     def _remember(self, requests: list[DispatchRequests]) -> None:
         for stretch in reversed(requests):
@@ -313,14 +337,26 @@ class LogFollower:
     def _check_truncation(self) -> None:
         """Go back to the last record that is unchanged."""
         is_cut = False
-        while self._known and self._head(self._known[-1].offset) not in (b"", self._known[-1].head):
-            self._known.pop()
+        while changed := [
+            count
+            for count, record in enumerate(islice(reversed(self._known), _COMPARED), 1)
+            if self._has_changed(record)
+        ]:
+            for _ in range(changed[-1]):
+                self._known.pop()
             is_cut = True
         if is_cut:
             self.truncations += 1
             self._log.refresh()
             is_known = self._known and is_boundary(self._log, self._known[-1].end)
             self.end = self._known[-1].end if is_known else self.matches.planner.end()
+
+    def _has_changed(self, record: _Known) -> bool:
+        """Return whether a record is another one now, or its file is gone but has not expired."""
+        head = self._head(record.offset)
+        if head or record.offset < 0:
+            return head != record.head
+        return self._log.find(record.offset) is None and 0 <= self._log.min_offset() < record.offset
 
     @intact()
     def _head(self, offset: int) -> bytes:

@@ -16,6 +16,7 @@ its messages are no longer in the log.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -37,11 +38,13 @@ from store.commitlog.parallel_scan import scan_in_order, scan_newest_first
 from store.commitlog.record import Message
 from store.commitlog.scanner import Damage
 from store.config import StoreConfig
+from store.errors import StoreError, VanishedError
 from store.reads.matches import LogFollower, LogMatches
 from store.reads.message_filter import MessageFilter
 
 CLOCK_STEP_MS = 10 * 60 * 1000
 _TIME_MIN = -(1 << 63)
+_REFILL_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -138,16 +141,41 @@ class LogSearch:
             )  # fmt: skip
 
     def follow(self, begin: int, poll_seconds: float) -> Iterator[Message]:
-        """Yield the matches from a record boundary on, then new ones, until ``stop`` is set."""
+        """Yield the matches from a record boundary on, then new ones, until ``stop`` is set.
+
+        A file that was truncated in place may be refilled within ``_REFILL_SECONDS``; then this
+        resumes, and else it raises the error.
+        """
         follower = LogFollower(self._matches, begin)
+        failed_at = None
         while not self.stop.is_set():
-            new = follower.poll()
+            new: list[DispatchRequests] | None = None
+            try:
+                new = follower.poll()
+                for requests in new or ():
+                    self.end = requests.begin
+                    for message in self._messages(requests):
+                        yield message
+                        self.end = message.commit_log_offset + message.size
+                self.end, failed_at = follower.end, None
+            except StoreError as e:
+                failed_at = self._failed_at(e, failed_at)
+                if new is not None:
+                    follower.end = self.end
+                new = None
             if new is None:
                 self.stop.wait(poll_seconds)
-                continue
-            for requests in new:
-                yield from self._messages(requests)
-            self.end = follower.end
+
+    def _failed_at(self, error: StoreError, before: float | None) -> float:
+        """Return since when the log has been truncated; raise any other error, or one too old."""
+        now = time.monotonic()
+        failed_at = now if before is None else before
+        is_short = any(file.length < self.log.file_size for file in self.log.files)
+        if now - failed_at > _REFILL_SECONDS or not (is_short or isinstance(error, VanishedError)):
+            raise error
+        if before is None:
+            _log.warning("%s; waiting %d s for the file to be refilled", error, _REFILL_SECONDS)
+        return failed_at
 
     def _messages(
         self, requests: DispatchRequests, *, newest_first: bool = False
