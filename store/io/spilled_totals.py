@@ -24,7 +24,7 @@ from store.errors import StoreIOError
 _ROWS_MAX = 1 << 17
 _BYTES_MAX = 8 << 20
 _CACHE_KIB = 8 << 10
-_ROWS_AT_ONCE = 1 << 12
+_ROWS_AT_ONCE = 1 << 7  # a text of a key may take 128 KB
 _SETTINGS = (f"cache_size=-{_CACHE_KIB}", "temp_store=FILE", "journal_mode=OFF", "synchronous=OFF")
 
 

@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -65,3 +66,18 @@ def test_a_full_disk_is_an_error_that_names_the_directory(
     with pytest.raises(StoreIOError, match=f"temporary files in {tmp_path}: .*full") as raised:
         groups.sort("text")
     assert isinstance(raised.value.__cause__, sqlite3.OperationalError)
+
+
+def test_long_texts_are_read_few_at_a_time() -> None:
+    """A character beyond the BMP makes Python take four bytes for each of a text."""
+    groups = GroupTotals(["text"], {"size": "sum"})
+    for begin in range(0, 1000, 100):
+        texts = [f"\N{GRINNING FACE}{n:08d}" + "t" * 32_000 for n in range(begin, begin + 100)]
+        groups.add(pa.table({"text": texts, "size": range(begin, begin + 100)}))
+    groups.sort("size")
+    tracemalloc.start()
+    try:
+        assert sum(row["size"] for row in groups.rows()) == sum(range(1000))
+        assert tracemalloc.get_traced_memory()[1] < 48 << 20  # all texts take 128 MB
+    finally:
+        tracemalloc.stop()
