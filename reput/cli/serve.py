@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from reput.console.security import ConsoleSettings
 
 _SWITCH_SECONDS = 0.001  # a fifth of Python's: the event loop waits for threads that search
-_END_SECONDS = 8.0  # after a signal; an orderly end takes less
+_END_SECONDS = 3.0  # after a signal; a read may hold up the orderly end, and a busy machine this
 _TOKEN_MIN, _TOKEN_BYTES_MAX = 16, 4096
 
 

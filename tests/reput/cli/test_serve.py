@@ -70,6 +70,27 @@ def test_the_interpreter_is_not_finalized_under_threads_that_still_compute(tmp_p
             server.kill()
 
 
+STUCK = """
+import threading, reput.cli
+from reput.console.brokers import Broker
+Broker.close = lambda self: threading.Event().wait()
+for _ in range(8):
+    threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
+reput.cli.main()
+"""
+
+
+def test_a_signal_ends_it_in_time_where_a_read_is_stuck_and_threads_compute(tmp_path: Path) -> None:
+    make_store(tmp_path, 3)
+    command = [sys.executable, "-c", STUCK, "serve", str(tmp_path), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        url_of(server)
+        server.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert server.wait(30) == 0
+        assert time.monotonic() - began < 7
+
+
 def test_it_imports_no_spark_no_kafka_and_at_its_start_no_kernels() -> None:
     names = subprocess.run(
         [sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True
