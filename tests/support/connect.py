@@ -16,10 +16,22 @@ from streaming.spark.session import _spark_conf
 
 _SECONDS_MAX = 90.0
 _STDERR = 2
+_PYSPARK = Path(pyspark.__file__).parent
+
+
+def make_spark_home(directory: Path) -> Path:
+    """Return a home of Spark without the archive ``pyspark.zip``.
+
+    A worker imports PySpark from that archive if it exists, and compiles it: half a second for each
+    stream. Without the archive it imports the installed package.
+    """
+    for name in ("bin", "jars"):
+        (directory / name).symlink_to(_PYSPARK / name)
+    return directory
 
 
 @contextmanager
-def connect_server(directory: Path) -> Iterator[str]:
+def connect_server(directory: Path, spark_home: Path = _PYSPARK) -> Iterator[str]:
     """Run a server with two cores in ``directory``; yield its address, ``sc://localhost:PORT``.
 
     It has the settings that ``build_session`` gives to a session.
@@ -31,14 +43,14 @@ def connect_server(directory: Path) -> Iterator[str]:
     settings = dict(_spark_conf("tests", "local[2]", {}).getAll())
     settings["spark.connect.grpc.binding.port"] = str(port)
     command = [
-        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        str(spark_home / "bin" / "spark-submit"),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
         *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
         "spark-internal",
     ]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
     environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    environment["SPARK_HOME"] = str(spark_home)
     server = subprocess.Popen(command, cwd=directory, env=environment, stderr=subprocess.PIPE)
     assert server.stderr is not None
     forward = threading.Thread(target=_forward, args=(server.stderr,), daemon=True)

@@ -33,15 +33,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from streaming.spark.session import build_session
-    from tests.support.connect import connect_server
+    from tests.support.connect import connect_server, make_spark_home
 
+    home = make_spark_home(tmp_path_factory.mktemp("spark"))
     if CONNECT in os.environ:
-        with connect_server(tmp_path_factory.mktemp("connect")) as address:
+        with connect_server(tmp_path_factory.mktemp("connect"), home) as address:
             client = SparkSession.builder.remote(address).getOrCreate()
             yield client
             client.stop()
         return
-    session = build_session("tests", "local[2]")
+    with pytest.MonkeyPatch.context() as patched:  # only the JVM that is started here
+        patched.setenv("SPARK_HOME", str(home))
+        session = build_session("tests", "local[2]")
     yield session
     session.stop()
 

@@ -60,18 +60,18 @@ def test_a_signal_stops_a_dispatch_cleanly_and_it_resumes_also_past_damage(
     assert_same_store(output, tmp_path / "expected")
 
 
-def test_damage_exits_with_3_and_one_clear_message(tmp_path: Path) -> None:
+def test_damage_exits_with_3_and_one_clear_message(run_spark: Run, tmp_path: Path) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     make_store(store, 1_000)
     path = store / "commitlog" / f"{0:020d}"
     corrupt(path, 4)
-    stopped = reput("dispatch", store, "--output", output, "--available-now")
-    assert stopped.returncode == 3, stopped.stderr
-    message = [line for line in stopped.stderr.splitlines() if line.startswith("reput: ")]
+    code, _, errors = run_spark("dispatch", store, "--output", output, "--available-now")
+    assert code == 3, errors
+    message = [line for line in errors.splitlines() if line.startswith("reput: ")]
     assert len(message) == 1
     assert f"damaged: {path} at offset 0: no record starts here (bad magic)" in message[0]
     assert "failOnDataLoss=false" in message[0]
-    assert "Traceback" not in stopped.stderr
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,7 @@ def test_a_stopped_dispatch_can_be_restarted_immediately(
 def test_a_dispatch_that_ended_has_released_its_root(spark: SparkSession, tmp_path: Path) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     make_store(store, 1_500)
-    for _ in range(2):
-        query = start_dispatch(spark, store, output, available_now=True)
-        query.awaitTermination()
+    start_dispatch(spark, store, output, available_now=True).awaitTermination()
     query = start_dispatch(spark, store, output)
     assert query.awaitTermination(0.01) is False
     with_timeout = start_dispatch(spark, store, tmp_path / "other", available_now=True)
