@@ -2,9 +2,10 @@
 
 Its public names are those of the packages below it, imported at first use:
 
-* reads: ``MessageStore``, ``Boundary``, ``Message``, ``StoreError``;
+* reads: ``MessageStore``, ``Boundary``, ``Message``, ``MessageFilter``, ``StoreError``;
 * Spark: ``CommitLogDataSource``, ``build_session``, ``register_source``, ``start_dispatch``,
-  ``start_mirror``, ``MirrorOptions``, ``query_error``, ``stop_query``, ``BacklogListener``.
+  ``start_mirror``, ``MirrorOptions``, ``query_error``, ``stop_query``, ``BacklogListener``,
+  ``KafkaArrivals``, ``client_options``.
 
 Importing this package is cheap: it imports no PySpark.
 """
@@ -17,12 +18,14 @@ import store
 import streaming
 
 if TYPE_CHECKING:
-    from store import Boundary, Message, MessageStore, StoreError
+    from store import Boundary, Message, MessageFilter, MessageStore, StoreError
     from streaming import (
         BacklogListener,
         CommitLogDataSource,
+        KafkaArrivals,
         MirrorOptions,
         build_session,
+        client_options,
         query_error,
         register_source,
         start_dispatch,
@@ -34,11 +37,14 @@ __all__ = [
     "BacklogListener",
     "Boundary",
     "CommitLogDataSource",
+    "KafkaArrivals",
     "Message",
+    "MessageFilter",
     "MessageStore",
     "MirrorOptions",
     "StoreError",
     "build_session",
+    "client_options",
     "query_error",
     "register_source",
     "start_dispatch",

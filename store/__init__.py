@@ -13,18 +13,20 @@ from store.errors import StoreError
 if TYPE_CHECKING:
     from store.commitlog.record import Message
     from store.consumequeue.time_search import Boundary
+    from store.reads.message_filter import MessageFilter
     from store.reads.message_store import MessageStore
 
-__all__ = ["Boundary", "Message", "MessageStore", "StoreError"]
+__all__ = ["Boundary", "Message", "MessageFilter", "MessageStore", "StoreError"]
 
 _MODULES = {
-    "Boundary": "store.consumequeue.time_search",
-    "Message": "store.commitlog.record",
-    "MessageStore": "store.reads.message_store",
+    "Boundary": "consumequeue.time_search",
+    "Message": "commitlog.record",
+    "MessageFilter": "reads.message_filter",
+    "MessageStore": "reads.message_store",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

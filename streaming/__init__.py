@@ -5,7 +5,8 @@ query that builds ConsumeQueue and IndexFile, ``start_mirror`` the query that se
 Kafka. ``query_error`` returns the error that ended a dispatch, ``stop_query`` stops any streaming
 query between two batches. ``BacklogListener`` reports how much of the logs a query has not read.
 ``build_session`` returns a Spark session with the settings that these queries need, and
-``register_source`` registers a data source with any session.
+``register_source`` registers a data source with any session. ``KafkaArrivals``, made from
+``client_options``, is a listener of a dispatch that announces new messages in Kafka.
 
 Importing this package does not import PySpark.
 """
@@ -16,6 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from streaming.kafka.arrivals import KafkaArrivals
+    from streaming.kafka.client_options import client_options
     from streaming.queries.backlog import BacklogListener
     from streaming.queries.dispatch_query import query_error, start_dispatch
     from streaming.queries.mirror_query import MirrorOptions, start_mirror
@@ -26,8 +29,10 @@ if TYPE_CHECKING:
 __all__ = [
     "BacklogListener",
     "CommitLogDataSource",
+    "KafkaArrivals",
     "MirrorOptions",
     "build_session",
+    "client_options",
     "query_error",
     "register_source",
     "start_dispatch",
@@ -38,8 +43,10 @@ __all__ = [
 _MODULES = {
     "BacklogListener": "queries.backlog",
     "CommitLogDataSource": "sources.message_source",
+    "KafkaArrivals": "kafka.arrivals",
     "MirrorOptions": "queries.mirror_query",
     "build_session": "spark.session",
+    "client_options": "kafka.client_options",
     "query_error": "queries.dispatch_query",
     "register_source": "spark.session",
     "start_dispatch": "queries.dispatch_query",

@@ -38,13 +38,12 @@ try:
 except Exception as error:
     print("refused", "did you mean 'subscribe'" in str(error))
 loaded = {name.partition(".")[0] for name in sys.modules}
-print("client", sorted(loaded & {"pyspark_reput", "streaming", "checkpoints", "store"}))
+print("client", sorted(loaded & {"pyspark_reput", "reput", "streaming", "checkpoints", "store"}))
 """
 STARTS = """
 import sys
 from pyspark.sql import SparkSession
-from store.errors import ConfigError
-from streaming import MirrorOptions, build_session, start_dispatch, start_mirror
+from reput import MirrorOptions, StoreError, build_session, start_dispatch, start_mirror
 
 address, store, work = sys.argv[1:]
 spark = SparkSession.builder.remote(address).getOrCreate()
@@ -52,7 +51,7 @@ spark = SparkSession.builder.remote(address).getOrCreate()
 def refused(start):
     try:
         start()
-    except ConfigError as error:
+    except StoreError as error:
         print(error)
 
 refused(lambda: start_dispatch(spark, store, work + "/output"))

@@ -38,7 +38,7 @@ query = stream.load(store).writeStream.format("memory").queryName("streamed")
 query.trigger(availableNow=True).start().awaitTermination()
 count(spark, "streamed")
 
-from streaming import CommitLogDataSource
+from reput import CommitLogDataSource
 
 spark.dataSource.register(CommitLogDataSource)
 count(spark, "declared_table")

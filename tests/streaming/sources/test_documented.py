@@ -143,6 +143,6 @@ def _write_orders(root: Path, config: StoreConfig) -> None:
 
 
 def test_the_listener_is_a_listener_of_spark() -> None:
-    from streaming import BacklogListener
+    from reput import BacklogListener
 
     assert issubclass(BacklogListener, StreamingQueryListener)
