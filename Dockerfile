@@ -23,7 +23,7 @@ RUN python3 -m venv /opt/reput \
         -r /build/requirements-run.lock
 
 FROM packages AS wheel
-COPY pyproject.toml README.md LICENSE /build/
+COPY pyproject.toml hatch_build.py README.md LICENSE /build/
 COPY store /build/store
 COPY checkpoints /build/checkpoints
 COPY streaming /build/streaming

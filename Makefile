@@ -62,7 +62,7 @@ test-exhaustive: $(stamp) ## every byte, call, seed and variant (--sample N: eac
 test-spark-4.2: $(spark_4_2)/.setup-done ## what tells one Spark from another, on the oldest one supported
 	@$(spark_4_2)/bin/python -m reput.compile_kernels
 	$(spark_4_2)/bin/pytest -m "not integration and not exhaustive" $(parallel) tests/pyspark_reput \
-		tests/streaming/spark tests/streaming/sources/test_messages.py $(ARGS)
+		tests/streaming/spark tests/streaming/sources/test_messages.py tests/installed $(ARGS)
 
 test-connect: $(stamp) ## the tests of the source through Spark Connect: a server, and a client without a JVM
 	@$(kernels)

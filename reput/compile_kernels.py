@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkpoints.output import DispatchOutput
-from store import MessageStore
+from store import MessageStore, kernels
 from store.arrow.batches import message_batches
 from store.arrow.schema import MESSAGE_FIELDS
 from store.commitlog.boundary_search import first_stored_at, narrow_to_times
@@ -109,5 +109,5 @@ def _decode(
 
 if __name__ == "__main__":
     logging.basicConfig(format="%(message)s")
-    logging.getLogger("store.kernels").setLevel(logging.INFO)
+    logging.getLogger(kernels.__name__).setLevel(logging.INFO)
     compile_kernels()

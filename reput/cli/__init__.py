@@ -30,6 +30,7 @@ import typer
 
 from reput.cli.commands import CommandGroup
 from reput.cli.lines import print_line, say
+from store import kernels
 from store.errors import (
     SHOWN_MAX,
     ConfigError,
@@ -82,9 +83,8 @@ def main() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine("reput: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("store.kernels").setLevel(
-        logging.INFO
-    )  # reports that kernels are being compiled
+    # It reports that kernels are being compiled.
+    logging.getLogger(kernels.__name__).setLevel(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a failed batch is reported in one line
     for client in ("kafka", "librdkafka"):  # they log every attempt; the outcome is reported here
         logging.getLogger(client).propagate = False

@@ -83,5 +83,5 @@ def help_line(name: str) -> str:
 def load_command(name: str) -> Command:
     """Import a command's module and return the command."""
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    add_command(app, name, getattr(import_module(f"reput.cli.{COMMANDS[name]}"), name))
+    add_command(app, name, getattr(import_module(f"{__package__}.{COMMANDS[name]}"), name))
     return get_group(app).commands[name]

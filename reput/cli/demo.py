@@ -110,7 +110,7 @@ def _write(query: Query, stop: threading.Event, store: Path, seconds: float) -> 
     running = query.running
     assert running is not None
 
-    command = [sys.executable, "-m", "reput.cli.demo_log", str(store), str(seconds)]
+    command = [sys.executable, "-m", f"{__package__}.demo_log", str(store), str(seconds)]
     with subprocess.Popen(command) as writer:
         try:
             while writer.poll() is None and running.query.isActive and not stop.is_set():

@@ -21,7 +21,7 @@ from streaming.sources.dispatch_source import FORMAT, DispatchRequestSource
 from streaming.sources.option_values import spark_interval
 from streaming.sources.partitions import dispatch_range_bytes
 from streaming.sources.task_results import SPOOL_DIR, Spool, parts_of
-from streaming.spark.errors import to_store_error
+from streaming.spark.errors import mixed_installation, to_store_error
 from streaming.spark.private_api import java_query
 from streaming.spark.session import register_source
 from streaming.spark.stopping import LAST_BATCH_SECONDS, finish_batch
@@ -60,8 +60,10 @@ class LogQuery:
             stream = self._stream(spark, spool).writeStream
             writer = stream.foreachBatch(applier.apply).queryName(name)
             applier.query = self._triggered(writer).start()
-        except BaseException:  # no event will report the end
+        except BaseException as e:  # no event will report the end
             spark.streams.removeListener(listener)
+            if (mixed := mixed_installation(e)) is not None:
+                raise mixed from e
             raise
         return RunningLogQuery(applier.query, applier, sink)
 

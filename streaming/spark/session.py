@@ -79,7 +79,7 @@ def _spark_conf(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
     java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {_GC} {_QUICK_JIT}"
     settings[_JAVA_OPTIONS] = f"{java} {conf.get(_JAVA_OPTIONS, '')}".rstrip()
     if is_local(master):
-        settings["spark.python.daemon.module"] = "streaming.spark.worker_daemon"
+        settings["spark.python.daemon.module"] = f"{__package__}.worker_daemon"
     settings.setdefault("spark.app.name", app_name)
     return SparkConf().setAll(list(settings.items())).setMaster(master or "local[*]")
 

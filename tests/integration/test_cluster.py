@@ -1,12 +1,12 @@
-"""Rebuild, export and a read on a real Spark cluster: two workers that run an installed wheel."""
+"""Rebuild, export and a read on a real Spark cluster: driver and workers run an installed wheel."""
 
 import json
 import os
 import shutil
 import subprocess
-import sys
+import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -19,20 +19,27 @@ from store.commitlog.record import NewMessage, make_properties
 from store.config import StoreConfig
 from store.output.progress import read_progress
 from tests.integration.servers.processes import wait_for
-from tests.integration.servers.spark_cluster import SparkCluster, run_environment
+from tests.integration.servers.spark_cluster import SparkCluster
 from tests.support.bulk_writer import BulkWriter
 from tests.support.dispatching import assert_same_store, dispatch_all
+from tests.support.environments import (
+    REPOSITORY,
+    Environment,
+    build_wheel,
+    install,
+    site_packages,
+)
 
 pytestmark = pytest.mark.integration
 
-REPUT = [sys.executable, "-m", "reput"]
+Start = Callable[..., subprocess.Popen[str]]  # of a command of reput, on the cluster
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=16 << 20, max_hash_slot_num=50_000, max_index_num=200_000
 )
 CONF = "mappedFileSizeCommitLog=16777216\nmaxHashSlotNum=50000\nmaxIndexNum=200000\n"
 READ = """
 import json, sys
-from streaming import build_session
+from reput import build_session
 spark = build_session("brokers", sys.argv[1])
 log = spark.read.format("rocketmq-commitlog").load(sys.argv[2:])
 sums = log.groupBy("broker").agg({"commit_log_offset": "sum", "*": "count"}).orderBy("broker")
@@ -42,12 +49,26 @@ spark.stop()
 """
 EXPORT = """
 import sys
-from streaming import build_session
+from reput import build_session
 spark = build_session("export", sys.argv[1])
 spark.conf.set("spark.sql.session.timeZone", "UTC")
 log = spark.read.format("rocketmq-commitlog").load(sys.argv[3:])
 days = log.selectExpr("*", "to_date(store_timestamp) AS day")
 days.write.partitionBy("broker", "topic", "day").parquet(sys.argv[2])
+spark.stop()
+"""
+PACKED = """
+import json, os, sys
+from reput import build_session
+spark = build_session("packed", sys.argv[1], {"spark.archives": os.environ["ARCHIVE"]})
+count = spark.read.format("rocketmq-commitlog").load(sys.argv[2]).count()
+
+def place(_):
+    import reput
+    return reput.__file__
+
+places = spark.sparkContext.range(4).map(place).distinct().collect()
+print(json.dumps([count, places]))
 spark.stop()
 """
 MESSAGES = 600_000
@@ -60,28 +81,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(directory: Path) -> Path:
-    """Install this project's wheel for the workers only; return their Python."""
-    site, python = directory / "site", directory / "worker-python"
-    source = Path(__file__).parents[2]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--no-deps",
-        "--no-build-isolation",
-    ]
-    command += ["--quiet", "--target", str(site), str(source)]
-    subprocess.run(command, check=True, timeout=SECONDS)
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    return python
+def installed(directory: Path) -> Environment:
+    """Install this project's wheel, for the driver and the workers."""
+    return install(build_wheel(REPOSITORY, directory / "wheel"), directory / "installed")
 
 
 @pytest.fixture(scope="module")
-def cluster(directory: Path, installed: Path) -> Iterator[SparkCluster]:
-    cluster = SparkCluster(directory, python=str(installed))
+def cluster(directory: Path, installed: Environment) -> Iterator[SparkCluster]:
+    cluster = SparkCluster(directory, python=str(installed.python))
     cluster.start()
     yield cluster
     cluster.kill()
@@ -106,11 +113,15 @@ def dispatched(directory: Path, store: Path) -> Path:
     return directory / "dispatched"
 
 
-def start(cluster: SparkCluster, *arguments: object) -> subprocess.Popen[str]:
-    command = [*REPUT, *map(str, arguments), "--master", cluster.master_url, "--json"]
-    pipe = subprocess.PIPE
-    environment = run_environment(cluster)
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+@pytest.fixture
+def start(cluster: SparkCluster, installed: Environment) -> Start:
+    """Return a function that starts a command of reput on the cluster."""
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        where = ("--master", cluster.master_url, "--json")
+        return installed.start(*installed.reput, *arguments, *where, **cluster.environment)
+
+    return start
 
 
 def rebuilt_end(output: Path) -> int:
@@ -120,25 +131,26 @@ def rebuilt_end(output: Path) -> int:
 
 
 def test_a_rebuild_on_two_workers_equals_a_dispatch(
-    cluster: SparkCluster, store: Path, dispatched: Path, directory: Path, installed: Path
+    cluster: SparkCluster, start: Start, store: Path, dispatched: Path, installed: Environment
 ) -> None:
-    output = directory / "rebuilt"
-    with start(cluster, "rebuild", store, "--output", output) as process:
+    output = store.parent / "rebuilt"
+    with start("rebuild", store, "--output", output) as process:
         printed, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, errors
     assert json.loads(printed)["messages"] == MESSAGES
     assert_same_store(output, dispatched)
     logs = [(e / "stderr").read_text("utf-8", "replace") for e in cluster.executors()]
     assert sum("Finished task" in log for log in logs) >= 2
-    kept = installed.parent / "site/store/kernels/__pycache__"  # workers compile the kernels here
+    site = site_packages(installed.python.parents[1])
+    kept = site / "reput/store/kernels/__pycache__"  # workers compile the kernels here
     assert list(kept.glob("numba-*/*/*.nbi"))
 
 
 def test_a_rebuild_survives_the_loss_of_a_worker(
-    cluster: SparkCluster, store: Path, dispatched: Path, directory: Path
+    cluster: SparkCluster, start: Start, store: Path, dispatched: Path, directory: Path
 ) -> None:
     output = directory / "killed"
-    with start(cluster, "rebuild", store, "--output", output) as process:
+    with start("rebuild", store, "--output", output) as process:
         wait_for(lambda: rebuilt_end(output) > 0, "a batch applied")
         worker = cluster.workers[0]
         worker.kill()
@@ -152,16 +164,16 @@ def test_a_rebuild_survives_the_loss_of_a_worker(
 
 
 def test_a_killed_rebuild_resumes_on_the_cluster(
-    cluster: SparkCluster, store: Path, dispatched: Path, directory: Path
+    start: Start, store: Path, dispatched: Path, directory: Path
 ) -> None:
     output = directory / "again"
-    with start(cluster, "rebuild", store, "--output", output) as process:
+    with start("rebuild", store, "--output", output) as process:
         wait_for(lambda: rebuilt_end(output) > 0, "a batch applied")
         process.kill()
     assert not (output / "consumequeue").exists()
     done = rebuilt_end(output)
     began = time.perf_counter()
-    with start(cluster, "rebuild", store, "--output", output) as process:
+    with start("rebuild", store, "--output", output) as process:
         printed, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, (errors, time.perf_counter() - began)
     assert json.loads(printed)["resumed_from"] >= done
@@ -169,7 +181,7 @@ def test_a_killed_rebuild_resumes_on_the_cluster(
 
 
 def test_three_brokers_are_one_table_while_a_worker_is_killed(
-    cluster: SparkCluster, store: Path, directory: Path
+    cluster: SparkCluster, installed: Environment, store: Path, directory: Path
 ) -> None:
     names = ["east", "north", "west"]
     for name in names:
@@ -184,10 +196,8 @@ def test_three_brokers_are_one_table_while_a_worker_is_killed(
             "Finished task" in log.read_text("utf-8", "replace") for log in logs if log.exists()
         )
 
-    command = [sys.executable, "-c", READ, cluster.master_url, *(str(directory / n) for n in names)]
-    pipe = subprocess.PIPE
-    environment = run_environment(cluster)
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+    command = [installed.python, "-c", READ, cluster.master_url, *(directory / n for n in names)]
+    with installed.start(*command, **cluster.environment) as process:
         wait_for(has_finished_a_task, "a task finished")
         assert process.poll() is None
         cluster.workers[0].kill()
@@ -197,13 +207,12 @@ def test_three_brokers_are_one_table_while_a_worker_is_killed(
 
 
 def test_spark_exports_brokers_by_topic_and_day(
-    cluster: SparkCluster, store: Path, directory: Path
+    cluster: SparkCluster, installed: Environment, store: Path, directory: Path
 ) -> None:
     for name in ("south", "up"):
         shutil.copytree(store, directory / name, copy_function=os.link)
     arguments = [directory / name for name in ("exported", "south", "up")]
-    command = [sys.executable, "-c", EXPORT, cluster.master_url, *map(str, arguments)]
-    subprocess.run(command, check=True, timeout=SECONDS, env=run_environment(cluster))
+    installed.run_python(EXPORT, cluster.master_url, *arguments, **cluster.environment)
     table = dataset(directory / "exported", partitioning="hive").to_table(
         columns=["broker", "topic", "day", "store_timestamp"]
     )
@@ -212,3 +221,20 @@ def test_spark_exports_brokers_by_topic_and_day(
     ]
     days = pc.strftime(table["store_timestamp"], "%Y-%m-%d")
     assert pc.all(pc.equal(days, table["day"].cast("string"))).as_py()
+
+
+def test_workers_run_the_wheel_of_a_packed_environment(
+    cluster: SparkCluster, installed: Environment, store: Path, directory: Path
+) -> None:
+    archive = directory / "environment.tar.gz"
+    venv = installed.python.parents[1]
+    with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
+        packed.add(venv, ".")
+    (installed.directory / "packed").symlink_to(venv)  # the driver, too, starts this Python
+    sent = {"PYSPARK_PYTHON": "./packed/bin/python", "ARCHIVE": f"{archive}#packed"}
+    arguments = (PACKED, cluster.master_url, store)
+    printed = installed.run_python(*arguments, **cluster.environment | sent)
+    count, places = json.loads(printed.splitlines()[-1])
+    assert count == MESSAGES
+    assert places
+    assert all(Path(place).is_relative_to(directory / "work") for place in places)

@@ -1,4 +1,4 @@
-"""Which tests share a process: those of a Spark session, of a golden store, of real servers.
+"""Which tests share a process: of a Spark session, a golden store, servers, an installed wheel.
 
 A pytest-xdist scheduler sees only test ids, so the fixtures of a test are read from its source.
 """
@@ -43,11 +43,13 @@ class GroupScheduling(LoadScopeScheduling):
 
 
 def group_of(nodeid: str) -> str:
-    """Return the group of a test: three for Spark; a golden store or a server exists once.
+    """Return the group of a test: three for Spark; a store, a server or a wheel exists once.
 
     A process keeps its Spark session, so two processes start two JVMs.
     """
     path, _, rest = nodeid.partition("::")
+    if path.startswith("tests/installed/"):
+        return "installed"
     name, _, params = rest.partition("[")
     if path.startswith("tests/integration/"):
         # A module has a broker for each version that it tests.

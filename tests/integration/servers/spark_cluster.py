@@ -1,6 +1,5 @@
 """A standalone Spark cluster as processes: a master and workers, from the pyspark package."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -62,8 +61,3 @@ class SparkCluster:
         """Kill the master and all workers."""
         for server in [*self.workers, self.master]:
             server.kill()
-
-
-def run_environment(cluster: SparkCluster) -> dict[str, str]:
-    """Return the environment of a command that uses the cluster."""
-    return {**os.environ, **cluster.environment}
