@@ -1,1 +1,1 @@
-"""The durable state of an OUTPUT root: its state files, recovery, expiry and rebuild."""
+"""The durable state of OUTPUT: state files, recovery, expiry, rebuild; not what queues hold."""

@@ -111,7 +111,7 @@ def _check_stateless(output: Path, *, adopts: bool) -> None:
         return
     if not adopts:
         raise ConfigError(
-            f"OUTPUT {output} is neither empty nor a root of reput: it holds {other}; "
+            f"OUTPUT {output} is neither empty nor made by reput: it holds {other}; "
             f"{NEW_OUTPUT_HINT}, or adopt a broker's files with reput recover"
         )
     built = list_built(output)

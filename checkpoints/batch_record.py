@@ -1,8 +1,8 @@
 """The batch record ``OUTPUT/reput/batch``: the undo record of the batch in flight.
 
 It is durable before the first byte of the batch is written. It holds the end of each queue that the
-batch touches, and of the newest index file, before the batch. A root whose progress does not count
-the batch yet may hold any part of it.
+batch touches, and of the newest index file, before the batch. OUTPUT may hold any part of the batch
+while its progress does not count it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _values_of = attrgetter(*(field.name for field in dataclasses.fields(QueueEnd)))
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """The ends to truncate a root to, while progress does not count batch ``number``.
+    """The ends to truncate OUTPUT to, while progress does not count batch ``number``.
 
     ``progress`` is the progress after the truncation, as a recovery records it; None, in the record
     of every batch, leaves the progress unchanged.
@@ -39,7 +39,7 @@ class BatchRecord:
 
 
 def write_batch(output: Path, record: BatchRecord, disk: Disk) -> None:
-    """Write, durably, the ends that a recovery truncates the root to from now on."""
+    """Write, durably, the ends that a recovery truncates OUTPUT to from now on."""
     queues = [_values_of(end) for end in record.queues]
     disk.replace(output / BATCH, encode_record(record, queues=queues))
 

@@ -48,7 +48,7 @@ def encode_checkpoint(checkpoint: StoreCheckpoint) -> bytes:
 
 
 def read_checkpoint(output: Path) -> StoreCheckpoint | None:
-    """Read a root's checkpoint, None if it has none. Raises DamageError, StoreIOError."""
+    """Read the checkpoint of OUTPUT, None if it has none. Raises DamageError, StoreIOError."""
     path = output / CHECKPOINT_FILE
     data = read_state_file(path)
     if data is None:
@@ -60,5 +60,5 @@ def read_checkpoint(output: Path) -> StoreCheckpoint | None:
 
 
 def write_checkpoint(output: Path, checkpoint: StoreCheckpoint, disk: Disk) -> None:
-    """Replace a root's checkpoint, durably."""
+    """Replace the checkpoint of OUTPUT, durably."""
     disk.replace(output / CHECKPOINT_FILE, encode_checkpoint(checkpoint))

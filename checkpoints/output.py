@@ -1,9 +1,9 @@
-"""The life cycle of an OUTPUT root: lock, recover, own, commit batches, close.
+"""The life cycle of OUTPUT: lock, recover, own, commit batches, close.
 
 ``DispatchOutput.open`` takes the broker's lock, refuses a directory that may not be OUTPUT, and
-recovers the root. ``checkpoints.recovery.steps`` defines the order of the steps after a crash.
-The root is then owned: ``_take_ownership`` writes ``abort`` and ``checkpoint``, and records a stamp
-of them that shows later whether a broker has run on the root.
+recovers it. ``checkpoints.recovery.steps`` defines the order of the steps after a crash.
+OUTPUT is then owned: ``_take_ownership`` writes ``abort`` and ``checkpoint``, and records a stamp
+of them that shows later whether a broker has run on OUTPUT.
 
 ``checkpoints.commit`` defines the order in which a batch is written.
 """
@@ -65,16 +65,16 @@ class DispatchOutput:
     def __init__(self, path: Path, disk: Disk, lock: IO[bytes] | None) -> None:
         self.path = path
         self.disk = disk
-        self.is_unread = lock is None  # it has no readers, and is inside a root that is locked
+        self.is_unread = lock is None  # it has no readers, and is inside an OUTPUT that is locked
         self.log: CommitLog
         self.progress: Progress
         self.recovered: tuple[Recovered, ...] = ()
-        self.known_losses: tuple[LostRange, ...] = ()  # of the root that a rebuild replaces
+        self.known_losses: tuple[LostRange, ...] = ()  # of the files that a rebuild replaces
         self._checkpoint: StoreCheckpoint | None = None
         self._lock = lock
 
     @classmethod
-    def open(  # noqa: PLR0913 - the options of opening a root
+    def open(  # noqa: PLR0913 - the options of opening OUTPUT
         cls,
         output: Path,
         store_root: Path,
@@ -85,12 +85,12 @@ class DispatchOutput:
         disk: Disk | None = None,
         report: RecoveryReporter | None = None,
     ) -> DispatchOutput:
-        """Lock a root, recover it if necessary, and take ownership of it.
+        """Lock OUTPUT, recover it if necessary, and take ownership of it.
 
-        ``from_offset``, a record boundary, is where the dispatch of a new root begins. If the root
+        ``from_offset``, a record boundary, is where the dispatch of a new OUTPUT begins. If OUTPUT
         has progress, it must not be beyond that progress, which would leave a hole. ``recovered``
         lists the recoveries that were performed. Without ``adopts``, a broker's files are refused,
-        except in STORE and in a root that has a state file.
+        except in STORE and in an OUTPUT that has a state file.
 
         Raises OutputInUseError if another process owns it; ConfigError if it may not be OUTPUT
         (``checkpoints.allowed_output``), or was created with other settings or from another log;
@@ -110,10 +110,10 @@ class DispatchOutput:
     def replacing(
         cls, output: Path, store_root: Path, config: StoreConfig, *, disk: Disk | None = None
     ) -> DispatchOutput:
-        """Lock a root whose queues and index are about to be replaced, without recovering them.
+        """Lock an OUTPUT whose queues and index are about to be replaced, without recovering them.
 
-        ``progress`` is that of a new root that begins at the log's minimum offset. Raises
-        OutputInUseError; ConfigError if the root may not be OUTPUT, holds foreign files in a
+        ``progress`` is that of a new OUTPUT that begins at the log's minimum offset. Raises
+        OutputInUseError; ConfigError if the directory may not be OUTPUT, holds foreign files in a
         directory that is replaced, or was created from another log or with other settings.
         """
         check_output(output, store_root, config.commit_log_paths(store_root), is_replaced=True)
@@ -130,7 +130,7 @@ class DispatchOutput:
     def open_new_output(
         cls, owned: DispatchOutput, path: Path, begin: int, config: StoreConfig
     ) -> DispatchOutput:
-        """Open the new root of a rebuild, inside an owned root, to be dispatched from ``begin``.
+        """Open the new OUTPUT of a rebuild, inside ``owned``, to be dispatched from ``begin``.
 
         It is of the same log, and is recovered if necessary, as by ``open``. It has no lock, so
         ``close`` releases none.
@@ -157,7 +157,7 @@ class DispatchOutput:
         self.progress = replace(new, log_was_clean=log_was_clean)
 
     def own_replacement(self, progress: Progress) -> None:
-        """Take ownership of the rebuilt root that has replaced the locked one."""
+        """Take ownership of the rebuilt files that have replaced those of this OUTPUT."""
         self.progress = progress
         self._take_ownership(self.log.config)
 
@@ -185,7 +185,7 @@ class DispatchOutput:
         why = self._detect_foreign_writer(progress)
         if progress is None or why:
             begin = max(self.log.min_offset(), 0) if from_offset is None else from_offset
-            if why:  # the root may hold units of messages that have expired since
+            if why:  # OUTPUT may hold units of messages that have expired since
                 begin = progress.begin_offset if progress is not None else 0
             new = self._new_progress(store_root, config, progress, begin)
             is_same = _is_same_directory(self.path, store_root)
@@ -206,7 +206,7 @@ class DispatchOutput:
         self._take_ownership(config)
 
     def _detect_foreign_writer(self, progress: Progress | None) -> str:
-        """Return the evidence that another program wrote to the root; "" if there is none."""
+        """Return the evidence that another program wrote to OUTPUT; "" if there is none."""
         if progress is not None:
             evidence = detect_foreign_writer(self.path, progress.stamp)
             return f"a broker ran on it since: {evidence}" if evidence else ""
@@ -235,7 +235,7 @@ class DispatchOutput:
     def _new_progress(
         self, store_root: Path, config: StoreConfig, before: Progress | None, begin: int
     ) -> Progress:
-        """Return the progress of a new root, or of one that restarts from ``begin``."""
+        """Return the progress of a new OUTPUT, or of one that restarts from ``begin``."""
         batch = before.batch + 1 if before is not None else 0
         return Progress(
             reput_from_offset=begin,
@@ -264,7 +264,7 @@ class DispatchOutput:
         return not is_last or self.is_log_clean(Path(self.progress.store))
 
     def known_loss_end(self, begin: int) -> int | None:
-        """Return the end of the range at ``begin`` that the root before a rebuild had lost.
+        """Return the end of the range at ``begin`` that OUTPUT had lost before a rebuild.
 
         None if there is none. Of the oldest such range, a part may have expired since.
         """
@@ -298,7 +298,7 @@ class DispatchOutput:
         return (self.path / SWAP).exists()
 
     def close(self, *, clean: bool) -> None:
-        """Release the root; ``clean`` deletes ``abort``."""
+        """Release OUTPUT; ``clean`` deletes ``abort``."""
         try:
             if clean:
                 self.disk.remove(self.path / layout.ABORT_FILE)
@@ -323,7 +323,7 @@ def _is_log_clean(progress: Progress, store_root: Path) -> bool:
 
 
 def _check_origin(progress: Progress, store_root: Path, config: StoreConfig, path: Path) -> None:
-    """Raise ConfigError if a root was created from another log or with other settings."""
+    """Raise ConfigError if OUTPUT was created from another log or with other settings."""
     if progress.store != str(store_root.resolve()):
         raise ConfigError(
             f"{path} was made from {progress.store}, not from {store_root}; {NEW_OUTPUT_HINT}"

@@ -1,4 +1,4 @@
-"""The entries of directories in a root, by name and kind, and which of them are foreign."""
+"""The entries of directories in OUTPUT, by name and kind, and which of them are foreign."""
 
 from __future__ import annotations
 

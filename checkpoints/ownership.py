@@ -1,4 +1,4 @@
-"""Detection of a foreign writer: whether a broker has run on a root since its last dispatch.
+"""Detection of a foreign writer: whether a broker has run on OUTPUT since its last dispatch.
 
 A broker writes ``abort`` and ``lock`` when it starts, and ``checkpoint`` while it runs and when it
 stops. A PID in ``abort`` proves nothing across containers, so modification times are compared.
@@ -33,7 +33,7 @@ def read_ownership_stamp(output: Path, checkpoint_before: str = "") -> Ownership
 
 
 def detect_foreign_writer(output: Path, known: OwnershipStamp) -> str:
-    """Return the evidence that a broker has run on a root since ``known``; "" if there is none."""
+    """Return the evidence that a broker has run on OUTPUT since ``known``; "" if there is none."""
     now = read_ownership_stamp(output)
     if now.checkpoint not in (known.checkpoint, known.checkpoint_before):
         return f"{output / CHECKPOINT_FILE} is not the one that a dispatch wrote"

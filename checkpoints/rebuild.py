@@ -1,13 +1,14 @@
-"""The new root of a rebuild: dispatched in a directory of the old root, then swapped in.
+"""The new OUTPUT of a rebuild: dispatched in a directory of the old one, then swapped in.
 
 =====================  =============================================================
-``reput/bulk/new``     the new root: the files of a dispatch, without a lock of its own
-``reput/bulk/boot``    the id of the boot during which the new root was created
+``reput/bulk/new``     the new OUTPUT: the files of a dispatch, without a lock of its own
+``reput/bulk/boot``    the id of the boot during which the new OUTPUT was created
 ``reput/bulk/old``     the old queues and index, during the swap
 =====================  =============================================================
 
-The new root has no readers before it is swapped in, so it is not synced until then. After a process
-crash its files are complete until the machine reboots: until then, the next rebuild resumes it.
+The new OUTPUT has no readers before it is swapped in, so it is not synced until then. After a
+process crash its files are complete until the machine reboots: until then, the next rebuild resumes
+it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _log = logging.getLogger(__name__)
 
 
 class NewOutput:
-    """The new root of a root that ``DispatchOutput.replacing`` locked."""
+    """The new OUTPUT in one that ``DispatchOutput.replacing`` locked."""
 
     def __init__(self, output: DispatchOutput) -> None:
         self._output = output
         self._path = output.path / NEW_OUTPUT_DIR
 
     def open(self) -> DispatchOutput:
-        """Resume the new root of an interrupted rebuild; if that is impossible, begin one.
+        """Resume the new OUTPUT of an interrupted rebuild; if that is impossible, begin one.
 
         Raises StoreIOError.
         """
@@ -54,7 +55,7 @@ class NewOutput:
         return self.begin()
 
     def begin(self) -> DispatchOutput:
-        """Return a new root that begins at the log's minimum; delete the remains of another."""
+        """Return a new OUTPUT that begins at the log's minimum; delete the remains of another."""
         output = self._output
         discard_rebuild(output.path, output.disk)
         output.disk.put(output.path / BOOT, [boot_id()])
@@ -75,7 +76,7 @@ class NewOutput:
         return self._open()
 
     def _begin_offset(self) -> int:
-        """Return the log's minimum offset, or the start of the old root if that is higher."""
+        """Return the log's minimum offset, or the start of the old OUTPUT if that is higher."""
         self._output.log.refresh()
         return max(self._output.log.min_offset(), self._output.progress.begin_offset)
 
@@ -86,9 +87,9 @@ class NewOutput:
         )
 
     def swap_in(self, built: DispatchOutput) -> None:
-        """Make the new root durable, and swap its queues and index for the old ones.
+        """Make the new OUTPUT durable, and swap its queues and index for the old ones.
 
-        Raises ConfigError if they cannot be renamed, StoreIOError. Then the root is unchanged, or
+        Raises ConfigError if they cannot be renamed, StoreIOError. Then OUTPUT is unchanged, or
         the next start finishes the swap.
         """
         output, progress = self._output, built.progress
@@ -98,7 +99,7 @@ class NewOutput:
         progress = replace(
             progress,
             batch=output.progress.batch + progress.batch,
-            generation=output.progress.batch,  # newer than that of the old root
+            generation=output.progress.batch,  # newer than that of the old files
             log_was_clean=output.progress.log_was_clean,
             stamp=read_ownership_stamp(output.path, output.progress.stamp.checkpoint),
         )

@@ -24,7 +24,7 @@ from store.output.progress import PROGRESS
 
 
 class Retention:
-    """Deletes the expired files of one root, which this process owns, unless they are kept."""
+    """Deletes the expired files of one OUTPUT, which this process owns, unless they are kept."""
 
     def __init__(self, output: DispatchOutput, config: StoreConfig, *, keep_expired: bool) -> None:
         self.files = 0  # deleted so far

@@ -1,4 +1,4 @@
-"""The Spark checkpoints of a root: one directory below ``reput/spark`` per epoch (promise I7)."""
+"""The Spark checkpoints of OUTPUT: one directory below ``reput/spark`` per epoch (promise I7)."""
 
 from __future__ import annotations
 

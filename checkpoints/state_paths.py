@@ -7,8 +7,8 @@
 ``reput/recovered``     what the last recovery did (``checkpoints.recovery.reports``)
 ``reput/verified``      what the last recorded verification found
 ``reput/spark/``        the Spark checkpoint, one directory for each epoch
-``reput/bulk/new``      the new root of a rebuild (``checkpoints.rebuild``)
-``reput/bulk/boot``     the boot during which that root was created
+``reput/bulk/new``      the new OUTPUT of a rebuild (``checkpoints.rebuild``)
+``reput/bulk/boot``     the boot during which that OUTPUT was created
 ``reput/bulk/old``      the queues and index that it replaces, during the swap
 ======================  ======================================================================
 

@@ -1,7 +1,7 @@
 """The swap of rebuilt queues and index for the old ones: atomic, even if it is interrupted.
 
-A rebuild (``checkpoints.rebuild``) writes a new root, ``OUTPUT/reput/bulk/new``. The swap replaces
-all directories that a dispatch builds, and the progress.
+A rebuild (``checkpoints.rebuild``) writes a new OUTPUT, ``OUTPUT/reput/bulk/new``. The swap
+replaces all directories that a dispatch builds, and the progress.
 
 The record ``reput/swap`` is durable before the first old file is moved, and is deleted once all new
 files are in place. If a swap is interrupted, the next start finishes it from the record. Old files
@@ -32,7 +32,7 @@ from store.output.progress import SWAP, Progress, read_progress, write_progress
 
 @dataclass(frozen=True, slots=True)
 class SwapRecord:
-    """The progress and the directories of the new root.
+    """The progress and the directories of the new OUTPUT.
 
     Of ``BUILT_DIRS``, those that ``directories`` does not name are deleted.
     """
@@ -41,7 +41,7 @@ class SwapRecord:
     directories: tuple[Annotated[str, one_of(*BUILT_DIRS)], ...]
 
     def check_fields(self) -> None:
-        """Raise MismatchError if progress counts index files and the new root has none."""
+        """Raise MismatchError if progress counts index files and the new OUTPUT has none."""
         files = self.progress.index_files
         if files and INDEX_DIR not in self.directories:
             reason = f"it lacks {INDEX_DIR}, and progress counts {files} index files"
@@ -64,7 +64,7 @@ def read_swap(output: Path) -> SwapRecord | None:
 def finish_swap(output: Path, progress: Progress | None, disk: Disk) -> Progress | None:
     """Finish the swap in progress, if any, and delete the remains of a rebuild.
 
-    Return the resulting progress. If a broker has run on the root since, its queues are kept.
+    Return the resulting progress. If a broker has run on OUTPUT since, its queues are kept.
     """
     record = read_swap(output)
     if record is not None:
@@ -113,7 +113,7 @@ def _finish(
 def _check_matches_rebuild(output: Path, names: tuple[str, ...], target: Progress) -> None:
     """Refuse a record that does not match the rebuild in ``reput/bulk``. Raises DamageError.
 
-    The new root's own progress is kept until all files are in place. By then the directories that
+    The new OUTPUT's own progress is kept until all files are in place. By then the directories that
     the record does not name have been moved away.
     """
     built = read_progress(output / NEW_OUTPUT_DIR)
@@ -133,7 +133,7 @@ def _check_matches_rebuild(output: Path, names: tuple[str, ...], target: Progres
 
 
 def discard_rebuild(output: Path, disk: Disk) -> None:
-    """Delete the new root of a rebuild; first, durably, the file that makes it resumable."""
+    """Delete the new OUTPUT of a rebuild; first, durably, the file that makes it resumable."""
     discard_resume_point(output, disk)
     if (output / BULK_DIR).is_dir():
         disk.remove_tree(output / BULK_DIR)

@@ -1,4 +1,4 @@
-"""The application ``reput``: the command line, the web console and the export.
+"""The application ``reput``: command line, web console and export; not what they read and run.
 
 Its public names are those of the packages below it, imported at first use:
 

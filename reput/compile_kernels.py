@@ -88,7 +88,7 @@ def _dispatch(store: Path, output: Path, config: StoreConfig) -> DispatchRequest
 
 
 def _read(store: Path, output: Path) -> None:
-    """Walk to the log's end, as a read does where the root is a broker's and does not record it."""
+    """Walk to the log's end, as a read of a broker's own files does: they do not record it."""
     with MessageStore.open(store, output) as s:
         assert s.query_message(_TOPIC, "a").messages
         assert s.max_phy_offset() > 0

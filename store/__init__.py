@@ -1,4 +1,4 @@
-"""The files of a RocketMQ store, and ``MessageStore``, the reads on them.
+"""The files of a RocketMQ store and the reads on them, ``MessageStore``; no Spark, no command line.
 
 Importing this package is cheap: it loads only ``store.errors``.
 """

@@ -183,7 +183,7 @@ class StoreConfig:
         return path
 
     def shape(self) -> dict[str, str | int | bool]:
-        """Return the settings that determine the bytes of the files; fixed for a root."""
+        """Return the settings that determine the bytes of the files; fixed for an OUTPUT."""
         values: dict[str, str | int | bool] = {"version": str(self.version)}
         for f in dataclasses.fields(self):
             if f.name not in _NOT_OF_SHAPE:
@@ -194,7 +194,7 @@ class StoreConfig:
 def check_shape(
     made_with: Mapping[str, Any], config: StoreConfig, output: Path | str, hint: str
 ) -> None:
-    """Raise ConfigError unless ``config`` has the shape of ``root``.
+    """Raise ConfigError unless ``config`` has the shape of ``output``.
 
     The error gives the broker.conf name of the first setting that differs, and ends with ``hint``.
     """
@@ -285,7 +285,7 @@ def is_shape(shape: Mapping[str, object]) -> bool:
     return True
 
 
-Shape = Annotated[dict[str, Any], Check("the settings of a root", is_shape)]
+Shape = Annotated[dict[str, Any], Check("the settings of an OUTPUT", is_shape)]
 
 
 def config_from_shape(shape: Mapping[str, Any], *, commit_log: str = "") -> StoreConfig:

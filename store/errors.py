@@ -3,16 +3,16 @@
 ::
 
     StoreError                    the base of every exception raised about a store
-    ├── ConfigError               a malformed setting, or one that does not fit the root
+    ├── ConfigError               a malformed setting, or one that does not fit OUTPUT
     │   ├── BodyTooLargeError     a body that exceeds the limit of the read
     │   ├── NoLogError            a store without a commit log
     │   ├── NoQueuesError         a log has no queues yet
-    │   ├── ProgressDeletedError  the progress of a root was deleted while a reader had it open
+    │   ├── ProgressDeletedError  the progress of OUTPUT was deleted while a reader had it open
     │   └── SlowExpressionError   a regular expression that takes too long
     ├── DamageError               bytes that break the format: path, offset, reason
     │   ├── LostDataError         a range of the log that is lost: begin, end
     │   └── VanishedError         bytes that a mapped file lost while they were read
-    ├── OutputInUseError          another owner holds the root's lock
+    ├── OutputInUseError          another owner holds the lock of OUTPUT
     │   └── MirrorInUseError      another mirror of the same name is running
     ├── UnknownTopicError         a topic that the store does not hold
     ├── UnsupportedFormatError    a format this project does not read
@@ -94,7 +94,7 @@ class BodyTooLargeError(ConfigError):
 
 
 class ProgressDeletedError(ConfigError):
-    """The progress of a root was deleted while a reader had it open."""
+    """The progress of OUTPUT was deleted while a reader had it open."""
 
 
 class DamageError(StoreError):
@@ -129,7 +129,7 @@ class LostDataError(DamageError):
 
 
 class OutputInUseError(StoreError):
-    """A broker or another dispatcher holds the root's ``lock`` file."""
+    """A broker or another dispatcher holds the ``lock`` file of OUTPUT."""
 
 
 class MirrorInUseError(OutputInUseError):

@@ -40,7 +40,7 @@ def is_rocksdb(directory: Path) -> bool:
 
 
 def rocksdb_queues(store_root: Path, values: Mapping[str, str]) -> str:
-    """Return why the queues of a broker's root are not all in files, "" if they are.
+    """Return why the queues in STORE are not all in files, "" if they are.
 
     ``values`` are the properties of its broker.conf. Java parity: ``StoreType``,
     ``CombineConsumeQueueStore``.
@@ -63,9 +63,9 @@ def rocksdb_queues(store_root: Path, values: Mapping[str, str]) -> str:
 
 
 def require_queue_files(store_root: Path, output: Path, reason: str) -> None:
-    """Raise UnsupportedFormatError if the queues of ``output``, a broker's root, are in RocksDB.
+    """Raise UnsupportedFormatError if the queues of ``output``, a broker's own, are in RocksDB.
 
-    ``reason`` is that of ``rocksdb_queues`` for the store; another root is judged by its files.
+    ``reason`` is that of ``rocksdb_queues`` for the store; the files of any other directory decide.
     """
     if not _is_same(store_root, output):
         reason = rocksdb_queues(output, {})

@@ -1,6 +1,6 @@
 """Unsupported kinds of store: detected by their files, and refused with one sentence each.
 
-Every read that opens a broker's root runs these checks, so they must not load a kernel.
+Every read that opens a broker's store runs these checks, so they must not load a kernel.
 """
 
 from __future__ import annotations

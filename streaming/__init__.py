@@ -1,4 +1,4 @@
-"""RocketMQ's reput as a Spark Structured Streaming query.
+"""RocketMQ's reput as a Spark Structured Streaming query: sources, sinks, Kafka; no byte layout.
 
 ``CommitLogDataSource`` is the data source ``rocketmq-commitlog``. ``start_dispatch`` starts the
 query that builds ConsumeQueue and IndexFile, ``start_mirror`` the query that sends messages to

@@ -1,1 +1,1 @@
-"""The recovery of a root after a crash: swap, adoption, rollback of a batch, following the log."""
+"""The steps that recover OUTPUT after a crash, not the state files that they rely on."""

@@ -1,7 +1,7 @@
-"""Adoption of a broker's root: keep what matches its log, truncate the rest.
+"""Adoption of the files that a broker wrote: keep what matches the log, truncate the rest.
 
 The files are compared with what a dispatch of the whole log, from its minimum offset, would have
-written. From the first stretch that differs, the root is truncated and dispatched again: units that
+written. From the first stretch that differs, OUTPUT is truncated and dispatched again: units that
 survived a truncation of the log, index entries that a restart duplicated, queues that lag. If the
 log's oldest messages have expired, their units are kept.
 """
@@ -42,7 +42,7 @@ _HINT = "pass the broker.conf that it was created with (--broker-conf), or give 
 
 
 class Adoption:
-    """Determines up to which offset one root matches its log."""
+    """Determines up to which offset OUTPUT matches the log."""
 
     def __init__(
         self, output: Path, log: CommitLog, planner: LogPlanner, report: RecoveryReporter
@@ -54,9 +54,9 @@ class Adoption:
 
     @intact()
     def adopt(self, progress: Progress, end: int) -> tuple[Progress, ConsistentPrefix]:
-        """Compare the root with its log up to ``end``; return the progress to truncate it to.
+        """Compare OUTPUT with the log up to ``end``; return the progress to truncate it to.
 
-        Raises ConfigError if its files do not have the configured sizes, or it is the root of
+        Raises ConfigError if its files do not have the configured sizes, or belong to
         another log.
         """
         self._check_file_sizes()
@@ -109,7 +109,7 @@ class Adoption:
         return replace(adopted, rollback_points=add_rollback_point(adopted, prefix.queues))
 
     def _check_log(self) -> None:
-        """Refuse a root none of whose sampled units belongs to this log."""
+        """Refuse an OUTPUT none of whose sampled units belongs to this log."""
         evidence = ""
         log = self._log
         log.refresh()
@@ -124,12 +124,12 @@ class Adoption:
                 evidence = f"{queue.directory} names a record at offset {unit.commit_log_offset}"
         if evidence:
             raise ConfigError(
-                f"{self._output} is the root of another log: {evidence}, which is not in this one; "
+                f"{self._output} belongs to another log: {evidence}, which is not in this one; "
                 "give a new OUTPUT, or remove its queues and its index"
             )
 
     def _check_file_sizes(self) -> None:
-        """Refuse a root none of whose files has the configured size."""
+        """Refuse an OUTPUT none of whose files has the configured size."""
         config, output = self._log.config, self._output
         queues = output / CONSUME_QUEUE_DIR
         files = [p for t, q in list_queues(output) for p in queue_directory(queues, t, q).iterdir()]

@@ -1,8 +1,8 @@
-"""The consistent prefix of a root: up to which offset its files equal a dispatch of the log.
+"""The consistent prefix of OUTPUT: up to which offset its files equal a dispatch of the log.
 
-The log is replayed and compared with the root, at first record by record, then in ever larger
+The log is replayed and compared with OUTPUT, at first record by record, then in ever larger
 stretches. The first stretch that differs ends the prefix. The replay knows where all files ended
-before that stretch, so the root can be truncated there and the dispatch can resume.
+before that stretch, so OUTPUT can be truncated there and the dispatch can resume.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FULL_FILE_PARTS = ("header", "slot")  # compared once an index file is full
 
 @dataclass(frozen=True, slots=True)
 class ConsistentPrefix:
-    """Root and log match up to ``offset``; ``last_offset`` is that of the last record, or -1.
+    """OUTPUT and log match up to ``offset``; ``last_offset`` is that of the last record, or -1.
 
     ``difference`` is the one that ended the prefix, None if the whole log matches. ``queues`` are
-    the ends of all queues of the root.
+    the ends of all queues of OUTPUT.
     """
 
     offset: int
@@ -62,7 +62,7 @@ class _ReplayState:
 def find_consistent_prefix(
     output: Path, config: StoreConfig, policy: ComparisonPolicy, batches: Iterable[DispatchRequests]
 ) -> ConsistentPrefix:
-    """Compare a root with its log's requests from ``policy.begin`` on.
+    """Compare OUTPUT with its log's requests from ``policy.begin`` on.
 
     Raises DamageError, as the batches do, StoreIOError.
     """

@@ -1,7 +1,7 @@
-"""What the last recovery and the last verification of a root found, kept for its readers.
+"""What the last recovery and the last verification of OUTPUT found, kept for its readers.
 
 ====================  ========================================================================
-``reput/recovered``   written by a start that recovered the root, and by ``reput recover``
+``reput/recovered``   written by a start that recovered OUTPUT, and by ``reput recover``
 ``reput/verified``    written by ``reput verify --record``
 ====================  ========================================================================
 

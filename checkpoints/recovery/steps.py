@@ -1,19 +1,19 @@
-"""Recovery: the steps that return a root to a record boundary after a crash (promises I3, I4).
+"""Recovery: the steps that return OUTPUT to a record boundary after a crash (promises I3, I4).
 
 ``DispatchOutput`` performs them at every start, in this order, while it holds the lock:
 
 1. **Finish a swap.** If ``reput/swap`` exists, the rebuilt files are moved into place. The remains
    of a rebuild that cannot be resumed are deleted (``checkpoints.swap.finish_swap``).
-2. **Adopt** a root that another program wrote, or on which a broker has run since
+2. **Adopt** an OUTPUT that another program wrote, or on which a broker has run since
    (``Recovery.adopt``): keep what matches the log, truncate the rest. Steps 3 and 4 are skipped,
    because adoption compares the files themselves with the log.
 3. **Roll back the batch in flight** (``Recovery.roll_back_batch``): if ``reput/batch`` is newer
    than progress, the files are truncated to the ends that it records.
 4. **Follow the log** (``Recovery.follow_log``): delete index files that had expired. If the log
-   changed (it came back shorter, or a broker wrote other messages over its end), roll the root back
+   changed (it came back shorter, or a broker wrote other messages over its end), roll OUTPUT back
    to the newest rollback point that the log still holds.
 
-The root then resumes at ``reput_from_offset``. ``checkpoints.output`` describes the order of the
+OUTPUT then resumes at ``reput_from_offset``. ``checkpoints.output`` describes the order of the
 syncs of a batch, on which step 3 relies.
 
 Steps 2 to 4 truncate in the same order: a batch record with the target is durable first; then
@@ -71,13 +71,13 @@ class Recovered:
 
 
 def finished_swap(offset: int, seconds: float) -> Recovered:
-    """Return the recovery that finished an interrupted swap, on a root at ``offset``."""
+    """Return the recovery that finished an interrupted swap, in an OUTPUT at ``offset``."""
     why = "a swap of rebuilt files was interrupted, and is complete now"
     return Recovered(why, offset, offset, TruncationCounts(), seconds)
 
 
 class Recovery:
-    """Returns one root, which this process owns, to a record boundary."""
+    """Returns one OUTPUT, which this process owns, to a record boundary."""
 
     def __init__(
         self, output: Path, log: CommitLog, disk: Disk, report: RecoveryReporter | None = None
@@ -211,10 +211,10 @@ class Recovery:
         return find_index_end(self._output, self._config, offset, self._log, record_at)
 
     def adopt(self, progress: Progress, planner: LogPlanner, why: str) -> Progress:
-        """Adopt a root that another program wrote: truncate it to where it matches its log.
+        """Adopt an OUTPUT that another program wrote: truncate it to where it matches its log.
 
-        ``progress`` is that of a new root. Raises ConfigError if the root belongs to another log or
-        has other settings.
+        ``progress`` is that of a new OUTPUT. Raises ConfigError if the files belong to another
+        log or have other settings.
         """
         started = time.monotonic()
         end = max(planner.end(), self._min_offset(), progress.begin_offset)

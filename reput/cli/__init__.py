@@ -5,9 +5,9 @@ exit  meaning
 ====  ==========================================================
 0     ok
 1     the answer is "no", or the comparison found differences
-2     usage: an invalid option, or settings that do not match the root
+2     usage: an invalid option, or settings that do not match OUTPUT
 3     damaged or lost input
-4     the root or the mirror's name is in use
+4     OUTPUT or the mirror's name is in use
 5     unsupported format
 6     I/O error: the operating system or Kafka refused, or Kafka is unreachable
 7     Spark or Java failed
@@ -67,7 +67,7 @@ Exit codes:
   1 the answer is no, or the comparison found differences
   2 usage
   3 damaged or lost input
-  4 root in use
+  4 OUTPUT in use
   5 unsupported format
   6 I/O error
   7 Spark or Java failed

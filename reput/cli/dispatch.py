@@ -175,7 +175,7 @@ def dispatch(
 
 
 def _prepare(store: NamedStore, options: DispatchOptions, reporter: Reporter) -> ShownDispatch:
-    """Lock the root of a dispatch, and recover it."""
+    """Lock the OUTPUT of a dispatch, and recover it."""
     from reput.console.metrics.running_query import BatchDurations
     from streaming.queries.dispatch_query import prepare_dispatch
 

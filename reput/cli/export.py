@@ -63,7 +63,7 @@ class FileOptions:
     output: Annotated[
         Path | None,
         output_option(
-            "With --not-consumed-by: the root of queues that show where the group's offsets "
+            "With --not-consumed-by: the OUTPUT whose queues show where the group's offsets "
             "are, if those of STORE are lost or damaged. For several stores, NAME=STORE:OUTPUT."
         ),
     ] = None

@@ -52,7 +52,7 @@ def output_option(help_text: str) -> Any:
 
 
 Output = Annotated[
-    Path | None, output_option("The root of consumequeue/ and index/, if not STORE.")
+    Path | None, output_option("The directory of consumequeue/ and index/, if not STORE.")
 ]
 BrokerConf = Annotated[
     Path | None,
@@ -115,7 +115,7 @@ class BrokerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The root to read, and the broker whose settings and rules apply."""
+    """The directory to read, and the broker whose settings and rules apply."""
 
     output: Output = None
     broker_conf: BrokerConf = None
@@ -239,12 +239,12 @@ def opened_store(
     max_body_bytes: str | None = None,
     name: str = "",
 ) -> Iterator[MessageStore]:
-    """Open the store for reading, its log alone if ``root`` has no output.
+    """Open the store for reading, its log alone if ``where`` has no output.
 
     ``name`` is that of its broker among several.
 
-    On a broker's root, the assumed settings are reported if the answer is "no" or damage: other
-    settings may give another answer.
+    For a broker's own files, the assumed settings are reported if the answer is "no" or damage:
+    other settings may give another answer.
     """
     limit = body_limit(max_body_bytes)
     with _opened(store, where) as s:

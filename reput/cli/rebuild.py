@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def rebuild(
     store: Store,
-    output: Annotated[Path, output_option("The root to rebuild.")],
+    output: Annotated[Path, output_option("The OUTPUT to rebuild.")],
     scan: ScanOptions,
     broker: BrokerOptions,
     as_json: Json = False,

@@ -1,4 +1,4 @@
-"""``reput recover``: roll a root back to a record boundary, as the next start would; no JVM."""
+"""``reput recover``: roll OUTPUT back to a record boundary, as the next start would; no JVM."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def recover(
     store: Store,
     output: Annotated[
         Path,
-        output_option("the root of consumequeue/ and index/"),
+        output_option("the directory of consumequeue/ and index/"),
     ],
     broker: BrokerOptions,
     as_json: Json = False,
 ) -> None:
-    """Recover a root now, as the next dispatch would.
+    """Recover OUTPUT now, as the next dispatch would.
 
     Truncates what a crash left after the last batch. Rolls back to the last common record if the
-    log came back shorter or with other messages. Adopts a broker's root, truncated to the prefix
+    log came back shorter or with other messages. Adopts a broker's files, truncated to the prefix
     that matches its log. Reports what was found, what was truncated, why, and how long it took.
     """
     from checkpoints.allowed_output import is_empty

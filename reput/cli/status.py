@@ -31,7 +31,7 @@ def status(
     store: Store,
     output: Annotated[
         Path,
-        output_option("The root that the dispatch builds."),
+        output_option("The directory that the dispatch builds."),
     ],
     broker: BrokerOptions,
     stuck_after: StuckAfter = 60.0,

@@ -68,7 +68,7 @@ def verify(
 
     Derives both again from the log, compares byte for byte, and names the first unit or entry of
     each file that differs. Writes nothing, except with --record. Exits with 1 if anything differs.
-    A root built by reput is compared up to its progress, a broker's up to the log's end. Older,
+    What reput built is compared up to its progress, a broker's files up to the log's end. Older,
     stale and duplicate units and entries of a broker are counted.
     """
     from checkpoints.recovery.reports import record_verification
@@ -80,7 +80,7 @@ def verify(
     settings = options.spark_settings()
     config = config_to_compare(store, compared, broker.broker_conf, broker.broker_version)
     if options.record and read_progress_view(compared) is None:
-        raise ConfigError(f"--record: {compared} is not a root that a dispatch made")
+        raise ConfigError(f"--record: {compared} was not made by a dispatch")
     if not as_json:
         say(describe_settings(config))
     with (

@@ -75,7 +75,7 @@ class Broker:
         self._met: dict[tuple[Path, int], tuple[DamageError, int]] = {}
         self._lacks_log = may_lack_log
         self.config = self._find_config()
-        # Reads of the log alone. Its root is a directory that never holds queues or progress.
+        # Reads of the log alone. Its OUTPUT is a directory that never holds queues or progress.
         logs = self.config.commit_log_paths(self.store_root)
         self.log = MessageStore(self.store_root, logs[0], self.config)
         self.log.max_body_bytes = settings.max_body_bytes

@@ -45,7 +45,7 @@ WHOLE_QUEUE = Resume(queue_offset=0)
 
 @dataclass(frozen=True, slots=True)
 class QueueSources:
-    """The roots whose queues may translate positions, and how to open them.
+    """STORE and OUTPUT, whose queues may translate positions, and how to open them.
 
     ``is_log_whole``: the export reads the log from its beginning and fails where it has lost a
     part, so no queue can have closed a gap that a broker's queue did not have.
@@ -63,8 +63,8 @@ def find_resumes(
 ) -> tuple[dict[QueueKey, Resume], list[QueueKey]]:
     """Return where to resume in each queue, and the queues of which too much may be selected.
 
-    These are queues that no root could translate. ``scan`` returns the stretches of the log; it is
-    called if there are any. Raises StoreError if OUTPUT cannot be opened.
+    These are queues that no directory could translate. ``scan`` returns the stretches of the log;
+    it is called if there are any. Raises StoreError if OUTPUT cannot be opened.
     """
     found: dict[QueueKey, Resume] = {}
     with _opened(sources) as translators:
@@ -107,7 +107,7 @@ def _queues(sources: QueueSources, output: Path) -> Iterator[MessageStore]:
 
 
 class _Translator:
-    """The queues of one root; ``resume`` translates a position, as far as it can be trusted."""
+    """The queues of one directory; ``resume`` translates a position as far as it can be trusted."""
 
     def __init__(self, store: MessageStore, sources: QueueSources) -> None:
         self._store = store
@@ -117,7 +117,7 @@ class _Translator:
         self._may_have_lost = has_lost or not sources.is_log_whole or bool(store.missing_files())
 
     def resume(self, queue: QueueKey, position: int) -> Resume | None:
-        """Return where a position is in the log, None if this root cannot tell."""
+        """Return where a position is in the log, None if these queues cannot tell."""
         if self._drops.get(queue_name(*queue), {}).get("repeated"):
             return None
         try:

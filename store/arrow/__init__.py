@@ -1,1 +1,1 @@
-"""Messages as Arrow columns."""
+"""Messages as Arrow columns: schema, buffers, batches; not which messages are read."""

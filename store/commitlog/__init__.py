@@ -1,1 +1,1 @@
-"""The CommitLog: records, the live end, scans, and a writer for tests and demos."""
+"""The CommitLog: records, the live end, scans, a writer for tests and demos; not the kernels."""

@@ -2,7 +2,7 @@
 
 Records are appended to files of full size. A record that would not leave 8 bytes free goes to the
 next file, and a blank record fills the current one; the blank's remainder stays zero, as since
-4.9.1. Creating a file also preallocates the next one, and ``abort`` exists in the store root while
+4.9.1. Creating a file also preallocates the next one, and ``abort`` exists in STORE while
 the writer is open, so a log that is being written looks like a live broker's. Format notes §1, §2.
 
 An append is visible at once, and durable after ``close``. Not thread-safe, and nothing

@@ -1,1 +1,1 @@
-"""The comparison of a root's files with those that its log yields."""
+"""The comparison of queues and index with those that the log yields; it writes nothing."""

@@ -1,8 +1,8 @@
 """The comparison of ConsumeQueueExt, by position or by the addresses in consume queue units.
 
-In a root that one dispatch wrote from the beginning, every ext unit is at its derived position, so
+In an OUTPUT that one dispatch wrote from the start, every ext unit is at its derived position, so
 the files are compared byte for byte. A restarted broker leaves orphans, which move all later ext
-units, and an aged root begins with older ones. There, an ext unit is compared through the address
+units, and an aged store begins with older ones. There, an ext unit is compared through the address
 in its consume queue unit, addresses must ascend, and every other ext unit must at least be
 well-formed.
 """
@@ -36,7 +36,7 @@ from store.layout import (
 
 
 class ExtComparison:
-    """Compares the ext units of a root's queues. All directories are in the root."""
+    """Compares the ext units of queues. All directories are in the compared one."""
 
     def __init__(self, config: StoreConfig, policy: ComparisonPolicy, views: MapCache) -> None:
         self.by_address = policy.is_aged or policy.by_broker

@@ -30,7 +30,7 @@ from store.io.listing import list_entries
 
 
 class IndexComparison(Disk):
-    """Compares the writes of an IndexService, file by file in order, with a root's index files."""
+    """Compares the writes of an IndexService, file by file in order, with existing index files."""
 
     def __init__(
         self, compared: Path, config: StoreConfig, policy: ComparisonPolicy, views: MapCache

@@ -54,7 +54,7 @@ class _Queue:
 
 
 class QueueComparison(Disk):
-    """Compares what a ConsumeQueueStore on the root ``derived`` writes with the files of ``root``.
+    """Compares what a ConsumeQueueStore on ``derived`` writes with the files of ``compared``.
 
     ``derived`` must not exist: nothing is read from it and nothing is created in it.
     """
@@ -97,7 +97,7 @@ class QueueComparison(Disk):
         queue, at = self._queues[actual.parent], int(path.name) + offset
         units = np.frombuffer(data, CQ_UNIT)
         if units["size"][0] == PRE_BLANK_SIZE:
-            # On an aged root, older units may take the place of pre-fill: finish compares them.
+            # In an aged store, older units may take the place of pre-fill: finish compares them.
             if not self._policy.is_aged:
                 self._compare(actual.parent, queue, at, units)
             return
@@ -204,7 +204,7 @@ class QueueComparison(Disk):
         """Count the leading units of messages that the broker's rules drop.
 
         A message is dropped if the queue already extends beyond its queue offset (format notes
-        §5.3). On an aged root, an older unit at its position shows this.
+        §5.3). In an aged store, an older unit at its position shows this.
         """
         if not self._policy.is_aged:
             return 0

@@ -1,13 +1,13 @@
-"""The comparison of a root with its log: what a dispatch would write against the root's files.
+"""The comparison of a directory's queues and index with what a dispatch of the log would write.
 
 The log's requests pass through the same ``ConsumeQueueStore`` and ``IndexService`` as in a
-dispatch, but their writes are compared with the root's files (``store.compare.queues``,
+dispatch, but their writes are compared with the files of the directory (``store.compare.queues``,
 ``store.compare.index``); nothing is written. Memory is therefore bounded by a batch and by the
 slot table of one index file.
 
 All bytes of ``consumequeue/``, ``consumequeue_ext/`` and the index are compared, except units and
-entries that a root may have besides those of the log: older, stale and doubled ones, as far as the
-``ComparisonPolicy`` allows them. These are counted, each kind under its own name.
+entries that a directory may have besides those of the log: older, stale and doubled ones, as far as
+the ``ComparisonPolicy`` allows them. These are counted, each kind under its own name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DERIVED = ".derived-from-the-log"
 
 
 class StoreComparison:
-    """Compares one root with dispatch requests in log order.
+    """Compares the files of one directory with dispatch requests in log order.
 
     Raises DamageError for a message for which no queue can be created, StoreIOError.
     """

@@ -1,1 +1,1 @@
-"""Consume queues: names, files, the writer, and reads by queue offset."""
+"""Consume queues: names, files, the writer, reads by queue offset; not the messages themselves."""

@@ -64,7 +64,7 @@ class ExtFiles:
 
 
 class ConsumeQueueExtWriter:
-    """The ext files of all queues of a root, for appending."""
+    """The ext files of all queues of OUTPUT, for appending."""
 
     def __init__(self, output: Path, config: StoreConfig, disk: Disk) -> None:
         self._directory = output / CONSUME_QUEUE_EXT_DIR
@@ -135,7 +135,7 @@ class ConsumeQueueExtWriter:
 
 @intact()
 def refuse_filter_bitmaps(output: Path) -> None:
-    """Raise UnsupportedFormatError if an ext file of a broker's root holds a filter bitmap.
+    """Raise UnsupportedFormatError if an ext file that a broker wrote holds a filter bitmap.
 
     A broker writes them with ``enableCalcFilterBitMap``. They depend on the consumers that it knew,
     so they cannot be derived from the log. Raises StoreIOError.

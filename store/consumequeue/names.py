@@ -1,4 +1,4 @@
-"""Names of topics and queues: which are valid, which a root contains, which are system topics.
+"""Names of topics and queues: which are valid, which a directory contains, which are system topics.
 
 The scan kernel has a twin of ``can_name_directory`` in ``store.kernels.topic``.
 """
@@ -34,7 +34,7 @@ def can_name_directory(topic: str) -> bool:
     """Return whether a topic can name the directory of its queues.
 
     A broker rejects other names when messages are sent. Here they can come from a damaged or
-    hostile log, and must not escape the root. Java parity: up to 5.1.1 a multi-dispatch name with
+    hostile log, and must not escape it. Java parity: up to 5.1.1 a multi-dispatch name with
     slashes is a path of several directories.
     """
     try:
@@ -72,7 +72,7 @@ def list_topics(directory: Path, links: list[StoreIOError] | None = None) -> Ite
 
 
 def list_queues(directory: Path, kind: str = CONSUME_QUEUE_DIR) -> Iterator[tuple[str, int]]:
-    """Yield topic and id of each queue of a root; ``kind`` may be ``consumequeue_ext``.
+    """Yield topic and id of each queue of a directory; ``kind`` may be ``consumequeue_ext``.
 
     A queue is a directory with a number as its name that holds mapped files or is empty. A topic
     with slashes is several directories. Raises StoreIOError, also for a symbolic link.

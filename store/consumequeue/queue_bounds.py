@@ -1,8 +1,8 @@
 """The bounds of a queue: which of its units are valid (promise I8).
 
-In a root written by this project, units at or beyond the reput offset may be half-written and are
-ignored. In a broker's root, stale units survive a truncation: the queue ends with the last unit
-whose record in the log belongs to this queue. Below either end units are in log order, so both
+In an OUTPUT of this project, units at or beyond the reput offset may be half-written and are
+ignored. In a broker's own files, stale units survive a truncation: the queue ends with the last
+unit whose record in the log belongs to this queue. Below either end units are in log order, so both
 bounds are found by binary search; the result is checked against its neighbours, and a unit that
 cannot be there is damage.
 """
@@ -30,7 +30,7 @@ class QueueSpan:
 
 @dataclass(frozen=True, slots=True)
 class DispatchLimit:
-    """The offset below which a root's units are valid, and whether its dispatch is idle."""
+    """The offset below which a directory's units are valid, and whether its dispatch is idle."""
 
     reput_from_offset: int
     is_at_rest: Callable[[], bool]

@@ -33,7 +33,7 @@ _MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names additional q
 
 
 class QueueReader:
-    """A queue of a root, named by topic and id; its ``span`` is as of the last ``refresh``.
+    """A queue of OUTPUT, named by topic and id; its ``span`` is as of the last ``refresh``.
 
     Not thread-safe.
     """
@@ -56,7 +56,7 @@ class QueueReader:
     def refresh(self, dispatch: DispatchLimit | None) -> None:
         """Pick up appended and deleted units. Raises DamageError, StoreIOError.
 
-        ``dispatch`` is the root's progress, None for a broker's root.
+        ``dispatch`` is the progress of OUTPUT, None for a broker's own queues.
         """
         listing = self._queue.listing
         self._queue.refresh()

@@ -94,7 +94,7 @@ class QueueEnds:
 
 
 class ConsumeQueueStore:
-    """Appends to the consume queues of one root."""
+    """Appends to the consume queues of one OUTPUT."""
 
     def __init__(self, output: Path, config: StoreConfig, disk: Disk) -> None:
         self.directory = output / CONSUME_QUEUE_DIR

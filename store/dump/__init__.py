@@ -1,1 +1,1 @@
-"""One file of a store as rows."""
+"""One file of a store as rows, without regard to the other files."""

@@ -1,7 +1,7 @@
 """The dump of one file of any kind: detects the kind, finds the settings, and yields the rows.
 
 The kind follows from the file's directory and name, else from its first bytes. The settings (index
-size, version rules) are the given ones, else those of the root that contains the file.
+size, version rules) are the given ones, else those of the STORE or OUTPUT that contains the file.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def detect_kind(path: Path, view: NDArray[np.uint8]) -> FileKind:
 def _find_config(
     path: Path, broker_conf: Path | None, broker_version: str | None
 ) -> tuple[StoreConfig, bool]:
-    """Return the settings for a file, and whether they are certain to be those of its root."""
+    """Return the settings for a file, and whether they are certain to be those of its writer."""
     directory = (_directory_of(path) or path).parent
     if broker_conf is not None:
         return load_config(directory, broker_conf, broker_version), True

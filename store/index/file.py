@@ -145,13 +145,13 @@ class IndexFile:
             raise DamageError(self.path, at, reason, _REBUILD_HINT)
 
     def _order_fault(self, number: int, phy_offset: int, bound: IndexBound) -> str:
-        """Return why an entry breaks the log order of a dispatched root, "" if it does not.
+        """Return why an entry breaks the log order of a dispatch, "" if it does not.
 
         A broker's index survives a truncation of its log, so its entries need not be in order.
         """
         if (number > bound.count) != (phy_offset >= bound.phy_offset):
             return (
-                f"entry {number} (offset {phy_offset}) contradicts the progress of its root, "
+                f"entry {number} (offset {phy_offset}) contradicts the progress of OUTPUT, "
                 f"which counts {bound.count} entries up to {bound.phy_offset}"
             )
         for other in (number - 1, number + 1):
@@ -182,7 +182,7 @@ def is_index_file_name(name: str) -> bool:
 
 
 def list_index_files(output: Path) -> list[Path]:
-    """List the index files of a root, oldest first: their names are creation times.
+    """List the index files of OUTPUT, oldest first: their names are creation times.
 
     Raises StoreIOError, also if such a name is not a regular file (a link, for example).
     """
@@ -191,7 +191,7 @@ def list_index_files(output: Path) -> list[Path]:
 
 
 class IndexFiles:
-    """The index files of one root, oldest first, as of the last ``refresh``; maps are reused.
+    """The index files of one OUTPUT, oldest first, as of the last ``refresh``; maps are reused.
 
     Not thread-safe.
     """

@@ -117,7 +117,7 @@ def check_size(path: Path, length: int, config: StoreConfig) -> None:
     """Raise DamageError unless a file of this length is a whole index file."""
     fault = size_fault(length, config)
     if fault:
-        hint = "pass the broker.conf that this root was written with (--broker-conf)"
+        hint = "pass the broker.conf that this index was written with (--broker-conf)"
         raise DamageError(path, 0, fault, hint)
 
 

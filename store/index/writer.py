@@ -2,7 +2,7 @@
 
 A file holds ``maxIndexNum - 1`` entries; the next file is created when a record finds it full. The
 slot table of the active file is kept in memory; its dirty pages are written on a flush and when the
-file is full. If the root has no readers yet, the table is rebuilt from the entries when loaded.
+file is full. If OUTPUT has no readers yet, the table is rebuilt from the entries when loaded.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class IndexState:
 
 
 class IndexService:
-    """Appends to the index of one root; ``is_unread``: it has no readers before ``flush``."""
+    """Appends to the index of one OUTPUT; ``is_unread``: it has no readers before ``flush``."""
 
     def __init__(
         self, output: Path, config: StoreConfig, disk: Disk, *, is_unread: bool = False

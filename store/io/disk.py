@@ -5,8 +5,9 @@ There is no writable map: bytes are written by position, so a full disk is an er
 
 **Symbolic links.** OUTPUT itself, and the path to it, may contain links. Below OUTPUT, writing,
 creating, renaming or locking a file that is a link, or is reached through one, raises StoreIOError
-naming the link; deleting or replacing a link leaves its target unchanged. The root is the directory
-of the lock, or is given if another process has locked it. A directory is checked at its first use.
+naming the link; deleting or replacing a link leaves its target unchanged. OUTPUT is the
+directory of the lock, or is given if another process has locked it. A directory is checked at its
+first use.
 
 Writes are durable after ``sync``: it syncs every file written since the last sync, then every
 directory whose entries changed. Every failure raises StoreIOError naming action and path.
@@ -56,7 +57,7 @@ def _exclusive(
 
 
 class Disk(DiskPrimitives):
-    """Writes the files of one root.
+    """Writes the files of one directory, ``top``.
 
     Threads may share it: its operations run one at a time. ``sync`` makes durable what all of them
     have written; threads that write in parallel need a ``Disk`` each.
@@ -357,7 +358,7 @@ class Disk(DiskPrimitives):
         """Create a directory if it is missing; ``sync`` makes it durable in any case.
 
         The process that created an existing one may have been killed before its sync: so every
-        directory from the root's parent down to it is synced, once.
+        directory from the parent of the locked one down to it is synced, once.
         """
         if path in self._ensured:
             return

@@ -85,9 +85,9 @@ def data_extents(fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def link_below(top: Path, directory: Path) -> StoreIOError | None:
-    """Return the error of the first link on the path from ``root`` to a directory below it.
+    """Return the error of the first link on the path from ``top`` to a directory below it.
 
-    The directory itself is checked, ``root`` is not. None if there is no link.
+    The directory itself is checked, ``top`` is not. None if there is no link.
     """
     at = top
     for part in directory.relative_to(top).parts:

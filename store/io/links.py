@@ -1,4 +1,4 @@
-"""Symbolic links in a root: no write follows one (see ``store.io.disk``)."""
+"""Symbolic links below OUTPUT: no write follows one (see ``store.io.disk``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_FOLLOWED = "links inside OUTPUT are not followed: link OUTPUT itself, or mo
 
 
 class RealDirectories:
-    """Checks that directories below a root are not reached through a link; no root, no checks.
+    """Checks that directories below ``top`` are not reached through a link; no ``top``, no checks.
 
     ``known`` holds the directories that passed: each is checked once, by one system call.
     """
@@ -26,7 +26,7 @@ class RealDirectories:
         self.known: set[Path] = set()
 
     def check(self, directory: Path) -> None:
-        """Raise OSError if a directory below the root is a link, or is reached through one."""
+        """Raise OSError if a directory below ``top`` is a link, or is reached through one."""
         top = self._top
         if top is None or directory in self.known or directory == top:
             return

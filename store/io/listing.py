@@ -112,8 +112,8 @@ def list_names(directory: Path, is_named: IsNamed) -> list[str]:
 def list_directories(parent: Path, links: list[StoreIOError] | None = None) -> list[Path]:
     """List the directories in a directory, sorted; a missing one is empty.
 
-    A symbolic link is refused, whatever its target: following it could leave the root or enter a
-    loop, ignoring it could hide data. ``parent`` itself may be a link. Raises StoreIOError (ELOOP
+    A symbolic link is refused, whatever its target: following it could leave the directory or enter
+    a loop, ignoring it could hide data. ``parent`` itself may be a link. Raises StoreIOError (ELOOP
     for a link); with ``links``, the errors of links are appended to that list instead.
     """
 

@@ -1,4 +1,4 @@
-"""The lock file of a root and its owner: a broker, a dispatcher, or this process.
+"""The lock file of OUTPUT and its owner: a broker, a dispatcher, or this process.
 
 The lock covers the range [0, 1) of the file, like a broker's. A POSIX lock belongs to a process: it
 does not exclude other threads of that process, and closing *any* descriptor of the file releases
@@ -57,7 +57,7 @@ def serialized(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @serialized
 def find_owner(path: Path) -> int | None:
-    """Return the PID of the process that holds a root's lock file, None if none does.
+    """Return the PID of the process that holds a lock file, None if none does.
 
     ``UNKNOWN_OWNER`` if the system does not report the PID, or this process may not open the
     file. Needs no write permission. Works on a read-only mount and between containers if both
@@ -88,7 +88,7 @@ def find_owner(path: Path) -> int | None:
 
 
 def check_unlocked(path: Path) -> None:
-    """Raise OutputInUseError if this process holds the lock of a root, by whichever path.
+    """Raise OutputInUseError if this process holds a lock, by whichever path.
 
     A file that cannot be examined is not locked by this process; to open it names the reason.
     """
@@ -118,6 +118,6 @@ def _file_id(status: os.stat_result) -> FileId:
 
 def _in_use(path: Path) -> OutputInUseError:
     return OutputInUseError(
-        f"{path} is locked: a broker or another dispatcher owns this root; stop it, or choose "
+        f"{path} is locked: a broker or another dispatcher owns this directory; stop it, or choose "
         "another OUTPUT"
     )

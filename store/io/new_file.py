@@ -1,4 +1,4 @@
-"""New files outside a root: created whole or not at all, and never in place of another file.
+"""New files outside OUTPUT: created whole or not at all, and never in place of another file.
 
 The bytes are written to a temporary file in the same directory and synced. Then the file gets its
 name in one step that fails if the name exists. The temporary file is created exclusively and has a

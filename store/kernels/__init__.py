@@ -1,1 +1,1 @@
-"""Kernels: leaf functions on arrays, compiled by numba. No I/O, no objects."""
+"""Kernels: leaf functions on arrays, compiled by numba; no I/O, no objects."""

@@ -1,1 +1,1 @@
-"""The state of an OUTPUT root as its files show it: progress, file ends, truncation, expiry."""
+"""What the files of OUTPUT show: progress, file ends, expiry, truncation; not its recovery."""

@@ -1,6 +1,6 @@
-"""Where the files of a root ended at an earlier offset of the log, found by search.
+"""Where the files of OUTPUT ended at an earlier offset of the log, found by search.
 
-Units and index entries of a dispatched root are in log order, so each file is searched for its
+Units and index entries of a dispatch are in log order, so each file is searched for its
 end. Units alone do not show everything about a queue with messages that the broker's rules dropped
 (a file created, or an ext unit written, for a message without a unit): the caller passes those
 queues.
@@ -210,7 +210,7 @@ def _header(
 
 
 def was_dispatched(output: Path, config: StoreConfig, offset: int) -> bool:
-    """Return whether a queue or the index of a root refers to the record at ``offset``."""
+    """Return whether a queue or the index of OUTPUT refers to the record at ``offset``."""
     for topic, queue_id in list_queues(output):
         directory = queue_directory(output / CONSUME_QUEUE_DIR, topic, queue_id)
         queue = ConsumeQueue(directory, config.mapped_file_size_consume_queue)

@@ -1,4 +1,4 @@
-"""The files of a root that a broker deletes once the log's oldest messages have expired (§12).
+"""The files of OUTPUT that a broker deletes once the log's oldest messages have expired (§12).
 
 A queue file expires if the unit in its last 20 bytes is below the log's minimum; a pre-fill unit
 is. The newest file that holds a unit is kept, so that a queue whose messages have all expired

@@ -22,15 +22,15 @@ last_record            fingerprint of the last record, or null
 drops                  by "topic/queue", the effect of the broker's rules: the number of messages
                        dropped ("repeated"), and placed below their queue offset ("gaps")
 batch                  number of batches applied or rolled back, and of adoptions and swaps
-generation             ``batch`` when the generation of the files began, with the root or with its
+generation             ``batch`` when the generation of the files began, with OUTPUT or with its
                        last rollback, adoption or swap (``store.output.progress_reader``)
-begin_offset           the physical offset where the dispatch of this root began
+begin_offset           the physical offset where the dispatch of this OUTPUT began
 messages               number of messages dispatched
 index_msg_timestamp    end time of the last full index file, in ms
 log_was_clean          whether STORE had no ``abort`` when OUTPUT = STORE was taken over, or null
 lost                   the ranges of the log that were skipped
 rollback_points        ends of earlier batches, oldest first; the last is the end of this record
-stamp                  what a broker changes when it runs on the root
+stamp                  what a broker changes when it runs on OUTPUT
 =====================  =======================================================================
 """
 
@@ -89,7 +89,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPoint:
-    """The end of an earlier batch, to which the root can be rolled back if the log has changed.
+    """The end of an earlier batch, to which OUTPUT can be rolled back if the log has changed.
 
     ``queue_ends`` are of those queues whose units do not show their ends, because the broker's
     rules dropped some of their messages.
@@ -106,7 +106,7 @@ class RollbackPoint:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipStamp:
-    """The properties of a root that a broker changes when it runs there.
+    """The properties of OUTPUT that a broker changes when it runs there.
 
     The checksums of ``checkpoint`` and of the version before it, "" for none; the modification
     times of ``abort`` and ``lock`` in ns.
@@ -120,7 +120,7 @@ class OwnershipStamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressView:
-    """How far a root has been dispatched, and with which settings: what readers need to know."""
+    """How far OUTPUT has been dispatched, and with which settings: what readers need to know."""
 
     reput_from_offset: Offset
     store: PathText
@@ -139,7 +139,7 @@ class ProgressView:
     def continues(self, previous: ProgressView) -> bool:
         """Return whether the files of an earlier progress are unchanged but for what was added.
 
-        A root that was deleted and dispatched again begins at the first generation again.
+        An OUTPUT that was deleted and dispatched again begins at the first generation again.
         """
         return self.generation == previous.generation and self.batch >= previous.batch
 
@@ -160,7 +160,7 @@ class ProgressView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(ProgressView):
-    """The progress of a root, and its origin."""
+    """The progress of OUTPUT, and its origin."""
 
     begin_offset: Offset
     messages: Count = 0
@@ -214,7 +214,7 @@ def _check_record_end(record: Fingerprint | None, end: int, place: str) -> None:
 
 
 def read_progress(output: Path) -> Progress | None:
-    """Read a root's progress, None if reput has never dispatched into the root.
+    """Read the progress of OUTPUT, None if reput has never dispatched into it.
 
     Raises DamageError, UnsupportedFormatError, StoreIOError.
     """
@@ -222,7 +222,7 @@ def read_progress(output: Path) -> Progress | None:
 
 
 def read_progress_view(output: Path) -> ProgressView | None:
-    """Read what readers need of a root's progress. As ``read_progress``, and cheaper."""
+    """Read what readers need of the progress of OUTPUT. As ``read_progress``, and cheaper."""
     return read_record(output / PROGRESS, ProgressView, part=True)
 
 
@@ -232,5 +232,5 @@ def decode_progress_view(data: bytes, path: Path) -> ProgressView:
 
 
 def write_progress(output: Path, progress: Progress, disk: Disk) -> None:
-    """Replace a root's progress, durably. The data that it names must already be synced."""
+    """Replace the progress of OUTPUT, durably. The data that it names must already be synced."""
     disk.replace(output / PROGRESS, encode_record(progress))

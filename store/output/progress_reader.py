@@ -1,6 +1,6 @@
-"""The reader of a root's progress that waits while files are replaced (see ``docs/reads.md``).
+"""The reader of the progress of OUTPUT that waits while files are replaced (see ``docs/reads.md``).
 
-The files of a root belong to one *generation*. Dispatching only adds to it; a swap, an adoption
+The files of OUTPUT belong to one *generation*. Dispatching only adds to it; a swap, an adoption
 or a rollback starts a new one.
 """
 
@@ -44,7 +44,7 @@ class Wait:
 
 
 class ProgressReader:
-    """Reads a root's progress and detects later changes to the root."""
+    """Reads the progress of OUTPUT and detects later changes to OUTPUT."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
@@ -77,7 +77,7 @@ class ProgressReader:
         )
 
     def is_same_generation(self, progress: ProgressView | None) -> bool:
-        """Return whether the root is still of that generation and no file is being replaced.
+        """Return whether OUTPUT is still of that generation and no file is being replaced.
 
         A progress that was recovering is of no generation: some of its files may not have been in
         place, though its swap is over by now.
@@ -91,13 +91,13 @@ class ProgressReader:
         return not is_recovering and current.continues(progress)
 
     def is_deleted(self, progress: ProgressView | None) -> bool:
-        """Return whether the root had progress, but has none now: it is only ever renamed over."""
+        """Return whether OUTPUT had progress, but has none now: it is only ever renamed over."""
         return progress is not None and read_state_file(self._path_text) is None
 
     def await_generation(self, wait: Wait) -> None:
         """Wait while a swap or a recovery replaces files.
 
-        Raises StoreIOError (EBUSY) if the owner of the root is dead or takes too long.
+        Raises StoreIOError (EBUSY) if the owner of OUTPUT is dead or takes too long.
         """
         while (replacement := self._find_replacement()) is not None:
             with replacement.file:
@@ -116,7 +116,7 @@ class ProgressReader:
         return self._busy(f"its files were replaced repeatedly for {wait.seconds:g} s")
 
     def is_at_rest(self) -> bool:
-        """Return whether no owner has written to the root since the last ``read``."""
+        """Return whether no owner has written to OUTPUT since the last ``read``."""
         return not self._abort.exists() and read_state_file(self._path) == self._data
 
     def _find_replacement(self) -> _Replacement | None:

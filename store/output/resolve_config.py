@@ -8,7 +8,7 @@ Each setting is taken from the first of these that has it:
 4. the broker's defaults.
 
 Files do not show flags and delay levels. A broker whose ``broker.conf`` lacks one has its default,
-so 2 counts for them only where no ``broker.conf`` was given. A read of a dispatched root takes
+so 2 counts for them only where no ``broker.conf`` was given. A read of a dispatched OUTPUT takes
 everything from 2 if no ``broker.conf`` was given, whatever the store's own says by now.
 """
 
@@ -54,7 +54,7 @@ from store.unsupported import (
     require_log_files,
 )
 
-_OMIT_HINT = "omit the option: the root records its own settings"
+_OMIT_HINT = "omit the option: OUTPUT records its own settings"
 _LOG_SIZE = "mapped_file_size_commit_log"
 _QUEUE_SIZES = {
     "mapped_file_size_consume_queue": CONSUME_QUEUE_DIR,
@@ -106,7 +106,7 @@ def open_store_config(
     """Return the settings with which OUTPUT is written; None: the log of a store is read alone.
 
     The store's own ``broker.conf`` counts too, and ``DispatchOutput`` checks that all settings are
-    those that the root was made with. ``needs_log`` refuses a commit log without files.
+    those that OUTPUT was made with. ``needs_log`` refuses a commit log without files.
 
     Raises ConfigError, UnsupportedFormatError, DamageError for the progress record, StoreIOError.
     """
@@ -131,7 +131,7 @@ def open_store_config(
 def config_to_compare(
     store_root: Path, output: Path | None, broker_conf: Path | None, broker_version: str | None
 ) -> StoreConfig:
-    """Return the settings with which OUTPUT is compared; the caller checks that they fit the root.
+    """Return the settings with which OUTPUT is compared; the caller checks that they fit.
 
     Raises as ``open_store_config``.
     """
@@ -212,7 +212,7 @@ class _Settings:
             assert self._output is not None
             self._origins |= dict.fromkeys(others, str(self._output / PROGRESS))
         if progress is not None and not self._is_written:
-            check_shape(progress.shape, config, "this root", _OMIT_HINT)
+            check_shape(progress.shape, config, "this OUTPUT", _OMIT_HINT)
         return config
 
     def _with_shown(
@@ -275,7 +275,7 @@ class _Settings:
 def _config_of(
     progress: ProgressView, conf: StoreConfig | None, version: BrokerVersion
 ) -> StoreConfig:
-    """Return the settings that a root was made with; ``conf`` has what its files do not fix."""
+    """Return the settings that OUTPUT was made with; ``conf`` has what its files do not fix."""
     config = replace(
         config_from_shape(progress.shape, commit_log=progress.commit_log),
         version=version,
@@ -292,7 +292,7 @@ def _config_of(
 
 
 def _is_unused(progress: ProgressView) -> bool:
-    """Return whether no file of a root was made with the recorded settings yet."""
+    """Return whether no file of OUTPUT was made with the recorded settings yet."""
     return progress.batch == 0 and progress.last_record is None and not progress.index_files
 
 
@@ -333,7 +333,7 @@ def check_last_record(
 def other_store_error(
     output: Path, made_from: str, store_root: Path, reason: str
 ) -> ConfigError | None:
-    """Return the error for a changed log if the root was made from a store at another path.
+    """Return the error for a changed log if OUTPUT was made from a store at another path.
 
     None if the path is the same. A store that was moved or copied holds the same records, so it is
     read at its new path and gets here only if its log differs.

@@ -1,4 +1,4 @@
-"""Truncation: a root's files are truncated to recorded ends, byte for byte as before (promise I4).
+"""Truncation: the files of OUTPUT are cut to recorded ends, byte for byte as before (promise I4).
 
 Units after a queue's end are zeroed, and files created since are deleted. In the newest index
 file, entries after the end are zeroed, the slot table is rebuilt from the entries before it, and
@@ -46,7 +46,7 @@ class TruncationCounts:
 
 
 class Truncation:
-    """Truncates the files of one root. The result is durable after ``disk.sync``."""
+    """Truncates the files of one OUTPUT. The result is durable after ``disk.sync``."""
 
     def __init__(self, output: Path, config: StoreConfig, disk: Disk) -> None:
         self.counts = TruncationCounts()

@@ -1,1 +1,1 @@
-"""Pending messages: those that a broker holds back, and what became of each."""
+"""Pending messages: those that a broker holds back, and what became of each; not the delivery."""

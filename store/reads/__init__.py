@@ -1,1 +1,1 @@
-"""Reads: by queue offset, key and time, search, long polling, and messages as columns."""
+"""Reads: by queue offset, key and time, search, long polling, columns; not the file formats."""

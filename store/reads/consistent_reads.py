@@ -1,8 +1,8 @@
-"""Consistent reads: each answer comes from one generation of a root's files.
+"""Consistent reads: each answer comes from one generation of files.
 
-A swap, an adoption and a rollback each start a new generation of a root's files
+A swap, an adoption and a rollback each start a new generation of the files of OUTPUT
 (``store.output.progress_reader``); a dispatch only adds to the current one. A read computes its
-answer from the current files, then compares the root with the progress on which the answer is
+answer from the current files, then compares OUTPUT with the progress on which the answer is
 based:
 
 * unchanged: the answer is valid;
@@ -34,7 +34,7 @@ _Reads = TypeVar("_Reads", bound="ConsistentReads")
 
 
 class ConsistentReads:
-    """Base of consistent reads on one root; a subclass decorates its reads as defined below.
+    """Base of consistent reads of one OUTPUT; a subclass decorates its reads as defined below.
 
     ``swap_wait_seconds`` is the time that a read waits while a swap or a recovery replaces files.
     """
@@ -57,7 +57,7 @@ class ConsistentReads:
             raise StoreError(f"{self.output} has been closed")
 
     def _retry(self, read: Callable[[], _T], error: Exception | None) -> _T:
-        """Repeat a read that raised ``error``, or during which the root changed."""
+        """Repeat a read that raised ``error``, or during which OUTPUT changed."""
         wait = Wait(self.swap_wait_seconds)
         while True:
             self._progress_reader.await_generation(wait)

@@ -62,8 +62,8 @@ class MessageStore(ArrowReads):
     bytes; times are ms since the epoch. Every call may raise DamageError, and StoreIOError where a
     file cannot be read. One body may decompress to ``max_body_bytes``, all to four times that.
 
-    An answer comes from one generation of the root's files. While these are replaced, a call waits
-    for ``swap_wait_seconds`` at most; then, or if that was interrupted, StoreIOError (EBUSY).
+    An answer comes from one generation of the files of OUTPUT. While these are replaced, a call
+    waits for ``swap_wait_seconds`` at most; then, or if that was interrupted, StoreIOError (EBUSY).
     """
 
     max_body_bytes = BODY_BYTES_MAX
@@ -89,9 +89,9 @@ class MessageStore(ArrowReads):
     ) -> MessageStore:
         """Open the store of a broker at ``store_root``, with its queues and index at ``output``.
 
-        ``output`` defaults to the store itself. A dispatched root records its own settings; those
-        of a broker's root come from ``broker_conf`` (default: the store's broker.conf, if any).
-        Raises ConfigError if something is missing or contradictory, UnsupportedFormatError,
+        ``output`` defaults to the store itself. A dispatched OUTPUT records its own settings; those
+        of a broker's own files come from ``broker_conf`` (default: the store's broker.conf, if
+        any). Raises ConfigError if something is missing or contradictory, UnsupportedFormatError,
         DamageError, StoreIOError.
         """
         path = given_path(store_root)
@@ -142,7 +142,7 @@ class MessageStore(ArrowReads):
 
     @of_log
     def reput_from_offset(self) -> int | None:
-        """Return the physical offset up to which the log is dispatched; None on a broker's root."""
+        """Return the physical offset up to which the log is dispatched; None if by a broker."""
         return None if self._progress is None else self._progress.reput_from_offset
 
     @of_log
@@ -392,6 +392,6 @@ class MessageStore(ArrowReads):
         if self._progress is None and not path.is_dir() and not self._log.is_empty():
             raise NoQueuesError(
                 f"{path} does not exist: nothing has been dispatched there; dispatch the log, or "
-                "specify the root that holds its queues (--output)"
+                "specify the OUTPUT that holds its queues (--output)"
             )
         return path

@@ -2,13 +2,13 @@
 
 As in a broker (``PullRequestHoldService``, ``NotifyMessageArrivingListener``), the dispatcher only
 notifies the service of arrivals, which works within one process. For a dispatcher in another
-process, a broker included, a thread polls the root while reads are held, and wakes all of them if
+process, a broker included, a thread polls OUTPUT while reads are held, and wakes all of them if
 it has changed.
 
 A held read outlives a restart of the dispatcher. Until its time is up, it is repeated while a swap
-or a recovery is in progress or interrupted, or the progress is missing; the error of a root that is
-still in that state then is raised. A recovery may also shorten the queue, until it is dispatched
-again: the read still waits for its own offset.
+or a recovery is in progress or interrupted, or the progress is missing; the error of an OUTPUT
+that is still in that state then is raised. A recovery may also shorten the queue, until it is
+dispatched again: the read still waits for its own offset.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from store.errors import ProgressDeletedError, StoreError, StoreIOError
 from store.output.progress import PROGRESS
 from store.reads.get_message import GetMessageResult, GetMessageStatus, TagFilter
 
-_POLL_SECONDS = 0.05  # how often the root is polled while reads are held
+_POLL_SECONDS = 0.05  # how often OUTPUT is polled while reads are held
 _RETRY_SECONDS = 0.2  # how often a read is repeated while files are replaced
 _AT_QUEUE_END = (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 _BEYOND_QUEUE_END = (*_AT_QUEUE_END, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
@@ -69,7 +69,7 @@ class HeldRead:
 
 
 class PullRequestHoldService:
-    """The reads that this process holds on one root; obtain it with ``of``."""
+    """The reads that this process holds on one OUTPUT; obtain it with ``of``."""
 
     _services: ClassVar[WeakValueDictionary[Path, PullRequestHoldService]] = WeakValueDictionary()
     _guard: ClassVar = threading.Lock()
@@ -83,7 +83,7 @@ class PullRequestHoldService:
 
     @classmethod
     def of(cls, output: Path) -> PullRequestHoldService:
-        """Return the service of a root, one per root and process."""
+        """Return the service of an OUTPUT, one per OUTPUT and process."""
         key = output.resolve()
         with cls._guard:
             service = cls._services.get(key)
@@ -122,12 +122,12 @@ class PullRequestHoldService:
                     read.wake()
 
     def _poll(self) -> None:
-        """Wake all reads when the root changes without a notification, while any read is held."""
+        """Wake all reads when OUTPUT changes without a notification, while any read is held."""
         with self._lock:
             while self._held:
                 self._lock.wait(_POLL_SECONDS)
                 signature = self._signature()
-                # None: a broker's root, which has no progress record to watch.
+                # None: a broker's own files, which have no progress record to watch.
                 if signature is None or signature != self._last_signature:
                     self._last_signature = signature
                     for read in self._held:
@@ -151,8 +151,8 @@ def await_message(
 ) -> GetMessageResult:
     """Return what ``read`` finds from an offset on; at the queue's end, wait for a message.
 
-    A wait skips messages that arrive with other tags. Raises the errors of ``read``, those of a
-    root whose files are being replaced only after ``seconds``.
+    A wait skips messages that arrive with other tags. Raises the errors of ``read``, those of an
+    OUTPUT whose files are being replaced only after ``seconds``.
     """
     deadline, was_at_end = time.monotonic() + seconds, False
     try:

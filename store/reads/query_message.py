@@ -117,7 +117,7 @@ def open_index(index: IndexFiles, log: CommitLog, progress: ProgressView | None)
     if progress is None:
         if not newest_first and not log.is_empty():
             raise ConfigError(
-                f"{directory} holds no index files: dispatch the log, or specify the root that "
+                f"{directory} holds no index files: dispatch the log, or specify the OUTPUT that "
                 "holds its index (--output)"
             )
         is_new = bool(newest_first) and newest_first[0].is_empty()  # the broker just created it
@@ -148,8 +148,8 @@ def _check_type(query: Query, config: StoreConfig) -> None:
 def _read_indexed(phy_offset: int, log: CommitLog, *, must_exist: bool) -> Message | None:
     """Return the message that an index entry refers to, None if it has expired.
 
-    On a broker's root (not ``must_exist``), also return None for an entry ahead of the log: the
-    index survives a truncation of the log.
+    For a broker's own index (not ``must_exist``), also return None for an entry ahead of the log:
+    the index survives a truncation of the log.
     """
     if phy_offset < log.min_offset():
         return None

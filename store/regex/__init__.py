@@ -1,1 +1,1 @@
-"""Regular expressions over bodies: their size, and matches of bounded work."""
+"""Regular expressions over bodies: their size, and matches of bounded work; not the search."""

@@ -70,6 +70,6 @@ def _queue_state(store: MessageStore, topic: str, queue_id: int) -> QueueState:
 
 
 def raise_if_busy(error: DamageError | StoreIOError) -> None:
-    """Raise the error of a root whose files are being replaced: the queue is not damaged."""
+    """Raise the error of an OUTPUT whose files are being replaced: the queue is not damaged."""
     if isinstance(error, StoreIOError) and error.errno == errno.EBUSY:
         raise error

@@ -1,4 +1,4 @@
-"""Output to Kafka: arrivals as small events (``arrivals``), and the messages (``mirror``).
+"""Output to Kafka: arrivals as small events, and the messages (a mirror); not the query.
 
 ======================  ===========================================================================
 module                  contains
@@ -12,7 +12,7 @@ module                  contains
 ``oversized``           messages larger than Kafka accepts
 ``producer``            the transactional producer, librdkafka's
 ``position``            the position of a mirror, in a compacted topic of that Kafka
-``mirror``              the sink: messages and position in one transaction
+``mirror_sink``         the sink: messages and position in one transaction
 ``arrivals``            the listener that notifies Kafka of queues with new messages
 ``client_errors``       the errors of both clients as ``StoreError``
 ======================  ===========================================================================

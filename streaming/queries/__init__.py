@@ -1,1 +1,1 @@
-"""What a command runs: dispatch, rebuild, verify and mirror, and the feeds between."""
+"""What a command runs: dispatch, rebuild, verify, mirror, and their feeds; not its options."""

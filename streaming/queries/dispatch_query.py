@@ -1,4 +1,4 @@
-"""The dispatch query: connects the source, the sink, the root and a checkpoint epoch."""
+"""The dispatch query: connects the source, the sink, OUTPUT and a checkpoint epoch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DispatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunningDispatch:
-    """A running dispatch: Spark's query, the sink it feeds and the root it owns."""
+    """A running dispatch: Spark's query, the sink it feeds and the OUTPUT it owns."""
 
     query: RunningLogQuery
     sink: DispatchSink
@@ -60,7 +60,7 @@ class RunningDispatch:
     config: StoreConfig
 
     def close(self) -> None:
-        """Stop the query after the batch in flight and release the root."""
+        """Stop the query after the batch in flight and release OUTPUT."""
         self.query.stop()
 
 
@@ -82,8 +82,8 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
 ) -> StreamingQuery:
     """Start dispatching the commit log of ``store_root`` into ``output``; return the query.
 
-    ``stop`` of the query finishes the batch in flight and releases the root before it returns;
-    ``awaitTermination`` also releases the root when the query has ended.
+    ``stop`` of the query finishes the batch in flight and releases OUTPUT before it returns;
+    ``awaitTermination`` also releases OUTPUT when the query has ended.
 
     ``from_offset`` or ``from_time`` (epoch ms) is where a new OUTPUT begins. On an existing OUTPUT,
     the dispatch replays from there, which changes nothing; an offset beyond its progress is
@@ -91,7 +91,7 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
     ``keep_expired``. ``listeners`` are called with each batch (``DurableBatch``) once it is
     durable; they must not raise.
 
-    If the query is stopped through Spark (``spark.streams``), a listener releases the root shortly
+    If the query is stopped through Spark (``spark.streams``), a listener releases OUTPUT shortly
     afterwards: call ``stop`` on the returned query to wait for that.
 
     Raises ConfigError, DamageError, OutputInUseError, UnsupportedFormatError and StoreIOError
@@ -116,14 +116,14 @@ def start_dispatch(  # noqa: PLR0913 - the signature is a contract
 def begin_dispatch(
     spark: SparkSession, store_root: Path, output: Path, options: DispatchOptions
 ) -> RunningDispatch:
-    """Start a dispatch like ``start_dispatch``; return the query with its sink and root."""
+    """Start a dispatch like ``start_dispatch``; return the query with its sink and OUTPUT."""
     refuse_connect(spark, "a dispatch", "reput dispatch")
     return prepare_dispatch(store_root, output, options).start(spark)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedDispatch:
-    """A dispatch that owns its root and is ready to start on Spark."""
+    """A dispatch that owns its OUTPUT and is ready to start on Spark."""
 
     output: DispatchOutput
     sink: DispatchSink
@@ -132,7 +132,7 @@ class PreparedDispatch:
     begin: int
 
     def start(self, spark: SparkSession) -> RunningDispatch:
-        """Start the query; if that fails, release the root."""
+        """Start the query; if that fails, release OUTPUT."""
         try:
             running = _start_query(spark, self)
         except BaseException:
@@ -141,12 +141,12 @@ class PreparedDispatch:
         return RunningDispatch(running, self.sink, self.output, self.config)
 
     def close(self) -> None:
-        """Release the root."""
+        """Release OUTPUT."""
         self.sink.close()
 
 
 def prepare_dispatch(store_root: Path, output: Path, options: DispatchOptions) -> PreparedDispatch:
-    """Check everything that can be checked without Spark, and lock the root."""
+    """Check everything that can be checked without Spark, and lock OUTPUT."""
     spark_interval(options.trigger_interval)
     check_size("max_bytes_per_trigger", options.max_bytes_per_trigger)
     broker = options.broker_conf, options.broker_version

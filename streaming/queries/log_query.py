@@ -102,7 +102,7 @@ class RunningLogQuery(StreamingQuery):
         self._sink = sink
 
     def stop(self) -> None:
-        """Stop after the batch in flight; return when the sink's root or name is released.
+        """Stop after the batch in flight; return when the sink's OUTPUT or name is released.
 
         If the batch takes more than 10 s, Spark interrupts its jobs; what the sink has begun to
         apply is finished in any case. If that batch fails, ``exception`` returns the failure.
@@ -115,7 +115,7 @@ class RunningLogQuery(StreamingQuery):
         self._sink.close()
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait until the query has ended, like Spark's query, and release the root or name.
+        """Wait until the query has ended, like Spark's query, and release OUTPUT or name.
 
         ``timeout`` in seconds. Raises StreamingQueryException if the query failed.
         """

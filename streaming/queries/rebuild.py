@@ -1,4 +1,4 @@
-"""Rebuild: dispatch the log into a new root, then swap its queues and index for the old ones.
+"""Rebuild: dispatch the log into a new OUTPUT, then swap its queues and index for the old ones.
 
 The sink is the same as in ``streaming.queries.dispatch_query``; threads of this process or a Spark
 query feed it. OUTPUT does not change until the swap (``checkpoints.rebuild``).
@@ -41,7 +41,7 @@ class RebuildResult:
     index_files: int
     stages: dict[str, float] = field(default_factory=dict)  # seconds of "dispatch" and "swap"
     drops: dict[QueueKey, QueueDrops] = field(default_factory=dict)
-    lost: tuple[LostRange, ...] = ()  # skipped, as the root had lost them before
+    lost: tuple[LostRange, ...] = ()  # skipped, as OUTPUT had lost them before
     damage: Damage | None = None  # at ``end_offset``, beyond which the log cannot be read
 
 
@@ -56,13 +56,13 @@ def take_output(
 def rebuild_output(
     output: DispatchOutput, feed: Feed | None = None, report: ReportProgress | None = None
 ) -> RebuildResult:
-    """Rebuild a root that ``DispatchOutput.replacing`` locked, and close it, also after an error.
+    """Rebuild an OUTPUT locked by ``DispatchOutput.replacing``; close it, also after an error.
 
-    ``feed`` scans the log; by default, threads of this process do. Ranges that the progress of the
-    root names as lost are skipped where the log is still damaged. If there are none, and the log is
-    damaged, the part before the damage is built and swapped in, and the caller raises
+    ``feed`` scans the log; by default, threads of this process do. Ranges that the progress of
+    OUTPUT names as lost are skipped where the log is still damaged. If there are none, and the log
+    is damaged, the part before the damage is built and swapped in, and the caller raises
     ``RebuildResult.damage``. Raises ConfigError, DamageError for other damage than the lost ranges
-    or if the log changes meanwhile, UnsupportedFormatError, StoreIOError; then the root is
+    or if the log changes meanwhile, UnsupportedFormatError, StoreIOError; then OUTPUT is
     unchanged, and the next rebuild resumes.
     """
     is_done = False
@@ -102,7 +102,7 @@ def _rebuild(
 
 
 class _Rebuild:
-    """The dispatch of the log into a new root."""
+    """The dispatch of the log into a new OUTPUT."""
 
     def __init__(
         self, output: DispatchOutput, feed: Feed | None, report: ReportProgress | None
@@ -115,7 +115,7 @@ class _Rebuild:
         self._report = report
 
     def build(self) -> tuple[DispatchOutput, int]:
-        """Dispatch, up to ``damage`` if any; return the new root and the offset of the start.
+        """Dispatch, up to ``damage`` if any; return the new OUTPUT and the offset of the start.
 
         The start is the end of an interrupted rebuild, or the beginning of the log.
         """
@@ -128,7 +128,7 @@ class _Rebuild:
         return built, resumed_from
 
     def _dispatch(self, built: DispatchOutput) -> bool:
-        """Dispatch into the new root; return False if the part of the log to read has expired.
+        """Dispatch into the new OUTPUT; return False if the part of the log to read has expired.
 
         Raises StoreError, except for damage of the log.
         """

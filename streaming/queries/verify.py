@@ -34,7 +34,7 @@ class Verification:
 
     store: Path
     output: Path
-    is_dispatched: bool  # reput wrote the root, else a broker
+    is_dispatched: bool  # reput wrote the files, else a broker
     begin_offset: int  # of the part of the log that was compared
     end_offset: int
     log_end_offset: int  # the end of the log when the verification started
@@ -78,11 +78,11 @@ def verify(
 ) -> Verification:
     """Compare the queues and the index of ``output`` with the log of ``store_root``.
 
-    A root that reput wrote is compared up to its progress, a broker's root up to the log's end.
+    What reput wrote is compared up to its progress, a broker's files up to the log's end.
     Nothing is written. ``feed`` scans the log and feeds the comparison; by default, threads of this
     process scan.
 
-    Raises ConfigError if the settings do not match the root's, DamageError if the log is damaged or
+    Raises ConfigError if the settings do not match OUTPUT's, DamageError if the log is damaged or
     has changed, UnsupportedFormatError, StoreIOError.
     """
     for path in (store_root, output):
@@ -147,7 +147,7 @@ def _span_of(output: Path, progress: Progress | None, log_span: tuple[int, int])
         may_be_ahead=(output / ABORT_FILE).exists(),
     )
     end = progress.reput_from_offset
-    return _Span(end, policy, progress.lost, f"the root was dispatched up to offset {end}")
+    return _Span(end, policy, progress.lost, f"OUTPUT was dispatched up to offset {end}")
 
 
 def _check_log(progress: Progress, log: CommitLog, store_root: Path, output: Path) -> None:

@@ -1,4 +1,4 @@
-"""The sink of ``reput verify``: compares stretches of the log with the files of a root."""
+"""The sink of ``reput verify``: compares stretches of the log with queues and index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streaming.sinks.ordered_sink import BatchSink, SinkCounts, WaitingParts
 
 
 class CompareSink(BatchSink):
-    """Compares a span of the log with a root."""
+    """Compares a span of the log with queues and index."""
 
     name = "comparison"
 

@@ -80,9 +80,9 @@ ArrivalListener = Callable[[DurableBatch], None]
 
 
 def notify_message_arriving(output: Path) -> ArrivalListener:
-    """Return a listener that wakes the reads held on a root in this process.
+    """Return a listener that wakes the reads held on OUTPUT in this process.
 
-    The broker's class is ``NotifyMessageArrivingListener``. Reads in other processes poll the root.
+    The broker's class is ``NotifyMessageArrivingListener``. Reads in other processes poll OUTPUT.
     """
     service = PullRequestHoldService.of(output)
 
@@ -107,7 +107,7 @@ class _Batch:
 
 
 class DispatchSink(BatchSink):
-    """Applies batches to one root."""
+    """Applies batches to one OUTPUT."""
 
     name = "dispatch"
 
@@ -146,7 +146,7 @@ class DispatchSink(BatchSink):
             self.dispatchers.append(IndexDispatcher(self._index, watermark))
 
     def _end(self) -> None:
-        """Commit the applied part of an interrupted batch, and release the root."""
+        """Commit the applied part of an interrupted batch, and release OUTPUT."""
         try:
             if self.error is None and (self._batch.waiting or not self._is_committed):
                 self._complete()

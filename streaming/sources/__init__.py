@@ -1,1 +1,1 @@
-"""The data sources over the log and their options."""
+"""The data sources over the log and their options; not what a query does with the rows."""

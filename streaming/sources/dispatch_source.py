@@ -87,7 +87,7 @@ class DispatchRequestReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
 
     def initialOffset(self) -> Offset:
-        """Return the reput offset, which comes from the root (promise I7)."""
+        """Return the reput offset, which comes from OUTPUT (promise I7)."""
         return {OFFSET_KEY: int(self._options["reputfromoffset"])}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:

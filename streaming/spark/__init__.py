@@ -1,1 +1,1 @@
-"""The Spark session, its workers and its errors."""
+"""The Spark session, its workers and its errors; nothing about the log."""

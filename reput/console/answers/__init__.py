@@ -1,1 +1,1 @@
-"""What all answers share: the budget of their memory, streams, and messages as texts."""
+"""What all answers share: the budget of their memory, streams, messages as texts; no page."""

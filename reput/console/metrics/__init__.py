@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: what a store's files show, what a query has done, and the endpoint."""
+"""Metrics for Prometheus: of a store's files, of a query, and the endpoint; not the alert rules."""

@@ -66,7 +66,7 @@ def _node(broker: Broker) -> Node:
 
 def _measure_status(samples: Samples, node: Node, status: Mapping[str, Any]) -> None:
     samples.add(metric_names.DAMAGE, node, len(status["damage"]))
-    if status["reput_from_offset"] is None:  # a broker's own root, or nothing is dispatched yet
+    if status["reput_from_offset"] is None:  # a broker's own files, or nothing is dispatched yet
         return
     measure_backlog(
         samples,

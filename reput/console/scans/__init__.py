@@ -1,1 +1,1 @@
-"""Pages whose answers require a scan of the log: pending messages, and what fills it."""
+"""Pages whose answers take a scan of the log: pending messages and usage; not search and tail."""

@@ -1,1 +1,1 @@
-"""The tails of a log: their feeds, and the threads that match their conditions."""
+"""The tails of a log: their feeds, and the threads that match their conditions; not the search."""

@@ -1,1 +1,1 @@
-"""The sources inside Spark's Python workers."""
+"""The sources inside Spark's Python workers; nothing of the driver."""

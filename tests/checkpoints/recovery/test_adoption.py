@@ -124,7 +124,7 @@ def test_a_damaged_root_is_adopted(tmp_path: Path, seed: int) -> None:
     try:
         dispatch_all(store, output, config, adopts=True, reopen=random.random() < 0.5)
     except ConfigError as e:
-        assert "is the root of another log" in str(e)  # noqa: PT017 - the only error allowed
+        assert "belongs to another log" in str(e)  # noqa: PT017 - the only error allowed
         return
     assert_same_store(output, tmp_path / "clean")
 
@@ -248,7 +248,7 @@ def test_the_root_of_another_log_is_refused(output: Path, store: Path, tmp_path:
     others = [replace(m, body=b"another size" * 3) for m in MESSAGES]
     write_log(build_log(others, FILE_SIZE), tmp_path / "other" / "commitlog")
     before = built_tree(output)
-    with pytest.raises(ConfigError, match=r"is the root of another log: .* names a record"):
+    with pytest.raises(ConfigError, match=r"belongs to another log: .* names a record"):
         DispatchOutput.open(output, tmp_path / "other", CONFIG, adopts=True)
     assert before == built_tree(output)
 

@@ -74,7 +74,7 @@ def test_the_result_for_a_brokers_own_root_cannot_be_recorded(
 ) -> None:
     make_store(tmp_path, 30)
     assert reput("verify", tmp_path, "--record") == 2
-    assert "is not a root that a dispatch made" in capsys.readouterr().err
+    assert "was not made by a dispatch" in capsys.readouterr().err
 
 
 def test_a_damaged_report_is_named_and_harms_nothing(made: Made) -> None:
