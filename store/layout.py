@@ -53,7 +53,6 @@ RECORD_HEAD = np.dtype(
 )
 assert RECORD_HEAD.itemsize == 48
 
-TOTAL_SIZE_AT = 0
 MAGIC_AT = 4
 BODY_CRC_AT = 8
 QUEUE_ID_AT = 12

@@ -25,7 +25,6 @@ def _is_index_header(header: tuple[int, ...]) -> bool:
     return -(1 << 31) <= slot_count < 1 << 31 and 1 <= index_count < 1 << 31
 
 
-IndexFileName = Annotated[str, Check("an index file's name (17 digits)", is_index_file_name)]
 IndexFileOrNone = Annotated[
     str, Check("an index file's name (17 digits), or empty", _is_index_file_or_none)
 ]
