@@ -23,7 +23,7 @@ _TIMEOUT_SECONDS = 1800
 
 
 class Request(NamedTuple):
-    """A request to a root's queue 0: kind "get", "time" or "key", one value per call."""
+    """A request to an OUTPUT's queue 0: kind "get", "time" or "key", one value per call."""
 
     kind: str
     topic: str
@@ -54,24 +54,24 @@ class Broker:
                 return cls(lib.resolve(), found[1])
         raise ValueError(f"{lib} holds no rocketmq-store-5.y.z.jar")
 
-    def measure(self, root: Path, request: Request) -> dict[str, BrokerFigure]:
-        """Return figures by name (plain, decoded). Writes to ``root``, which must be disposable.
+    def measure(self, store_root: Path, request: Request) -> dict[str, BrokerFigure]:
+        """Return figures by name (plain, decoded). Writes to ``store_root``, a disposable copy.
 
         Raises RuntimeError with the last lines said if Java fails.
         """
-        values = root / "bench-requests"
+        values = store_root / "bench-requests"
         values.write_text("".join(f"{value}\n" for value in request.values), "utf-8")
-        arguments = [str(root), request.kind, request.topic, str(values)]
-        figures = run_java(self.lib, "StoreReads", arguments, root)
+        arguments = [str(store_root), request.kind, request.topic, str(values)]
+        figures = run_java(self.lib, "StoreReads", arguments, store_root)
         return {name: BrokerFigure(float(ns) / 1e9, int(n)) for name, ns, n in figures}
 
 
-def run_java(lib: Path, program: str, arguments: list[str], root: Path) -> list[list[str]]:
+def run_java(lib: Path, program: str, arguments: list[str], store_root: Path) -> list[list[str]]:
     """Run one of our Java programs on a release's jars; return the words of its figures.
 
     Raises RuntimeError with the last lines said if Java fails.
     """
-    java = [_java(), "-Xmx2g", f"-Duser.home={root}", "-Dfile.encoding=UTF-8"]
+    java = [_java(), "-Xmx2g", f"-Duser.home={store_root}", "-Dfile.encoding=UTF-8"]
     for package in _OPEN_PACKAGES:
         java += ["--add-opens", f"{package}=ALL-UNNAMED"]
     java += ["--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"]
@@ -81,7 +81,7 @@ def run_java(lib: Path, program: str, arguments: list[str], root: Path) -> list[
     )
     if ran.returncode:
         said = (ran.stdout + ran.stderr)[-2000:]
-        raise RuntimeError(f"RocketMQ's store could not be run on {root} (a JDK?):\n{said}")
+        raise RuntimeError(f"RocketMQ's store could not be run on {store_root} (a JDK?):\n{said}")
     lines = [line.split() for line in ran.stdout.splitlines()]
     return [words[1:] for words in lines if words[:1] == ["figure"]]
 

@@ -3,7 +3,7 @@
 The stores are written and dispatched here, without a JVM: one of a queue of 10 M messages for the
 times, of which only the log's files and that queue's are made, and one whose keys fill an index
 file of 20 M entries. If a RocketMQ release is given, its own store answers the same calls on
-the same files after ours; it writes to its root, which is deleted afterwards.
+the same files after ours; it writes to its OUTPUT, which is deleted afterwards.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _search(store: Path) -> dict[str, float]:
     return {**figures, "search, newest message: s": seconds}
 
 
-def _find_times(root: Path, broker: Broker | None) -> dict[str, float]:
+def _find_times(store_root: Path, broker: Broker | None) -> dict[str, float]:
     """Time lookups in one queue, whose messages were stored ten a millisecond."""
     config = replace(StoreConfig(), message_index_enable=False)
     written = 0
@@ -146,42 +146,42 @@ def _find_times(root: Path, broker: Broker | None) -> dict[str, float]:
         return 1_700_000_000_000 + written // 10
 
     body = NewMessage("T", 0, b"x" * 10)
-    with BulkWriter(root, config, clock=clock) as writer:
+    with BulkWriter(store_root, config, clock=clock) as writer:
         while written < TIME_MESSAGES:
             writer.append_many([body], 1000, first=written)
             written += 1000
-    dispatch(root, root, config)
+    dispatch(store_root, store_root, config)
     times = [1_700_000_000_000 + Random(n).randrange(TIME_MESSAGES // 10) for n in range(2000)]
-    with MessageStore.open(root) as s:
+    with MessageStore.open(store_root) as s:
         count = s.max_offset_in_queue("T", 0)
         answers = sum(s.offset_in_queue_by_time("T", 0, at) for at in times)
         seconds = _seconds(lambda n: s.offset_in_queue_by_time("T", 0, times[n]), len(times))
     if broker is not None:
-        found = broker.measure(root, Request("time", "T", times))
+        found = broker.measure(store_root, Request("time", "T", times))
         _check_answers(found, answers)
         broker.figures[TIME_MS] = found["plain"].seconds * 1000
-    shutil.rmtree(root)
+    shutil.rmtree(store_root)
     return {"time lookup: messages in the queue": count, TIME_MS: seconds * 1000}
 
 
-def _find_keys(root: Path, broker: Broker | None) -> dict[str, float]:
+def _find_keys(store_root: Path, broker: Broker | None) -> dict[str, float]:
     keys = " ".join(f"key{n}-########" for n in range(KEYS_PER_MESSAGE))
     template = NewMessage("K", 0, b"x" * 10, make_properties(keys=keys))
-    with BulkWriter(root, StoreConfig()) as writer:
+    with BulkWriter(store_root, StoreConfig()) as writer:
         writer.append_many([template], KEY_MESSAGES)
-    dispatch(root, root)
+    dispatch(store_root, store_root)
     random = Random(1)
     asked = [
         f"key{random.randrange(KEYS_PER_MESSAGE)}-{random.randrange(KEY_MESSAGES):08d}"
         for _ in range(2000)
     ]
-    with MessageStore.open(root) as s:
+    with MessageStore.open(store_root) as s:
         assert all(len(s.query_message("K", key).messages) == 1 for key in asked[:100])
         seconds = _seconds(lambda n: s.query_message("K", asked[n]), len(asked))
     if broker is not None:
-        found = broker.measure(root, Request("key", "K", asked))
+        found = broker.measure(store_root, Request("key", "K", asked))
         broker.figures[KEY_MS] = found["decoded"].seconds * 1000
-    shutil.rmtree(root)
+    shutil.rmtree(store_root)
     return {"key lookup: index entries": KEY_MESSAGES * KEYS_PER_MESSAGE, KEY_MS: seconds * 1000}
 
 
@@ -195,12 +195,12 @@ def _check_answers(found: dict[str, BrokerFigure], expected: int) -> None:
 def dispatch(store: Path, output: Path, config: StoreConfig | None = None) -> None:
     """Dispatch a log as the streaming query does, in this process."""
     config = config or StoreConfig()
-    root = DispatchOutput.open(output, store, config)
-    sink, scanner = DispatchSink(root, config), Scanner(config)
-    planner = LogPlanner(root.log, lambda: True)
+    owned = DispatchOutput.open(output, store, config)
+    sink, scanner = DispatchSink(owned, config), Scanner(config)
+    planner = LogPlanner(owned.log, lambda: True)
     try:
         while True:
-            at = root.progress.reput_from_offset
+            at = owned.progress.reput_from_offset
             plan = planner.plan(at, max_bytes=BATCH_BYTES)
             if not plan.ranges:
                 return

@@ -208,15 +208,15 @@ def rebuild(
 
 def dispatch_by_broker(store: Path, directory: Path, lib: Path) -> tuple[float, float]:
     """Return a release's seconds on the same log: load and dispatch, and with its JVM's start."""
-    root = directory / "broker"
-    shutil.rmtree(root, ignore_errors=True)
-    (root / "commitlog").mkdir(parents=True)
+    store_root = directory / "broker"
+    shutil.rmtree(store_root, ignore_errors=True)
+    (store_root / "commitlog").mkdir(parents=True)
     for file in (store / "commitlog").iterdir():
-        os.link(file, root / "commitlog" / file.name)
+        os.link(file, store_root / "commitlog" / file.name)
     began = time.perf_counter()
-    figures = run_java(lib, "StoreDispatch", [str(root)], root)
+    figures = run_java(lib, "StoreDispatch", [str(store_root)], store_root)
     whole = time.perf_counter() - began
-    shutil.rmtree(root)
+    shutil.rmtree(store_root)
     taken = {name: float(seconds) for name, seconds in figures}
     return taken["load"] + taken["dispatch"], whole - taken["shutdown"]
 

@@ -1,4 +1,4 @@
-"""How long a root takes to open after a batch was cut off, or when its log came back shorter.
+"""How long an OUTPUT takes to open after a batch was cut off, or when its log came back shorter.
 
 The stores are written and dispatched here, without a JVM. A batch is cut off by a disk that fails
 when all is written and nothing is synced: what a killed process leaves. An open that has nothing
@@ -47,8 +47,8 @@ class CutDisk(Disk):
         super().sync()
 
 
-class Root:
-    """A log of one file and its root; a small batch is written to the log for each try."""
+class Dispatched:
+    """A log of one file and its OUTPUT; a small batch is written to the log for each try."""
 
     def __init__(self, work: Path, templates: list[NewMessage], messages: int) -> None:
         """Write a log and dispatch it."""
@@ -61,18 +61,18 @@ class Root:
     def open(self) -> tuple[float, Recovered | None]:
         """Open and close; return how long opening took, and what it recovered."""
         began = time.perf_counter()
-        root = DispatchOutput.open(self.output, self.store, StoreConfig())
+        owned = DispatchOutput.open(self.output, self.store, StoreConfig())
         seconds = time.perf_counter() - began
-        root.close(clean=True)
-        return seconds, root.recovered[0] if root.recovered else None
+        owned.close(clean=True)
+        return seconds, owned.recovered[0] if owned.recovered else None
 
     def open_after_cut_off_batch(self) -> tuple[float, Recovered | None]:
         """Start to dispatch a small batch, cut it off, and open."""
         begin = self._write(BATCH_MESSAGES)
         disk, config = CutDisk(), StoreConfig()
-        root = DispatchOutput.open(self.output, self.store, config, disk=disk)
-        with closing(DispatchSink(root, config)) as sink:
-            plan = LogPlanner(root.log, lambda: True).plan(begin)
+        owned = DispatchOutput.open(self.output, self.store, config, disk=disk)
+        with closing(DispatchSink(owned, config)) as sink:
+            plan = LogPlanner(owned.log, lambda: True).plan(begin)
             batch = [s for part in plan.ranges for s in Scanner(config).read(part)]
             disk.is_cut = True
             with suppress(StoreIOError):
@@ -110,32 +110,32 @@ def run(_store: Path, work: Path) -> dict[str, float]:
         for queues in QUEUES:
             name = f"recovery, {queues:,} queues"
             figures |= _measure(name, _many_queues(work / str(queues), queues))
-        root = _full_index(work / "index")
-        [index] = (root.output / layout.INDEX_DIR).iterdir()
+        made = _full_index(work / "index")
+        [index] = (made.output / layout.INDEX_DIR).iterdir()
         name = f"recovery, index file of {index.stat().st_size / 1e6:.0f} MB"
-        figures |= _measure(name, root)
+        figures |= _measure(name, made)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return figures
 
 
-def _many_queues(work: Path, queues: int) -> Root:
+def _many_queues(work: Path, queues: int) -> Dispatched:
     properties = make_properties(uniq_key="0123456789ABCDEF01234567########", tags="TagA")
     templates = [NewMessage(f"Topic{n // 8}", n % 8, b"x" * 100, properties) for n in range(queues)]
-    return Root(work, templates, queues * MESSAGES_PER_QUEUE)
+    return Dispatched(work, templates, queues * MESSAGES_PER_QUEUE)
 
 
-def _full_index(work: Path) -> Root:
+def _full_index(work: Path) -> Dispatched:
     keys = " ".join(f"key{n}-########" for n in range(KEYS_PER_MESSAGE))
     template = NewMessage("K", 0, b"x" * 10, make_properties(keys=keys))
-    return Root(work, [template], INDEX_MESSAGES)
+    return Dispatched(work, [template], INDEX_MESSAGES)
 
 
-def _measure(name: str, root: Root) -> dict[str, float]:
-    nothing = min(root.open()[0] for _ in range(ROUNDS))
-    cut_off = [root.open_after_cut_off_batch() for _ in range(ROUNDS)]
-    shorter = [root.open_with_shorter_log() for _ in range(ROUNDS)]
-    shutil.rmtree(root.store.parent)
+def _measure(name: str, made: Dispatched) -> dict[str, float]:
+    nothing = min(made.open()[0] for _ in range(ROUNDS))
+    cut_off = [made.open_after_cut_off_batch() for _ in range(ROUNDS)]
+    shorter = [made.open_with_shorter_log() for _ in range(ROUNDS)]
+    shutil.rmtree(made.store.parent)
     return {
         f"{name}: open, nothing to do: s": nothing,
         f"{name}: batch cut off: s": min(seconds for seconds, _ in cut_off),

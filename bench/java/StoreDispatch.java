@@ -10,7 +10,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 /**
  * Measures how long RocketMQ's own store (4.x and 5.x) takes to dispatch a commit log from nothing.
  *
- * Argument: ROOT, with commitlog/ alone; it is written to. Prints lines of "figure NAME SECONDS":
+ * Argument: STORE, with commitlog/ alone; it is written to. Prints lines of "figure NAME SECONDS":
  * "load" until the store is loaded (the log's last files are read and their CRCs checked), "dispatch"
  * from its start until dispatchBehindBytes() is 0, "shutdown" until what was built is flushed.
  */
@@ -32,11 +32,11 @@ public final class StoreDispatch {
         Runtime.getRuntime().halt(0);
     }
 
-    private static void measure(String root) throws Exception {
-        DefaultMessageStore store = open(root);
+    private static void measure(String storeRoot) throws Exception {
+        DefaultMessageStore store = open(storeRoot);
         long began = System.nanoTime();
         if (!store.load()) {
-            throw new IllegalStateException("the store does not load " + root);
+            throw new IllegalStateException("the store does not load " + storeRoot);
         }
         tell("load", began);
         began = System.nanoTime();
@@ -82,10 +82,10 @@ public final class StoreDispatch {
         System.out.println("figure " + name + " " + (System.nanoTime() - began) / 1e9);
     }
 
-    private static DefaultMessageStore open(String root) throws Exception {
+    private static DefaultMessageStore open(String storeRoot) throws Exception {
         MessageStoreConfig config = new MessageStoreConfig();
-        config.setStorePathRootDir(root);
-        config.setStorePathCommitLog(root + File.separator + "commitlog");
+        config.setStorePathRootDir(storeRoot);
+        config.setStorePathCommitLog(storeRoot + File.separator + "commitlog");
         config.setHaListenPort(10_000 + (int) (System.nanoTime() % 20_000));
         config.setCleanFileForciblyEnable(false); // a full disk here is no reason to delete
         config.setFileReservedTime(1_000_000);

@@ -16,7 +16,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 /**
  * Measures reads by RocketMQ's own store (5.x), on one thread: the twin of bench/reads.py.
  *
- * Arguments: ROOT KIND TOPIC FILE. ROOT is written to (abort, checkpoint, lock): a throw-away copy.
+ * Arguments: STORE KIND TOPIC FILE. STORE is written to (abort, checkpoint, lock): a throw-away copy.
  * FILE holds one request a line: a queue offset (KIND "get"), a time in ms ("time"), a key ("key").
  * Queue 0 is read. Prints lines of "figure NAME NANOSECONDS-A-CALL ANSWERS", where ANSWERS is how
  * many messages one round found, or the sum of the queue offsets.
@@ -40,13 +40,13 @@ public final class StoreReads {
             Runtime.getRuntime().halt(1);
         }
         System.out.flush();
-        Runtime.getRuntime().halt(0); // the root is thrown away: no shutdown is waited for
+        Runtime.getRuntime().halt(0); // the copy is thrown away: no shutdown is waited for
     }
 
-    private static DefaultMessageStore open(String root) throws Exception {
+    private static DefaultMessageStore open(String storeRoot) throws Exception {
         MessageStoreConfig config = new MessageStoreConfig();
-        config.setStorePathRootDir(root);
-        config.setStorePathCommitLog(root + "/commitlog");
+        config.setStorePathRootDir(storeRoot);
+        config.setStorePathCommitLog(storeRoot + "/commitlog");
         config.setHaListenPort(0); // any free one
         config.setTimerWheelEnable(false);
         config.setCleanFileForciblyEnable(false); // a full disk here is no reason to delete
@@ -57,7 +57,7 @@ public final class StoreReads {
         DefaultMessageStore store = new DefaultMessageStore(
             config, new BrokerStatsManager(broker), null, broker, new ConcurrentHashMap<>());
         if (!store.load()) {
-            throw new IllegalStateException("the store does not load " + root);
+            throw new IllegalStateException("the store does not load " + storeRoot);
         }
         store.start();
         return store;

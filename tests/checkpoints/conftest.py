@@ -1,4 +1,4 @@
-"""Shared by the tests of checkpoints: a store, and a root dispatched from it."""
+"""Shared by the tests of checkpoints: a store, and an OUTPUT dispatched from it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,23 +47,23 @@ def output(tmp_path: Path) -> Path:
 
 @contextmanager
 def opened(output: Path, store: Path, config: StoreConfig = CONFIG) -> Iterator[DispatchOutput]:
-    """Open a root, and close it at the end."""
-    root = DispatchOutput.open(output, store, config, disk=HastyDisk())
+    """Open an OUTPUT, and close it at the end."""
+    owned = DispatchOutput.open(output, store, config, disk=HastyDisk())
     try:
-        yield root
+        yield owned
     finally:
-        root.close(clean=True)
+        owned.close(clean=True)
 
 
 def scanned(
-    root: DispatchOutput,
+    owned: DispatchOutput,
     begin: int = 0,
     *,
     max_bytes: int = UNLIMITED,
     range_bytes: int = UNLIMITED,
 ) -> list[DispatchRequests | Damage]:
-    """Plan and scan a root's log."""
-    planner = LogPlanner(root.log, lambda: True, range_bytes=range_bytes)
+    """Plan and scan an OUTPUT's log."""
+    planner = LogPlanner(owned.log, lambda: True, range_bytes=range_bytes)
     plan = planner.plan(begin, max_bytes=max_bytes)
-    scanner = Scanner(root.log.config)
+    scanner = Scanner(owned.log.config)
     return [s for part in plan.ranges for s in scanner.read(part)]

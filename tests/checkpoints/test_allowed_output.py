@@ -66,7 +66,7 @@ def assert_refused(take: Take, output: Path, store: Path, config: StoreConfig = 
 
 
 def assert_accepted(take: Take, output: Path, store: Path) -> None:
-    """Assert that a root opens in OUTPUT, and that a dispatch into it is complete."""
+    """Assert that OUTPUT opens, and that a dispatch into it is complete."""
     take(output, store, CONFIG)
     assert len(MESSAGES) == dispatch_all(store, output, CONFIG).messages
 
@@ -109,7 +109,7 @@ def test_a_foreign_directory_is_refused_with_the_file_found(
         ("reput/bulk/old/x/", "reput/bulk/old/x"),
     ],
 )
-def test_known_names_do_not_make_a_foreign_directory_a_root(
+def test_known_names_do_not_make_a_foreign_directory_an_output(
     take: Take, output: Path, store: Path, name: str, found: str
 ) -> None:
     fill(output, [name])
@@ -133,7 +133,7 @@ def test_a_state_file_without_a_valid_checksum_is_damage(
     ["reput/bulk/src/main.py", "reput/bulk/new/index/notes.txt", "reput/bulk/notes.txt"],
 )
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_a_root_is_refused_where_foreign_files_would_be_deleted(
+def test_an_output_is_refused_where_foreign_files_would_be_deleted(
     take: Take, output: Path, store: Path, name: str, is_ours: bool
 ) -> None:
     dispatch_all(store, output, CONFIG)
@@ -147,9 +147,9 @@ def test_a_root_is_refused_where_foreign_files_would_be_deleted(
 def test_a_spark_directory_with_foreign_files_is_kept(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     fill(output, ["reput/spark/epoch-000003/job.py", "reput/spark/epoch-000002/offsets/"])
-    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
-    assert root.new_epoch().name == "epoch-000004"
-    root.close(clean=True)
+    owned = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
+    assert owned.new_epoch().name == "epoch-000004"
+    owned.close(clean=True)
     assert (output / "reput/spark/epoch-000003/job.py").read_bytes() == b"precious"
     assert not (output / "reput" / "spark" / "epoch-000002").exists()
 
@@ -172,7 +172,7 @@ def test_the_files_of_a_start_killed_before_its_first_state_are_accepted(
 
 
 @pytest.mark.parametrize("data", [b"", bytes(100), b'{"batch": 1', b"\x7fgarbage"])
-def test_damaged_progress_makes_a_dispatched_root_damaged(
+def test_damaged_progress_makes_a_dispatched_output_damaged(
     take: Take, output: Path, store: Path, data: bytes
 ) -> None:
     dispatch_all(store, output, CONFIG)
@@ -245,7 +245,9 @@ def test_the_store_itself_is_accepted(take: Take, store: Path, way: str) -> None
     assert_accepted(take, store / way, store)
 
 
-def test_a_root_with_its_operators_files_is_accepted(take: Take, output: Path, store: Path) -> None:
+def test_an_output_with_its_operators_files_is_accepted(
+    take: Take, output: Path, store: Path
+) -> None:
     dispatch_all(store, output, CONFIG)
     fill(output, ["README", ".snapshot/"])
     take(output, store, CONFIG)

@@ -36,14 +36,14 @@ def test_fields_are_where_a_broker_has_them(tmp_path: Path) -> None:
 
 
 def test_a_brokers_checkpoint_is_read_and_written_alike(golden: Golden) -> None:
-    root = golden.directory / "expected"
-    checkpoint = read_checkpoint(root)
+    output = golden.directory / "expected"
+    checkpoint = read_checkpoint(output)
     assert checkpoint is not None
-    assert (root / "checkpoint").read_bytes() == encode_checkpoint(checkpoint)
+    assert (output / "checkpoint").read_bytes() == encode_checkpoint(checkpoint)
     assert checkpoint.logics_msg_timestamp > 0
 
 
-def test_a_root_without_a_checkpoint_has_none(tmp_path: Path) -> None:
+def test_an_output_without_a_checkpoint_has_none(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path) is None
 
 

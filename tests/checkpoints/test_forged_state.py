@@ -84,7 +84,7 @@ def changed(value: Any, at: tuple[Any, ...], to: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with a store and a root that has every state file."""
+    """Return a directory with a store and an OUTPUT that has every state file."""
     directory = tmp_path_factory.mktemp("made")
     store, output = directory / "store", directory / "output"
     write_log(FILES, store / "commitlog")
@@ -117,7 +117,7 @@ def outside(directory: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def uses(store: Path, output: Path) -> list[Callable[[], object]]:
-    """Return the operations on a root: reads first, then those that change it."""
+    """Return the operations on an OUTPUT: reads first, then those that change it."""
 
     def read() -> None:
         with MessageStore.open(store, output) as reads:
@@ -171,7 +171,7 @@ def test_any_value_in_any_field(made: Path, name: str, data: st.DataObject) -> N
 
 
 def relocate(made: Path, copy: Path) -> None:
-    """Make a copied root name the copied store as its origin."""
+    """Make a copied OUTPUT name the copied store as its origin."""
     for name in STATE_FILES:
         path = copy / "output" / "reput" / name
         line = path.read_bytes().split(b"\n")[0]

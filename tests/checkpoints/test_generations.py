@@ -37,8 +37,8 @@ maxIndexNum=13
 
 
 @pytest.fixture
-def roots(tmp_path: Path) -> tuple[Path, Path]:
-    """Return a store and its root."""
+def directories(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a store and its OUTPUT."""
     made = write_store(tmp_path, sent(60)), tmp_path / "output"
     dispatch_all(*made, CONFIG, max_bytes=2000)
     return made
@@ -58,9 +58,9 @@ def swap_whole(store_root: Path, output: Path) -> None:
 
 
 def cut_off_batch(store_root: Path, output: Path) -> None:
-    root = DispatchOutput.open(output, store_root, CONFIG, disk=HastyDisk())
-    root.begin_batch([], None)
-    root.close(clean=False)
+    owned = DispatchOutput.open(output, store_root, CONFIG, disk=HastyDisk())
+    owned.begin_batch([], None)
+    owned.close(clean=False)
     DispatchOutput.open(output, store_root, CONFIG, disk=HastyDisk()).close(clean=True)
 
 
@@ -86,13 +86,13 @@ def test_batches_and_starts_leave_the_generation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("before", "change"),
-    # An adopted root has one rollback point, its end: it cannot be rolled back.
+    # An adopted OUTPUT has one rollback point, its end: it cannot be rolled back.
     [pair for pair in product(CHANGES, CHANGES) if pair != (run_broker, shorten_log)],
 )
 def test_every_replacement_of_files_begins_a_generation(
-    roots: tuple[Path, Path], before: Callable[..., None], change: Callable[..., None]
+    directories: tuple[Path, Path], before: Callable[..., None], change: Callable[..., None]
 ) -> None:
-    store_root, output = roots
+    store_root, output = directories
     seen = [generation(output)]
     for each in (before, change, change):
         each(store_root, output)
@@ -119,7 +119,7 @@ def answers(s: MessageStore) -> dict[str, Any]:
 def change_inside(
     monkeypatch: pytest.MonkeyPatch, place: str, change: Callable[[], None]
 ) -> list[str]:
-    """Change the root at a read's first call of a function; return the number of calls."""
+    """Change OUTPUT at a read's first call of a function; return the number of calls."""
     original, calls = getattr(message_store, place), []
 
     def changing(*args: Any, **kwargs: Any) -> Any:
@@ -135,14 +135,14 @@ def change_inside(
 @pytest.mark.parametrize("place", ["list_topics", "get_message", "query_message"])
 @pytest.mark.parametrize("change", [swap_whole, cut_off_batch])
 def test_a_read_across_two_generations_is_repeated(
-    roots: tuple[Path, Path],
+    directories: tuple[Path, Path],
     place: str,
     change: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with MessageStore.open(*roots) as s:
+    with MessageStore.open(*directories) as s:
         right = answers(s)
-        calls = change_inside(monkeypatch, place, lambda: change(*roots))
+        calls = change_inside(monkeypatch, place, lambda: change(*directories))
         assert answers(s) == right
         assert len(calls) == 2
         assert answers(s) == right
@@ -150,25 +150,25 @@ def test_a_read_across_two_generations_is_repeated(
 
 
 @pytest.mark.parametrize("place", ["list_topics", "get_message", "query_message"])
-def test_a_read_of_a_brokers_root_rebuilt_meanwhile_is_repeated(
+def test_a_read_of_a_brokers_files_rebuilt_meanwhile_is_repeated(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = write_store(tmp_path, sent(60))
-    dispatch_all(root, root, CONFIG)
-    forget_progress(root)
-    (root / "broker.conf").write_text(CONF)
-    with MessageStore.open(root) as s:
+    store_root = write_store(tmp_path, sent(60))
+    dispatch_all(store_root, store_root, CONFIG)
+    forget_progress(store_root)
+    (store_root / "broker.conf").write_text(CONF)
+    with MessageStore.open(store_root) as s:
         right = answers(s)
         assert len(right["query"]) > 20
-        calls = change_inside(monkeypatch, place, lambda: swap_whole(root, root))
+        calls = change_inside(monkeypatch, place, lambda: swap_whole(store_root, store_root))
         assert answers(s) == right
         assert len(calls) == 2
 
 
 def test_a_batch_during_a_read_does_not_change_its_answer(
-    roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    directories: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store_root, output = roots
+    store_root, output = directories
     log_files(store_root)[-1].unlink()
     shutil.rmtree(output)
     dispatch_all(store_root, output, CONFIG, max_bytes=2000)
@@ -212,37 +212,37 @@ READS: list[Callable[[MessageStore], object]] = [
 
 @pytest.mark.parametrize("begin", [begin_swap, begin_recovery])
 def test_a_read_after_an_interrupted_swap_or_recovery_names_the_command_to_run(
-    roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+    directories: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MessageStore, "swap_wait_seconds", FOREVER)
-    with MessageStore.open(*roots) as s:
+    with MessageStore.open(*directories) as s:
         in_log = s.get_message("T", 0, 0).messages[0]
-        record = begin(roots[1])
+        record = begin(directories[1])
         for read in READS:
             with pytest.raises(StoreIOError, match="was interrupted: no process holds") as raised:
                 read(s)
             text = str(raised.value)
             assert raised.value.errno == errno.EBUSY
-            for named in (roots[1] / LOCK_FILE, record, "run reput recover", "reput rebuild"):
+            for named in (directories[1] / LOCK_FILE, record, "run reput recover", "reput rebuild"):
                 assert str(named) in text
         # The log is not touched by it.
         found = s.look_message_by_offset(in_log.commit_log_offset)
         assert found is not None
         assert found.record == in_log.record
         assert (s.min_phy_offset(), s.max_phy_offset() > 0) == (0, True)
-        dispatch_all(*roots, CONFIG)
+        dispatch_all(*directories, CONFIG)
         assert s.get_message("T", 0, 0).messages[0].record == in_log.record
 
 
 @pytest.mark.parametrize("begin", [begin_swap, begin_recovery])
 def test_a_read_that_times_out_names_the_running_process_and_its_start(
-    roots: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+    directories: tuple[Path, Path], begin: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MessageStore, "swap_wait_seconds", 0.0)
-    lock, disk = roots[1] / LOCK_FILE, Disk()
-    with MessageStore.open(*roots) as s:
+    lock, disk = directories[1] / LOCK_FILE, Disk()
+    with MessageStore.open(*directories) as s:
         handle = disk.lock(lock, LOCK_CONTENT)
-        record = begin(roots[1])
+        record = begin(directories[1])
         os.utime(record, (1_700_000_000, 1_700_000_000))
         message = f"in process {os.getpid()} since 2023-11-14T22:13:20Z; the read waited 0 s"
         for read in READS:
@@ -252,12 +252,12 @@ def test_a_read_that_times_out_names_the_running_process_and_its_start(
         disk.unlock(handle)
 
 
-def test_a_read_waits_for_another_process_that_changes_the_root(
-    roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+def test_a_read_waits_for_another_process_that_changes_the_output(
+    directories: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MessageStore, "swap_wait_seconds", FOREVER)
-    output = roots[1]
-    with MessageStore.open(*roots) as s:
+    output = directories[1]
+    with MessageStore.open(*directories) as s:
         right, found = answers(s), []
         begin_swap(output)
         code = (
@@ -280,33 +280,33 @@ def test_a_read_waits_for_another_process_that_changes_the_root(
         assert found == [right] * 3
 
 
-def test_a_read_of_a_root_that_keeps_changing_gives_up(
-    roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+def test_a_read_of_an_output_that_keeps_changing_gives_up(
+    directories: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MessageStore, "swap_wait_seconds", 0.5)
     original = get_message
 
     def changing(*args: Any, **kwargs: Any) -> Any:
-        cut_off_batch(*roots)
+        cut_off_batch(*directories)
         return original(*args, **kwargs)
 
-    with MessageStore.open(*roots) as s:
+    with MessageStore.open(*directories) as s:
         monkeypatch.setattr(message_store, "get_message", changing)
         with pytest.raises(StoreIOError, match="its files were replaced repeatedly"):
             s.get_message("T", 0, 0)
 
 
 def test_an_answer_from_files_that_a_swap_had_moved_away_is_not_given(
-    roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    directories: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The swap begins after the read has looked for one, and is over when its answer is checked."""
-    _, output = roots
+    _, output = directories
     before = read_progress(output)
     assert before is not None
     batch = before.batch + 1
     after = replace(before, batch=batch, generation=batch)
     queues, away = output / "consumequeue", output / "away"
-    with MessageStore.open(*roots) as store:
+    with MessageStore.open(*directories) as store:
         expected = store.message_store_timestamp("T", 0, 9)
         look, find = store._progress_reader.await_generation, store._queue
         steps = iter(range(3))

@@ -1,4 +1,4 @@
-"""Readers of a root whose rebuild was killed get right answers or an error, never wrong ones."""
+"""Readers of an OUTPUT whose rebuild was killed get right answers or an error, never wrong ones."""
 
 import shutil
 from collections.abc import Iterator
@@ -37,9 +37,11 @@ class NotingDisk(CrashingDisk):
         super()._rename(source, target)
 
 
-def killed_roots(roots: tuple[Path, Path], config: StoreConfig, stride: int) -> Iterator[Path]:
-    """Yield the root after a rebuild that was killed at some calls before the swap, any after."""
-    store_root, output = roots
+def killed_outputs(
+    directories: tuple[Path, Path], config: StoreConfig, stride: int
+) -> Iterator[Path]:
+    """Yield OUTPUT after a rebuild that was killed at some calls before the swap, any after."""
+    store_root, output = directories
     copy = output.with_name("copy")
     shutil.copytree(output, copy)
     noted = NotingDisk(MANY, output.with_name("graves"))
@@ -80,8 +82,8 @@ def test_a_reader_of_a_killed_rebuild_gets_right_answers_or_an_error(
     with MessageStore.open(store_root, output) as reads:
         right = messages_of(reads)
     errors: list[str] = []
-    for root in killed_roots((store_root, output), config, stride):
-        with MessageStore.open(store_root, root) as reads:
+    for killed in killed_outputs((store_root, output), config, stride):
+        with MessageStore.open(store_root, killed) as reads:
             try:
                 assert messages_of(reads) == right
                 assert 0 in reads.queue_ids("T")
@@ -93,16 +95,16 @@ def test_a_reader_of_a_killed_rebuild_gets_right_answers_or_an_error(
 
 def test_a_swap_is_not_completed_over_the_queues_of_a_broker_that_ran_since(tmp_path: Path) -> None:
     config = VARIANTS["plain"]
-    roots = write_store(tmp_path, messages(12)), tmp_path / "output"
-    dispatch_all(*roots, config)
-    progress = read_progress(roots[1])
+    directories = write_store(tmp_path, messages(12)), tmp_path / "output"
+    dispatch_all(*directories, config)
+    progress = read_progress(directories[1])
     assert progress is not None
-    new = roots[1] / NEW_OUTPUT_DIR / "consumequeue/TopicTest/0"
+    new = directories[1] / NEW_OUTPUT_DIR / "consumequeue/TopicTest/0"
     new.mkdir(parents=True)
     (new / f"{0:020}").write_bytes(bytes(100))
     target = replace(progress, index_files=0, index_file="", index_first="", index_count=0)
-    write_swap(roots[1], SwapRecord(target, ("consumequeue",)), Disk())
-    (roots[1] / "checkpoint").write_bytes(bytes(4096))  # as a broker's
-    dispatch_all(*roots, config)
-    assert verify(*roots, config).differences == ()
-    assert not (roots[1] / BULK_DIR).exists()
+    write_swap(directories[1], SwapRecord(target, ("consumequeue",)), Disk())
+    (directories[1] / "checkpoint").write_bytes(bytes(4096))  # as a broker's
+    dispatch_all(*directories, config)
+    assert verify(*directories, config).differences == ()
+    assert not (directories[1] / BULK_DIR).exists()

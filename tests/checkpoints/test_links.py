@@ -1,4 +1,4 @@
-"""Symbolic links inside a root: no file outside OUTPUT is deleted, written or moved."""
+"""Symbolic links inside an OUTPUT: no file outside OUTPUT is deleted, written or moved."""
 
 import os
 from collections.abc import Callable
@@ -49,11 +49,11 @@ def attempt(action: Callable[[], object]) -> None:
 
 
 def start(output: Path, store: Path) -> None:
-    root = DispatchOutput.open(output, store, CONFIG)
+    owned = DispatchOutput.open(output, store, CONFIG)
     try:
-        root.new_epoch()
+        owned.new_epoch()
     finally:
-        root.close(clean=True)
+        owned.close(clean=True)
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
@@ -132,26 +132,26 @@ CHANGES: list[Callable[[Disk, Path], object]] = [
 
 @pytest.mark.parametrize("number", range(len(CHANGES)))
 def test_nothing_is_changed_through_a_link(tmp_path: Path, precious: Path, number: int) -> None:
-    root = tmp_path / "root"
-    (root / "d").mkdir(parents=True)
-    (root / "d" / "f").write_bytes(b"ours")
-    (root / "d" / "link").symlink_to(precious)
-    (root / "d" / "file").symlink_to(precious / "a")
-    disk, before = Disk(root), seen(precious)
+    output = tmp_path / "root"
+    (output / "d").mkdir(parents=True)
+    (output / "d" / "f").write_bytes(b"ours")
+    (output / "d" / "link").symlink_to(precious)
+    (output / "d" / "file").symlink_to(precious / "a")
+    disk, before = Disk(output), seen(precious)
     with pytest.raises(StoreIOError, match=r"symbolic link|Not a directory"):
-        CHANGES[number](disk, root / "d" / "link")
+        CHANGES[number](disk, output / "d" / "link")
     assert seen(precious) == before
     disk.close()
 
 
 def test_a_link_is_deleted_as_a_link(tmp_path: Path, precious: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    disk, before = Disk(root), seen(precious)
+    output = tmp_path / "root"
+    output.mkdir()
+    disk, before = Disk(output), seen(precious)
     for name, remove in (("tree", disk.remove_tree), ("file", disk.remove)):
-        (root / name).symlink_to(precious)
-        remove(root / name)
-        assert not (root / name).is_symlink()
+        (output / name).symlink_to(precious)
+        remove(output / name)
+        assert not (output / name).is_symlink()
     assert seen(precious) == before
 
 

@@ -1,4 +1,4 @@
-"""An OUTPUT root: its one owner, its state files, and the offset at which it resumes."""
+"""OUTPUT: its one owner, its state files, and the offset at which it resumes."""
 
 import os
 import struct
@@ -58,7 +58,7 @@ def other_owner(lock: Path) -> Iterator[str]:
         process.communicate()
 
 
-def test_a_root_in_use_keeps_a_broker_out_until_it_is_closed(output: Path, store: Path) -> None:
+def test_an_output_in_use_keeps_a_broker_out_until_it_is_closed(output: Path, store: Path) -> None:
     with opened(output, store), other_owner(output / "lock") as outcome:
         assert outcome == "refused"
     with other_owner(output / "lock") as outcome:
@@ -66,7 +66,7 @@ def test_a_root_in_use_keeps_a_broker_out_until_it_is_closed(output: Path, store
     assert (output / "lock").read_bytes() == b"lock"
 
 
-def test_a_root_in_use_by_a_broker_is_refused_and_unchanged(output: Path, store: Path) -> None:
+def test_an_output_in_use_by_a_broker_is_refused_and_unchanged(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     before = tree(output)
     with other_owner(output / "lock") as outcome:
@@ -78,7 +78,7 @@ def test_a_root_in_use_by_a_broker_is_refused_and_unchanged(output: Path, store:
         pass
 
 
-def test_a_root_is_not_owned_twice_in_one_process(output: Path, store: Path) -> None:
+def test_an_output_is_not_owned_twice_in_one_process(output: Path, store: Path) -> None:
     with opened(output, store):
         with pytest.raises(OutputInUseError):
             DispatchOutput.open(output / ".." / output.name, store, CONFIG)
@@ -86,7 +86,7 @@ def test_a_root_is_not_owned_twice_in_one_process(output: Path, store: Path) -> 
             assert outcome == "refused"
 
 
-def test_reading_a_root_in_use_does_not_release_it(output: Path, store: Path) -> None:
+def test_reading_an_output_in_use_does_not_release_it(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     with opened(output, store):
         read_progress(output)
@@ -95,7 +95,7 @@ def test_reading_a_root_in_use_does_not_release_it(output: Path, store: Path) ->
             assert outcome == "refused"
 
 
-def test_a_root_that_is_refused_is_released(output: Path, store: Path) -> None:
+def test_an_output_that_is_refused_is_released(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     with pytest.raises(ConfigError):
         DispatchOutput.open(output, store, replace(CONFIG, max_index_num=11))
@@ -110,7 +110,7 @@ def test_a_root_that_is_refused_is_released(output: Path, store: Path) -> None:
     ("version", "has_pid"),
     [("4.8.0", False), ("4.9.8", False), ("5.0.0", True), ("5.5.0", True)],
 )
-def test_abort_exists_while_a_root_is_owned(
+def test_abort_exists_while_an_output_is_owned(
     output: Path, store: Path, version: str, has_pid: bool
 ) -> None:
     config = replace(CONFIG, version=BrokerVersion.parse(version))
@@ -120,23 +120,23 @@ def test_abort_exists_while_a_root_is_owned(
     assert not (output / "abort").exists()
 
 
-def test_abort_stays_when_a_root_is_not_closed_cleanly(output: Path, store: Path) -> None:
-    root = DispatchOutput.open(output, store, CONFIG)
-    root.close(clean=False)
+def test_abort_stays_when_an_output_is_not_closed_cleanly(output: Path, store: Path) -> None:
+    owned = DispatchOutput.open(output, store, CONFIG)
+    owned.close(clean=False)
     assert (output / "abort").exists()
 
 
-def test_a_new_root_begins_where_the_log_begins(output: Path, tmp_path: Path) -> None:
+def test_a_new_output_begins_where_the_log_begins(output: Path, tmp_path: Path) -> None:
     aged = tmp_path / "aged"
     write_log(build_log(MESSAGES, FILE_SIZE, start=3 * FILE_SIZE), aged / "commitlog")
-    with opened(output, aged) as root:
+    with opened(output, aged) as owned:
         assert (
-            root.progress.reput_from_offset,
-            root.progress.begin_offset,
+            owned.progress.reput_from_offset,
+            owned.progress.begin_offset,
         ) == (3 * FILE_SIZE, 3 * FILE_SIZE)
     (tmp_path / "empty" / "commitlog").mkdir(parents=True)
-    with opened(tmp_path / "other", tmp_path / "empty") as root:
-        assert root.progress.reput_from_offset == 0
+    with opened(tmp_path / "other", tmp_path / "empty") as owned:
+        assert owned.progress.reput_from_offset == 0
 
 
 def test_progress_records_what_was_dispatched(output: Path, store: Path) -> None:
@@ -156,13 +156,13 @@ def test_progress_records_what_was_dispatched(output: Path, store: Path) -> None
     assert [*progress.drops, *progress.lost] == []
 
 
-def test_the_log_may_grow_new_files_while_a_root_is_open(output: Path, store: Path) -> None:
+def test_the_log_may_grow_new_files_while_an_output_is_open(output: Path, store: Path) -> None:
     last = store / "commitlog" / f"{LAST_BASE:020d}"
     last.rename(store / "not there yet")
-    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
+    owned = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
     (store / "not there yet").rename(last)
     with (
-        closing(DispatchSink(root, CONFIG)) as sink,
+        closing(DispatchSink(owned, CONFIG)) as sink,
         opened(output.with_name("other"), store) as other,
     ):
         sink.apply(scanned(other))  # another process read the log, as Spark's workers do
@@ -192,8 +192,8 @@ def test_drops_are_counted_over_all_runs(output: Path, tmp_path: Path) -> None:
 
 
 def test_each_epoch_replaces_the_one_before(output: Path, store: Path) -> None:
-    with opened(output, store) as root:
-        epochs = [root.new_epoch().relative_to(output) for _ in range(3)]
+    with opened(output, store) as owned:
+        epochs = [owned.new_epoch().relative_to(output) for _ in range(3)]
         assert [f"reput/spark/epoch-00000{n}" for n in (1, 2, 3)] == [str(e) for e in epochs]
         assert [p.name for p in (output / "reput" / "spark").iterdir()] == ["epoch-000003"]
 
@@ -208,26 +208,28 @@ def test_a_brokers_abort_is_remembered_where_output_is_the_store(
     if not was_clean:
         (store / "abort").touch()
     for _ in range(2):
-        with opened(store, store) as root:
-            assert was_clean == root.is_log_clean(store)
+        with opened(store, store) as owned:
+            assert was_clean == owned.is_log_clean(store)
 
 
 def test_the_stores_abort_counts_for_a_separate_output(output: Path, store: Path) -> None:
-    with opened(output, store) as root:
-        assert root.is_log_clean(store)
+    with opened(output, store) as owned:
+        assert owned.is_log_clean(store)
         (store / "abort").touch()
-        assert not root.is_log_clean(store)
+        assert not owned.is_log_clean(store)
 
 
-def test_from_offset_begins_a_new_root_there_and_leaves_no_hole(output: Path, store: Path) -> None:
-    root = DispatchOutput.open(output, store, CONFIG, from_offset=SIZE, disk=HastyDisk())
-    assert (root.progress.reput_from_offset, root.progress.begin_offset) == (SIZE, SIZE)
-    root.close(clean=True)
-    before, progress = (output / PROGRESS).read_bytes(), root.progress
+def test_from_offset_begins_a_new_output_there_and_leaves_no_hole(
+    output: Path, store: Path
+) -> None:
+    owned = DispatchOutput.open(output, store, CONFIG, from_offset=SIZE, disk=HastyDisk())
+    assert (owned.progress.reput_from_offset, owned.progress.begin_offset) == (SIZE, SIZE)
+    owned.close(clean=True)
+    before, progress = (output / PROGRESS).read_bytes(), owned.progress
     with pytest.raises(ConfigError, match="would leave a hole"):
         DispatchOutput.open(output, store, CONFIG, from_offset=2 * SIZE)
     assert before == (output / PROGRESS).read_bytes()
-    root = DispatchOutput.open(output, store, CONFIG, from_offset=0, disk=HastyDisk())
-    assert root.progress.reput_from_offset == SIZE
-    assert progress == replace(root.progress, stamp=progress.stamp)
-    root.close(clean=True)
+    owned = DispatchOutput.open(output, store, CONFIG, from_offset=0, disk=HastyDisk())
+    assert owned.progress.reput_from_offset == SIZE
+    assert progress == replace(owned.progress, stamp=progress.stamp)
+    owned.close(clean=True)

@@ -1,4 +1,4 @@
-"""What an OUTPUT root refuses: other settings, other logs, files that it did not write."""
+"""What OUTPUT refuses: other settings, other logs, files that it did not write."""
 
 import shutil
 from contextlib import closing
@@ -102,9 +102,9 @@ def test_data_beyond_progress_is_truncated(
 ) -> None:
     config = replace(CONFIG, message_index_enable=has_index)
     disk = FailingDisk(name)
-    root = DispatchOutput.open(output, store, config, disk=disk)
-    with closing(DispatchSink(root, config)) as sink:
-        requests = scanned(root, max_bytes=5 * SIZE)
+    owned = DispatchOutput.open(output, store, config, disk=disk)
+    with closing(DispatchSink(owned, config)) as sink:
+        requests = scanned(owned, max_bytes=5 * SIZE)
         disk.is_failing = True
         for _ in range(2):  # after a failure the sink applies no further batch
             with pytest.raises(StoreIOError, match=f"cannot replace .*{name}.*No space left"):
@@ -118,9 +118,9 @@ def test_data_beyond_progress_is_truncated(
 
 
 def test_a_run_interrupted_between_batches_resumes(output: Path, store: Path) -> None:
-    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
-    DispatchSink(root, CONFIG).apply(scanned(root, max_bytes=5 * SIZE))
-    root.close(clean=False)
+    owned = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
+    DispatchSink(owned, CONFIG).apply(scanned(owned, max_bytes=5 * SIZE))
+    owned.close(clean=False)
     dispatch_all(store, output, CONFIG)
     dispatch_all(store, output.with_name("undisturbed"), CONFIG)
     assert_same_store(output, output.with_name("undisturbed"))
@@ -153,10 +153,10 @@ def test_a_log_that_changed_at_its_end_is_followed(
 ) -> None:
     dispatch_all(store, output, CONFIG)
     change_last_record(store, at, data)
-    with opened(output, store) as root:
-        [recovered] = root.recovered
+    with opened(output, store) as owned:
+        [recovered] = owned.recovered
         assert "no longer holds the record dispatched last" in recovered.why
-        assert recovered.to_offset == root.progress.reput_from_offset < LAST_OFFSET
+        assert recovered.to_offset == owned.progress.reput_from_offset < LAST_OFFSET
     dispatch_all(store, output, CONFIG)
     dispatch_all(store, output.with_name("undisturbed"), CONFIG)
     assert_same_store(output, output.with_name("undisturbed"))
@@ -178,14 +178,14 @@ def test_another_log_is_refused(output: Path, store: Path, at: int) -> None:
 
 
 def test_a_log_that_changes_between_batches_is_refused(output: Path, store: Path) -> None:
-    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
-    with closing(DispatchSink(root, CONFIG)) as sink:
-        sink.apply(scanned(root))
-        end = root.progress.reput_from_offset
+    owned = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
+    with closing(DispatchSink(owned, CONFIG)) as sink:
+        sink.apply(scanned(owned))
+        end = owned.progress.reput_from_offset
         change_last_record(store, 62, b"\x01")
         change_last_record(store, SIZE, encode(MESSAGES[0], end))
         before = tree(output)
-        [more] = scanned(root, end)
+        [more] = scanned(owned, end)
         with pytest.raises(DamageError, match="the log changed"):
             sink.apply([more])
         assert before == tree(output)
@@ -197,8 +197,8 @@ def test_a_log_expired_up_to_progress_is_not_another_log(output: Path, store: Pa
     (store / "commitlog").mkdir()
     base = 10 * FILE_SIZE
     write_log(build_log(MESSAGES, FILE_SIZE, start=base), store / "commitlog")
-    with opened(output, store) as root:
-        assert root.progress.reput_from_offset < base
+    with opened(output, store) as owned:
+        assert owned.progress.reput_from_offset < base
     end = LAST_OFFSET + SIZE
     with pytest.raises(DamageError, match="has expired") as caught:
         dispatch_all(store, output, CONFIG)
@@ -207,14 +207,14 @@ def test_a_log_expired_up_to_progress_is_not_another_log(output: Path, store: Pa
     [lost] = progress.lost
     assert (lost.begin, lost.end) == (end, base)
     assert progress.messages == 2 * len(MESSAGES)
-    with opened(output, store) as root:
-        assert root.recovered == ()
+    with opened(output, store) as owned:
+        assert owned.recovered == ()
 
 
 def test_batches_that_leave_a_gap_are_refused(output: Path, store: Path) -> None:
-    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
-    with closing(DispatchSink(root, CONFIG)) as sink:
-        stretches = scanned(root, range_bytes=1)
+    owned = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
+    with closing(DispatchSink(owned, CONFIG)) as sink:
+        stretches = scanned(owned, range_bytes=1)
         before = tree(output)
         with pytest.raises(StoreError, match=r"begins at .* the range between is missing"):
             sink.apply([stretches[0], stretches[2]])

@@ -58,13 +58,13 @@ def dispatch_while_it_expires(
     store: Path, output: Path, config: StoreConfig, *, keep_expired: bool = False
 ) -> None:
     """Dispatch batch by batch; after each, the oldest fully dispatched log file is deleted."""
-    root = DispatchOutput.open(output, store, config, disk=HastyDisk())
-    with closing(DispatchSink(root, config, keep_expired=keep_expired)) as sink:
-        planner, scanner = LogPlanner(root.log, lambda: True), Scanner(config)
-        while ranges := planner.plan(root.progress.reput_from_offset, max_bytes=3000).ranges:
+    owned = DispatchOutput.open(output, store, config, disk=HastyDisk())
+    with closing(DispatchSink(owned, config, keep_expired=keep_expired)) as sink:
+        planner, scanner = LogPlanner(owned.log, lambda: True), Scanner(config)
+        while ranges := planner.plan(owned.progress.reput_from_offset, max_bytes=3000).ranges:
             sink.apply([stretch for part in ranges for stretch in scanner.read(part)])
             names = [int(path.name) for path in log_files(store)]
-            if len(names) > 1 and names[1] <= root.progress.reput_from_offset:
+            if len(names) > 1 and names[1] <= owned.progress.reput_from_offset:
                 log_files(store)[0].unlink()
 
 
@@ -152,7 +152,7 @@ def test_an_open_store_keeps_answering_while_files_expire(
 
 @pytest.fixture
 def aged(tmp_path: Path, config: StoreConfig) -> tuple[Path, Path]:
-    """Return a store, and a root of its whole log, half of which has expired since."""
+    """Return a store, and an OUTPUT of its whole log, half of which has expired since."""
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_all(store, output, config)
     for path in log_files(store)[:-2]:
@@ -171,8 +171,8 @@ def assert_no_hole(output: Path, config: StoreConfig) -> None:
             assert bases == list(range(bases[0], bases[-1] + 1, size)), directory
 
 
-def cut_off_roots(aged: tuple[Path, Path], config: StoreConfig, step: int) -> Iterator[Path]:
-    """Yield the root after a start that crashes at its first, second, … call."""
+def cut_off_outputs(aged: tuple[Path, Path], config: StoreConfig, step: int) -> Iterator[Path]:
+    """Yield OUTPUT after a start that crashes at its first, second, … call."""
     store, output = aged
     copy = output.with_name("copy")
     for calls in range(0, 10_000, step):
@@ -193,15 +193,15 @@ def cut_off_roots(aged: tuple[Path, Path], config: StoreConfig, step: int) -> It
 
 def is_killed(output: Path, store: Path, config: StoreConfig, disk: CrashingDisk) -> bool:
     """Start on a disk that may crash the process; return whether it did."""
-    root = None
+    owned = None
     try:
-        root = DispatchOutput.open(output, store, config, disk=disk)
-        DispatchSink(root, config)
+        owned = DispatchOutput.open(output, store, config, disk=disk)
+        DispatchSink(owned, config)
     except Killed:
         return True
     finally:
-        if root is not None:
-            root._release()
+        if owned is not None:
+            owned._release()
     return False
 
 
@@ -212,14 +212,14 @@ def test_a_start_killed_at_any_call_leaves_no_hole_and_is_repeated(
     store, _ = aged
     expected = expected_root(tmp_path, config, int(log_files(store)[0].name))
     step = 7 if config.mapped_file_size_consume_queue == 20 else 1  # there are many files
-    for root in cut_off_roots(aged, config, step * stride):
-        assert_no_hole(root, config)
-        with MessageStore.open(store, root) as reads:
+    for output in cut_off_outputs(aged, config, step * stride):
+        assert_no_hole(output, config)
+        with MessageStore.open(store, output) as reads:
             assert reads.max_offset_in_queue("Old", 0) == 7
             assert reads.query_message("T", "common", 9).truncated
-        dispatch_all(store, root, config)
-        assert_same_store(root, expected)
-        assert verify(store, root, config).differences == ()
+        dispatch_all(store, output, config)
+        assert_same_store(output, expected)
+        assert verify(store, output, config).differences == ()
 
 
 @pytest.mark.parametrize("config", [EXT_CONFIG], ids=["ext"])
@@ -289,7 +289,7 @@ def cut_log(store: Path, offset: int, last: Message) -> int:
     return offset + len(record)
 
 
-def test_roll_back_works_on_an_aged_root(tmp_path: Path, config: StoreConfig) -> None:
+def test_roll_back_works_on_an_aged_output(tmp_path: Path, config: StoreConfig) -> None:
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_all(store, output, config, one_by_one=True)
     for path in log_files(store)[:-2]:

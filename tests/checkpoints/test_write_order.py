@@ -18,15 +18,15 @@ from tests.support.dispatching import dispatch_all, tree
 
 
 class RecordingDisk(Disk):
-    """Records every write, sync and rename, with the file's path below the root."""
+    """Records every write, sync and rename, with the file's path below OUTPUT."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, output: Path) -> None:
         super().__init__()
-        self.root = root
+        self.output = output
         self.events: list[tuple[str, str]] = []
 
     def _note(self, event: str, path: Path) -> None:
-        self.events.append((event, os.path.relpath(path, self.root.resolve())))
+        self.events.append((event, os.path.relpath(path, self.output.resolve())))
 
     def _pwrite(self, fd: int, data: memoryview, offset: int) -> int:
         self._note("write", path_of(fd))
@@ -78,7 +78,7 @@ def unsynced_at_each_progress(events: list[tuple[str, str]]) -> Iterator[set[str
 
 @pytest.fixture
 def disk(output: Path) -> RecordingDisk:
-    """Return a disk that records the operations in the root."""
+    """Return a disk that records the operations in OUTPUT."""
     return RecordingDisk(output)
 
 
@@ -94,9 +94,9 @@ def test_progress_names_only_what_has_been_synced(
 def test_a_batch_is_written_in_the_order_data_progress_checkpoint(
     output: Path, store: Path, disk: RecordingDisk
 ) -> None:
-    root = DispatchOutput.open(output, store, CONFIG, disk=disk)
-    with closing(DispatchSink(root, CONFIG)) as sink:
-        requests = scanned(root)
+    owned = DispatchOutput.open(output, store, CONFIG, disk=disk)
+    with closing(DispatchSink(owned, CONFIG)) as sink:
+        requests = scanned(owned)
         disk.events.clear()
         sink.apply(requests)
         events = list(disk.events)
@@ -154,9 +154,9 @@ class BrokenDispatcher:
 def test_an_interrupted_batch_is_not_followed_by_another(
     output: Path, store: Path, error: BaseException
 ) -> None:
-    root = DispatchOutput.open(output, store, CONFIG)
-    with closing(DispatchSink(root, CONFIG)) as sink:
-        requests = scanned(root)
+    owned = DispatchOutput.open(output, store, CONFIG)
+    with closing(DispatchSink(owned, CONFIG)) as sink:
+        requests = scanned(owned)
         sink.dispatchers.append(BrokenDispatcher(error))
         with pytest.raises(type(error)):
             sink.apply(requests)
@@ -169,5 +169,5 @@ def test_an_interrupted_batch_is_not_followed_by_another(
     assert progress is not None
     assert progress.reput_from_offset == 0
     assert (output / "abort").exists()
-    with opened(output, store) as root:
-        assert [r.why for r in root.recovered] == ["a dispatch was interrupted in a batch"]
+    with opened(output, store) as owned:
+        assert [r.why for r in owned.recovered] == ["a dispatch was interrupted in a batch"]

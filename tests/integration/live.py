@@ -66,10 +66,10 @@ def _are_equal(output: Path, store: Path) -> bool:
     return True
 
 
-def units(root: Path) -> Counter[str]:
+def units(output: Path) -> Counter[str]:
     """Count the units of each topic's queues."""
     counts: Counter[str] = Counter()
-    for name, content in tree(root / "consumequeue").items():
+    for name, content in tree(output / "consumequeue").items():
         # Pages that are not listed are zero; a unit counts if its size is not zero.
         for number, page in content.pages.items():
             at = number * len(page)
@@ -89,13 +89,13 @@ class Stamp:
     content: Content
 
 
-def stamps(root: Path) -> dict[str, Stamp]:
+def stamps(output: Path) -> dict[str, Stamp]:
     """Map the relative path of each file that a dispatch builds to its stamp."""
     found = {}
     for kind in BUILT_DIRECTORIES:
-        for path in sorted((root / kind).rglob("*")):
+        for path in sorted((output / kind).rglob("*")):
             if path.is_file():
                 seen = path.stat()
                 stamp = Stamp(seen.st_ino, seen.st_mtime_ns, read_content(path))
-                found[str(path.relative_to(root))] = stamp
+                found[str(path.relative_to(output))] = stamp
     return found

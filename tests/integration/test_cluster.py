@@ -97,14 +97,14 @@ def cluster(directory: Path, installed: Environment) -> Iterator[SparkCluster]:
 @pytest.fixture(scope="module")
 def store(directory: Path) -> Path:
     """Return a store of some hundred thousand messages in many files: several batches."""
-    root = directory / "store"
+    store_root = directory / "store"
     properties = make_properties(uniq_key="01234567########", keys="order-######## all")
     body = b"body ######## " + b"x" * 1_000
     templates = [NewMessage("Topic", queue, body, properties) for queue in range(5)]
-    with BulkWriter(root, CONFIG) as writer:
+    with BulkWriter(store_root, CONFIG) as writer:
         writer.append_many(templates, MESSAGES)
-    (root / "broker.conf").write_text(CONF)
-    return root
+    (store_root / "broker.conf").write_text(CONF)
+    return store_root
 
 
 @pytest.fixture(scope="module")

@@ -68,16 +68,16 @@ print("RESULT", json.dumps(found))
 
 
 def make_broker(data: Path, name: str) -> Path:
-    root = data / name / "store"
-    root.mkdir(parents=True)
+    store_root = data / name / "store"
+    store_root.mkdir(parents=True)
     conf = CONF | {"mappedFileSizeCommitLog": str(CONFIG.mapped_file_size_commit_log)}
     settings = "\n".join(f"{key}={value}" for key, value in conf.items())
-    (root / "broker.conf").write_text(f"{settings}\nbrokerName=broker-{name}\n")
-    return root
+    (store_root / "broker.conf").write_text(f"{settings}\nbrokerName=broker-{name}\n")
+    return store_root
 
 
-def append(root: Path, templates: list[NewMessage], count: int) -> None:
-    with BulkWriter(root, CONFIG) as writer:
+def append(store_root: Path, templates: list[NewMessage], count: int) -> None:
+    with BulkWriter(store_root, CONFIG) as writer:
         writer.append_many(templates, count)
 
 
@@ -130,8 +130,8 @@ def result(command: list[str], directory: Path) -> Any:
 
 def test_the_recipes_of_the_page_fill_their_tables(tmp_path: Path, delta: str) -> None:
     for name in BROKERS:
-        root = make_broker(tmp_path / "data", name)
-        append(root, [ORDER, OTHER], 40)
+        store_root = make_broker(tmp_path / "data", name)
+        append(store_root, [ORDER, OTHER], 40)
     found = result(program(tmp_path, delta, *blocks(), TABLES), tmp_path)
     assert found["messages"] == {f"broker-{name}": 40 for name in BROKERS}
     assert [key for key, *_ in found["latest"]] == [f"U{n:08d}" for n in range(0, 40, 2)]
@@ -142,9 +142,9 @@ def test_the_recipes_of_the_page_fill_their_tables(tmp_path: Path, delta: str) -
 def test_a_stream_of_three_brokers_that_is_killed_adds_each_message_once(
     tmp_path: Path, delta: str
 ) -> None:
-    roots = [make_broker(tmp_path / "data", name) for name in BROKERS]
-    for root in roots:
-        append(root, [ORDER, OTHER], 100)
+    stores = [make_broker(tmp_path / "data", name) for name in BROKERS]
+    for store_root in stores:
+        append(store_root, [ORDER, OTHER], 100)
     session, all_messages = blocks()[:2]
     command = program(tmp_path, delta, session, QUERY)
     stream = Server("delta-stream", command, tmp_path, environment())
@@ -153,8 +153,8 @@ def test_a_stream_of_three_brokers_that_is_killed_adds_each_message_once(
 
     def write() -> None:
         while not stop.wait(0.5):
-            for root in roots:
-                append(root, [ORDER, OTHER], chance.randrange(1, 200))
+            for store_root in stores:
+                append(store_root, [ORDER, OTHER], chance.randrange(1, 200))
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -172,7 +172,7 @@ def test_a_stream_of_three_brokers_that_is_killed_adds_each_message_once(
     found = sorted((broker, offset) for broker, offset in rows)
     expected = [
         (f"broker-{name}", message.commit_log_offset)
-        for name, root in zip(BROKERS, roots, strict=True)
-        for message in LogSearch(root, CONFIG, MessageFilter()).messages()
+        for name, store_root in zip(BROKERS, stores, strict=True)
+        for message in LogSearch(store_root, CONFIG, MessageFilter()).messages()
     ]
     assert expected == found

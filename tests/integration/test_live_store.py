@@ -53,7 +53,7 @@ class Live:
 
     @property
     def output(self) -> Path:
-        """The root that the dispatch writes."""
+        """The OUTPUT that the dispatch writes."""
         return self.dispatcher.output
 
     def watch_until(self, is_over: Callable[[], bool]) -> None:

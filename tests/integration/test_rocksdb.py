@@ -52,7 +52,7 @@ class Stopped:
 
     @property
     def output(self) -> Path:
-        """The root of the queues that are built from its log."""
+        """The OUTPUT of the queues that are built from its log."""
         return self.mq.directory / "out"
 
 
@@ -90,8 +90,12 @@ def test_built_queues_answer_as_the_broker_did_from_rocksdb(stopped: Stopped) ->
 
 def test_the_index_files_are_the_brokers(stopped: Stopped) -> None:
     index = [
-        {name: content for name, content in built_tree(root).items() if name.startswith("index/")}
-        for root in (stopped.output, stopped.mq.store)
+        {
+            name: content
+            for name, content in built_tree(directory).items()
+            if name.startswith("index/")
+        }
+        for directory in (stopped.output, stopped.mq.store)
     ]
     assert index[0]
     assert_same_content(*index)

@@ -26,7 +26,7 @@ class GoldenStore:
 
     @property
     def directory(self) -> Path:
-        """The root of the store."""
+        """The expected files of the store."""
         return self.golden.directory
 
     @property
@@ -36,9 +36,9 @@ class GoldenStore:
 
     def expected(self, kind: str) -> dict[str, Path]:
         """Map the files that the broker built from the log, by their path below `kind`."""
-        root = self.golden.expected / kind
-        files = sorted(path for path in root.rglob("*") if path.is_file())
-        return {str(path.relative_to(root)): path for path in files}
+        directory = self.golden.expected / kind
+        files = sorted(path for path in directory.rglob("*") if path.is_file())
+        return {str(path.relative_to(directory)): path for path in files}
 
     def answers(self) -> dict[str, Any]:
         """Return the live broker's answers."""

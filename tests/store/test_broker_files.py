@@ -28,29 +28,29 @@ def stores(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("golden", archives, ids=archive_name, indirect=True)
 
 
-def write(root: Path, name: str, text: str | bytes) -> None:
-    (root / "config").mkdir(exist_ok=True)
+def write(store_root: Path, name: str, text: str | bytes) -> None:
+    (store_root / "config").mkdir(exist_ok=True)
     data = text if isinstance(text, bytes) else text.encode()
-    (root / "config" / name).write_bytes(data)
+    (store_root / "config" / name).write_bytes(data)
 
 
 @stores("g4", "g4b")
 def test_the_files_of_a_real_broker_are_read(golden: Golden) -> None:
-    root = golden.store_root
-    topics = read_topic_configs(root)
+    store_root = golden.store_root
+    topics = read_topic_configs(store_root)
     assert topics.problem == ""
     assert topics.content is not None
     assert topics.content["OrderTopic"] == TopicConfig(4, 4, 6, {})
     assert topics.content["OrderTopic"].perm_text == "RW-"
     assert topics.content["SCHEDULE_TOPIC_XXXX"].write_queue_nums == 18
     committed = {"g4": [50, 48, 47, 59], "g4b": [49, 48, 50, 54]}[golden.name]
-    consumers = read_consumer_offsets(root)
+    consumers = read_consumer_offsets(store_root)
     assert consumers.content == [
         CommittedOffset("CG", "MyTopic", queue_id, offset)
         for queue_id, offset in enumerate(committed)
     ]
     assert (
-        read_delay_offsets(root).content
+        read_delay_offsets(store_root).content
         == {"g4": {1: 41, 2: 15}, "g4b": {1: 35, 2: 3}}[golden.name]
     )
 

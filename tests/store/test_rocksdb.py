@@ -31,13 +31,13 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def written_twice(tmp_path: Path) -> Path:
     """Return a store that has its queues in files and in RocksDB."""
-    root = tmp_path / "store"
-    config = make_store(root, COUNT)
-    dispatch_all(root, tmp_path / "built", config)
+    store_root = tmp_path / "store"
+    config = make_store(store_root, COUNT)
+    dispatch_all(store_root, tmp_path / "built", config)
     for kind in ("consumequeue", "index"):
-        shutil.copytree(tmp_path / "built" / kind, root / kind)
-    make_rocksdb(root / "consumequeue")
-    return root
+        shutil.copytree(tmp_path / "built" / kind, store_root / kind)
+    make_rocksdb(store_root / "consumequeue")
+    return store_root
 
 
 def add_conf(store: Path, *lines: str) -> None:

@@ -15,9 +15,9 @@ FILE_SIZE = 4096
 ENTRY_HEADER = b"\0\0\0\1" + bytes(44)  # a DLedger entry's header; its magic is 1
 
 
-def refused(root: Path) -> str:
+def refused(store_root: Path) -> str:
     with pytest.raises(UnsupportedFormatError) as caught:
-        MessageStore.open(root)
+        MessageStore.open(store_root)
     return str(caught.value)
 
 
@@ -39,12 +39,12 @@ def test_a_short_or_blank_first_file_is_not_a_dledger_log(tmp_path: Path, size: 
 
 
 @pytest.mark.parametrize("golden", ARCHIVES[:1], ids=archive_name, indirect=True)
-def test_opening_a_brokers_root_loads_no_kernel(golden: Golden) -> None:
-    roots = str(golden.store_root), str(golden.directory / "expected")
+def test_opening_a_brokers_files_loads_no_kernel(golden: Golden) -> None:
+    directories = str(golden.store_root), str(golden.directory / "expected")
     code = f"""
 import sys
 from store import MessageStore
-with MessageStore.open(*{roots!r}, broker_version={golden.version!r}) as s:
+with MessageStore.open(*{directories!r}, broker_version={golden.version!r}) as s:
     assert all(s.queue_ids(topic) for topic in s.topics())
     assert s.topics()
     assert s.look_message_by_offset(s.min_phy_offset()) is not None

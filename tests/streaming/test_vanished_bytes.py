@@ -19,8 +19,8 @@ BIG = replace(CONFIG, mapped_file_size_commit_log=1 << 20)
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two log files: the last one is whole, so that the log's end is known."""
     path = tmp_path_factory.mktemp("vanishing")
-    root = make_store(path / "store", numbered(600, body=b"x" * 2000), BIG)
-    dispatch_all(root, path / "output", BIG)
+    store_root = make_store(path / "store", numbered(600, body=b"x" * 2000), BIG)
+    dispatch_all(store_root, path / "output", BIG)
     return path
 
 

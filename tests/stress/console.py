@@ -67,33 +67,33 @@ def write(directory: Path, seconds: float) -> None:
     counts = os.open(directory / "counts", os.O_RDWR | os.O_CREAT)
     n, deadline, swapped, swaps = 0, time.monotonic() + seconds, time.monotonic(), 0
     with CommitLogWriter(store, CONFIG, disk=HastyDisk()) as writer:
-        root, sink = _open(store, out)
+        owned, sink = _open(store, out)
         while time.monotonic() < deadline:
             for _ in range(random.choice([1, 3, 20, 200, 1000])):
                 writer.append(message(n))
                 n += 1
-            _dispatch(root, sink)
+            _dispatch(owned, sink)
             for file in sorted((store / "commitlog").iterdir())[:-FILES_KEPT]:
                 file.unlink()
-            os.pwrite(counts, COUNTS.pack(root.progress.messages, n), 0)
+            os.pwrite(counts, COUNTS.pack(owned.progress.messages, n), 0)
             time.sleep(random.choice([0, 0, 0.001, 0.02]))
             if time.monotonic() - swapped > SWAP_SECONDS:
                 sink.close()
                 rebuild_all(store, out, CONFIG, disk=HastyDisk(), batch_bytes=1 << 20)
-                root, sink = _open(store, out)
+                owned, sink = _open(store, out)
                 swapped, swaps = time.monotonic(), swaps + 1
         sink.close()
     sys.stdout.write(json.dumps({"messages": n, "swaps": swaps}))
 
 
 def _open(store: Path, out: Path) -> tuple[DispatchOutput, DispatchSink]:
-    root = DispatchOutput.open(out, store, CONFIG, disk=HastyDisk())
-    return root, DispatchSink(root, CONFIG)
+    owned = DispatchOutput.open(out, store, CONFIG, disk=HastyDisk())
+    return owned, DispatchSink(owned, CONFIG)
 
 
-def _dispatch(root: DispatchOutput, sink: DispatchSink) -> None:
-    planner, scanner = LogPlanner(root.log, lambda: False), Scanner(CONFIG)
-    plan = planner.plan(root.progress.reput_from_offset, max_bytes=UNLIMITED)
+def _dispatch(owned: DispatchOutput, sink: DispatchSink) -> None:
+    planner, scanner = LogPlanner(owned.log, lambda: False), Scanner(CONFIG)
+    plan = planner.plan(owned.progress.reput_from_offset, max_bytes=UNLIMITED)
     sink.apply([stretch for part in plan.ranges for stretch in scanner.read(part)])
 
 

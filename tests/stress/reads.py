@@ -2,7 +2,7 @@
 
 ``python -m tests.stress.reads [SECONDS]`` (default: 600). Message n follows from n alone, and the
 writer reports how many are dispatched, so each answer can be checked: nothing wrong, torn or
-missing. The root is read as a dispatched one, bounded by its progress, and as a broker's, which has
+missing. OUTPUT is read as a dispatched one, bounded by its progress, and as a broker's, which has
 no progress: there the end of a queue is found in the files while they are written.
 """
 
@@ -87,17 +87,17 @@ def write(directory: Path, seconds: float, seed: int) -> None:
     counts = os.open(directory / "counts", os.O_RDWR | os.O_CREAT)
     n, deadline = 0, time.monotonic() + seconds
     with CommitLogWriter(store, CONFIG, disk=HastyDisk()) as writer:
-        root = DispatchOutput.open(directory / "out", store, CONFIG, disk=HastyDisk())
-        sink = DispatchSink(root, CONFIG)
-        planner, scanner = LogPlanner(root.log, lambda: False), Scanner(CONFIG)
+        owned = DispatchOutput.open(directory / "out", store, CONFIG, disk=HastyDisk())
+        sink = DispatchSink(owned, CONFIG)
+        planner, scanner = LogPlanner(owned.log, lambda: False), Scanner(CONFIG)
         while time.monotonic() < deadline:
             for _ in range(random.choice([1, 3, 20, 200, 1000])):
                 writer.append(message(n))
                 n += 1
-            plan = planner.plan(root.progress.reput_from_offset, max_bytes=UNLIMITED)
+            plan = planner.plan(owned.progress.reput_from_offset, max_bytes=UNLIMITED)
             sink.apply([stretch for part in plan.ranges for stretch in scanner.read(part)])
             begin = expire(store / "commitlog")
-            os.pwrite(counts, COUNTS.pack(root.progress.messages, begin), 0)
+            os.pwrite(counts, COUNTS.pack(owned.progress.messages, begin), 0)
             time.sleep(random.choice([0, 0, 0.001, 0.02]))
         sink.close()
 
@@ -114,7 +114,7 @@ def expire(commit_log: Path) -> int:
 
 
 class Hammer:
-    """Queries one view of the root repeatedly."""
+    """Queries one view of OUTPUT repeatedly."""
 
     def __init__(self, directory: Path, output: Path, random: Random) -> None:
         self.s = MessageStore.open(directory / "store", output)

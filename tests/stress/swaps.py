@@ -1,6 +1,6 @@
-"""Reads while the files of their root are replaced repeatedly: no error, no wrong answer.
+"""Reads while the files of their OUTPUT are replaced repeatedly: no error, no wrong answer.
 
-``python -m tests.stress.swaps [SECONDS]`` (default: 600). One process replaces the whole root, the
+``python -m tests.stress.swaps [SECONDS]`` (default: 600). One process replaces all of OUTPUT, the
 queues of one topic, and the remains of an interrupted batch in turn. Others read, with several
 threads that share a store and one that has its own. ``BUSY`` more processes keep the cores busy.
 The log does not change, so every answer is known.
@@ -42,9 +42,9 @@ def swap_whole(store: Path, output: Path) -> None:
 
 def roll_back(store: Path, output: Path) -> None:
     """Begin a batch that touches no file, and leave it to the next owner."""
-    root = DispatchOutput.open(output, store, CONFIG)
-    root.begin_batch([], None)
-    root.close(clean=False)
+    owned = DispatchOutput.open(output, store, CONFIG)
+    owned.begin_batch([], None)
+    owned.close(clean=False)
 
 
 REPLACE: tuple[Callable[[Path, Path], None], ...] = (swap_whole, roll_back)
@@ -105,7 +105,7 @@ def questions() -> Questions:
 
 def read(directory: Path, seconds: float) -> dict[str, Any]:
     """Query in several threads; return the count and the wrong answers."""
-    roots, asked, wrong = (directory / "store", directory / "out"), Counter[str](), []
+    directories, asked, wrong = (directory / "store", directory / "out"), Counter[str](), []
     expected = json.loads((directory / "expected").read_text())
     deadline = time.monotonic() + seconds
 
@@ -120,7 +120,7 @@ def read(directory: Path, seconds: float) -> dict[str, Any]:
                 if answer != expected[name]:
                     wrong.append(f"{name}: {answer}"[:2000])
 
-    with MessageStore.open(*roots) as shared, MessageStore.open(*roots) as own:
+    with MessageStore.open(*directories) as shared, MessageStore.open(*directories) as own:
         stores = [shared] * THREADS + [own]
         threads = [threading.Thread(target=ask, args=(s,)) for s in stores]
         for thread in threads:

@@ -86,21 +86,21 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
     """Dispatch the current log and return the progress record.
 
     A batch is what one plan of `max_bytes` reads; `cuts` (records per batch; the rest is one more
-    batch) or `one_by_one` cut it further. `reopen` closes and reopens the root after each batch;
+    batch) or `one_by_one` cut it further. `reopen` closes and reopens OUTPUT after each batch;
     `twice` applies the previous batch and each batch again.
     """
     sizes = iter(itertools.repeat(1) if one_by_one else cuts if cuts is not None else ())
-    root = DispatchOutput.open(output, store_root, config, adopts=adopts, disk=disk())
+    owned = DispatchOutput.open(output, store_root, config, adopts=adopts, disk=disk())
     how: dict[str, Any] = {"fail_on_data_loss": fail_on_data_loss, "keep_expired": keep_expired}
-    sink = DispatchSink(root, config, **how)
-    planner = LogPlanner(root.log, lambda: root.is_log_clean(store_root), range_bytes=range_bytes)
+    sink = DispatchSink(owned, config, **how)
+    planner = LogPlanner(owned.log, lambda: owned.is_log_clean(store_root), range_bytes=range_bytes)
     scanner = Scanner(config, chunk_bytes)
     last: Batch = []
     try:
         while True:
-            plan = planner.plan(root.progress.reput_from_offset, max_bytes=max_bytes)
+            plan = planner.plan(owned.progress.reput_from_offset, max_bytes=max_bytes)
             if not plan.ranges:
-                return root.progress
+                return owned.progress
             stretches = [
                 stretch
                 for part in plan.ranges
@@ -110,8 +110,8 @@ def dispatch_all(  # noqa: PLR0913 - each names one way to cut the same log
                 sink.apply(batch)
                 if reopen:
                     sink.close()
-                    root = DispatchOutput.open(output, store_root, config, disk=disk())
-                    sink = DispatchSink(root, config, **how)
+                    owned = DispatchOutput.open(output, store_root, config, disk=disk())
+                    sink = DispatchSink(owned, config, **how)
                 if twice:
                     sink.apply([*last, *batch])
                     last = batch
@@ -161,11 +161,11 @@ def tree(directory: Path) -> dict[str, Content]:
     return {str(path.relative_to(directory)): read_content(path) for path in files}
 
 
-def built_tree(root: Path) -> dict[str, Content]:
-    """Map the files that dispatch builds in a root; index files are keyed by their number."""
+def built_tree(directory: Path) -> dict[str, Content]:
+    """Map the files that dispatch builds in an OUTPUT; index files are keyed by their number."""
     built: dict[str, Content] = {}
     for kind in BUILT_DIRECTORIES:
-        contents = tree(root / kind)
+        contents = tree(directory / kind)
         names = [str(n) for n in range(len(contents))] if kind == "index" else contents
         built |= {f"{kind}/{n}": c for n, c in zip(names, contents.values(), strict=True)}
     return built

@@ -35,11 +35,11 @@ MESSAGES = [
 ]
 
 
-def make_store(root: Path) -> None:
-    """Write a log and dispatch it into its own root; broker.conf and progress hold its settings."""
-    write_log(build_log(MESSAGES, FILE_SIZE), root / "commitlog")
-    (root / "broker.conf").write_text(CONF)
-    dispatch_all(root, root, CONFIG)
+def make_store(store_root: Path) -> None:
+    """Write a log and dispatch it in place; broker.conf and progress hold its settings."""
+    write_log(build_log(MESSAGES, FILE_SIZE), store_root / "commitlog")
+    (store_root / "broker.conf").write_text(CONF)
+    dispatch_all(store_root, store_root, CONFIG)
 
 
 def rows_of(dump: Dump) -> list[Row]:

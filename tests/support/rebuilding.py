@@ -31,13 +31,13 @@ def rebuild_all(  # noqa: PLR0913 - each varies the same rebuild
     before: BeforeBatch = lambda _: None,
     disk: Disk | None = None,
 ) -> RebuildResult:
-    """Rebuild the root; a killed process only releases its lock."""
+    """Rebuild OUTPUT; a killed process only releases its lock."""
     disk = disk if disk is not None else HastyDisk()
-    root = DispatchOutput.replacing(output, store_root, config, disk=disk)
+    owned = DispatchOutput.replacing(output, store_root, config, disk=disk)
     try:
-        return rebuild_output(root, feed_in_batches(root, batch_bytes, before))
+        return rebuild_output(owned, feed_in_batches(owned, batch_bytes, before))
     finally:
-        root._release()
+        owned._release()
 
 
 def begin_swap(output: Path) -> Path:
@@ -49,12 +49,12 @@ def begin_swap(output: Path) -> Path:
     return output / SWAP
 
 
-def feed_in_batches(root: DispatchOutput, batch_bytes: int, before: BeforeBatch) -> Feed:
+def feed_in_batches(owned: DispatchOutput, batch_bytes: int, before: BeforeBatch) -> Feed:
     """Return a feed of small batches."""
 
     def feed(span: tuple[int, int], is_clean: bool, sink: BatchSink) -> None:
-        planner, at = LogPlanner(root.log, lambda: is_clean), span[0]
-        scan = scan_in_order(planner, root.log.config, span, batch_bytes=batch_bytes)
+        planner, at = LogPlanner(owned.log, lambda: is_clean), span[0]
+        scan = scan_in_order(planner, owned.log.config, span, batch_bytes=batch_bytes)
         with closing(scan) as scanned:
             before(at)
             for at, stretches in scanned:

@@ -44,20 +44,20 @@ class DamageFoundError(Exception):
 class Place:
     """A store, its output, and what is closed at the end."""
 
-    root: Path
+    store_root: Path
     output: Path
     opened: ExitStack
 
     @property
     def log_file(self) -> Path:
-        return self.root / "commitlog" / file_name(0)
+        return self.store_root / "commitlog" / file_name(0)
 
     @property
     def config(self) -> StoreConfig:
-        return load_config(self.root)
+        return load_config(self.store_root)
 
     def store(self) -> MessageStore:
-        return self.opened.enter_context(MessageStore.open(self.root, self.output))
+        return self.opened.enter_context(MessageStore.open(self.store_root, self.output))
 
 
 class Damaging:
@@ -115,7 +115,7 @@ def arrow(place: Place) -> Read:
 
 def scan(place: Place) -> Read:
     def read() -> object:
-        log = CommitLog([place.root / "commitlog"], place.config)
+        log = CommitLog([place.store_root / "commitlog"], place.config)
         found: list[int] = []
         for part in LogPlanner(log, lambda: True).plan(0).ranges:
             for stretch in Scanner(place.config).read(part):
@@ -129,20 +129,20 @@ def scan(place: Place) -> Read:
 
 def search(place: Place) -> Read:
     config, wanted = place.config, MessageFilter(body="x+")
-    return lambda: [m.queue_offset for m in LogSearch(place.root, config, wanted).messages()]
+    return lambda: [m.queue_offset for m in LogSearch(place.store_root, config, wanted).messages()]
 
 
 def rebuild(place: Place) -> Read:
     def read() -> object:
         target = place.output.parent / f"rebuilt-{time.monotonic_ns()}"
-        dispatch_all(place.root, target, place.config)
+        dispatch_all(place.store_root, target, place.config)
         return (target / "consumequeue/T/0" / file_name(0)).read_bytes()
 
     return read
 
 
 def verification(place: Place) -> Read:
-    return lambda: verify(place.root, place.output, place.config).differences
+    return lambda: verify(place.store_root, place.output, place.config).differences
 
 
 def dump(place: Place) -> Read:
@@ -156,7 +156,7 @@ def dump(place: Place) -> Read:
 
 
 def serve(place: Place) -> Read:
-    client = place.opened.enter_context(console(source(place.root, place.output))).client
+    client = place.opened.enter_context(console(source(place.store_root, place.output))).client
 
     def read() -> object:
         response = client.get("/api/brokers/b/messages", params={"order": "oldest", "body": "x+"})
@@ -176,10 +176,10 @@ READERS = {
 }
 
 
-def main(name: str, root: Path, output: Path) -> None:
+def main(name: str, store_root: Path, output: Path) -> None:
     """Read until bytes have vanished several times; then read the whole file."""
     with ExitStack() as opened:
-        place = Place(root, output, opened)
+        place = Place(store_root, output, opened)
         read = READERS[name](place)
         expected, counts = read(), Counter[str]()
         deadline = time.monotonic() + SECONDS

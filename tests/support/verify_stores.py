@@ -52,10 +52,10 @@ def messages(count: int, first: int = 0) -> list[Message]:
 
 def write_store(parent: Path, sent: list[Message], start: int = 0) -> Path:
     """Write a store whose log contains these messages."""
-    root = parent / "store"
+    store_root = parent / "store"
     files = build_log(sent, CONFIG.mapped_file_size_commit_log, start=start)
-    write_log(files, root / "commitlog")
-    return root
+    write_log(files, store_root / "commitlog")
+    return store_root
 
 
 def make(parent: Path, config: StoreConfig = CONFIG, count: int = 12) -> tuple[Path, Path]:
@@ -66,7 +66,7 @@ def make(parent: Path, config: StoreConfig = CONFIG, count: int = 12) -> tuple[P
 
 
 def forget_progress(output: Path) -> None:
-    """Make a root look like a broker's."""
+    """Make an OUTPUT look like a broker's."""
     shutil.rmtree(output / REPUT_DIR)
 
 

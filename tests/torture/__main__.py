@@ -51,7 +51,7 @@ def run_rebuilds(directory: Path, options: Options) -> Figures:
 
 
 def run_swaps(directory: Path, options: Options) -> Figures:
-    """Replace a root beside readers and busy processes."""
+    """Replace an OUTPUT beside readers and busy processes."""
     figures = stress_swaps.stress(directory, options.swap_seconds)
     assert figures.pop("wrong") == []
     return figures

@@ -1,7 +1,7 @@
 """Kill and resume at random: processes die in any call, power fails, the log comes back shorter.
 
-One *life* is a process that opens the root, dispatches some batches and ends: in a call chosen in
-advance, between two batches, or cleanly. After each start, before anything is dispatched, the root
+One *life* is a process that opens OUTPUT, dispatches some batches and ends: in a call chosen in
+advance, between two batches, or cleanly. After each start, before anything is dispatched, OUTPUT
 must equal what an undisturbed dispatch builds from the log up to the progress record; after the
 last, what it builds from the whole log.
 """
@@ -32,7 +32,7 @@ from tests.torture.simulation.reference import Reference, assert_same_state
 from tests.torture.simulation.simulated_disk import Plan, SimulatedDisk, process
 
 VERSIONS = ("4.7.0", "4.8.0", "4.9.4", "5.1.4", "5.3.3", "5.5.0")
-LIVES_MAX = 60  # of one root; after that it runs to completion
+LIVES_MAX = 60  # of one OUTPUT; after that it runs to completion
 
 
 @dataclass
@@ -71,8 +71,8 @@ def random_config(random: Random) -> StoreConfig:
     )
 
 
-class Root:
-    """One root, from its first process to the end of its log."""
+class Lives:
+    """The lives of one OUTPUT, from its first process to the end of its log."""
 
     def __init__(self, directory: Path, seed: str, figures: Figures) -> None:
         self.random = random = Random(seed)
@@ -106,13 +106,13 @@ class Root:
         self.device.power_loss(chooser_for("all lost", self.random, 0))
         expected = self.reference.at(self.log, self.committed)
         with process(self.device) as disk:
-            root = self.open(disk)
-            assert_same_state(self.output, root.progress, expected)
-            root.close(clean=True)
+            owned = self.open(disk)
+            assert_same_state(self.output, owned.progress, expected)
+            owned.close(clean=True)
         assert read_checkpoint(self.output) == expected.checkpoint
 
     def close(self) -> None:
-        """Close the reference's root."""
+        """Close the reference's OUTPUT."""
         self.reference.close()
 
     def draw_plan(self) -> Plan:
@@ -125,17 +125,17 @@ class Root:
         )
 
     def live(self, plan: Plan, *, lazy: bool) -> bool:
-        """Run one process; return whether it dispatched the whole log and closed the root.
+        """Run one process; return whether it dispatched the whole log and closed OUTPUT.
 
         A ``lazy`` process may end early.
         """
         is_done = is_closed = False
         with process(self.device, plan) as disk:
             self.place = "open"
-            root = self.open(disk)
-            sink = DispatchSink(root, self.config)
+            owned = self.open(disk)
+            sink = DispatchSink(owned, self.config)
             try:
-                is_done = self.dispatch(root, sink, lazy=lazy)
+                is_done = self.dispatch(owned, sink, lazy=lazy)
             except DamageError:
                 if not self.is_overwritten:
                     raise
@@ -156,20 +156,20 @@ class Root:
         return False
 
     def open(self, disk: SimulatedDisk) -> DispatchOutput:
-        """Open the root, which recovers it, and check that it matches its progress record."""
-        root = self.open_or_begin(disk)
-        progress = root.progress
-        self.figures.recoveries += len(root.recovered)
+        """Open OUTPUT, which recovers it, and check that it matches its progress record."""
+        owned = self.open_or_begin(disk)
+        progress = owned.progress
+        self.figures.recoveries += len(owned.recovered)
         self.check_offset(progress)
         offset = progress.reput_from_offset
         expected = self.reference.at(self.log, min(offset, self.common_end))
         assert_same_state(self.output, progress, expected.moved_to(offset))
         self.committed = self.in_flight = progress.reput_from_offset
         self.is_cut, self.has_common, self.is_overwritten = False, True, False
-        return root
+        return owned
 
     def open_or_begin(self, disk: SimulatedDisk) -> DispatchOutput:
-        """Open the root; start a new one if the log no longer holds any dispatched record."""
+        """Open OUTPUT; start a new one if the log no longer holds any dispatched record."""
         try:
             return DispatchOutput.open(self.output, self.store, self.config, disk=disk)
         except DamageError:
@@ -182,7 +182,7 @@ class Root:
     def is_cut_into_first_drops(self) -> bool:
         """Return whether the log ends within a first batch with dropped records.
 
-        The queue ends after the first record alone are then unknown, so the root has no rollback
+        The queue ends after the first record alone are then unknown, so OUTPUT has no rollback
         point before the batch's end (``checkpoints.commit.advance``).
         """
         progress = read_progress(self.output)
@@ -193,7 +193,7 @@ class Root:
         return has_dropped and oldest.reput_from_offset > end
 
     def check_offset(self, progress: Progress) -> None:
-        """Check that the root resumes from a permitted offset."""
+        """Check that OUTPUT resumes from a permitted offset."""
         offset = progress.reput_from_offset
         if not self.is_cut:
             assert offset in (self.committed, self.in_flight)
@@ -202,18 +202,18 @@ class Root:
         assert offset <= self.log.end
         self.figures.logs["cut, rolled back" if offset < self.committed else "cut beyond"] += 1
 
-    def dispatch(self, root: DispatchOutput, sink: DispatchSink, *, lazy: bool) -> bool:
+    def dispatch(self, owned: DispatchOutput, sink: DispatchSink, *, lazy: bool) -> bool:
         """Dispatch in random cuts; return whether the whole log has been dispatched."""
         random = self.random
         planner = LogPlanner(
-            root.log, lambda: False, range_bytes=random.choice([1, 700, 5000, UNLIMITED])
+            owned.log, lambda: False, range_bytes=random.choice([1, 700, 5000, UNLIMITED])
         )
         scanner = Scanner(self.config, random.choice([1, 700, 20_000]))
         last: Batch = []
         while not lazy or random.random() < 0.8:
             if lazy and self.log.shown < self.log.end:
                 self.show_more()
-            begin = root.progress.reput_from_offset
+            begin = owned.progress.reput_from_offset
             plan = planner.plan(begin, max_bytes=random.choice([1, 700, 5000, UNLIMITED]))
             if not plan.ranges and self.log.shown == self.log.end:
                 return not self.is_overwritten
@@ -222,7 +222,7 @@ class Root:
                 self.place = "batch"
                 self.in_flight = max(self.in_flight, *(s.end for s in batch), 0)
                 sink.apply([*last, *batch] if random.random() < 0.1 else batch)
-                self.committed = root.progress.reput_from_offset
+                self.committed = owned.progress.reput_from_offset
                 last = batch
         return False
 
@@ -278,15 +278,15 @@ class Root:
 
 
 def run(directory: Path, seed: int, cycles: int) -> Figures:
-    """Run at least ``cycles`` cycles, one root after another; a failure names the seed."""
+    """Run at least ``cycles`` cycles, one OUTPUT after another; a failure names the seed."""
     figures, number = Figures(), 0
     while figures.cycles < cycles:
         name = f"{seed}-{number}"
         try:
-            with closing(Root(directory / name, name, figures)) as root:
-                root.run()
+            with closing(Lives(directory / name, name, figures)) as lives:
+                lives.run()
         except BaseException as e:
-            e.add_note(f"the root of seed {name!r}, in {directory / name}")
+            e.add_note(f"the OUTPUT of seed {name!r}, in {directory / name}")
             raise
         shutil.rmtree(directory / name)
         number += 1

@@ -1,7 +1,7 @@
 """Every state that a power loss can leave after one small batch, not a sample of them.
 
-A root has dispatched one batch; the next batch dies in a call, and every legal combination of its
-unsynced sectors, sizes and directory entries is produced in turn. Each must recover to the root as
+One batch is dispatched into OUTPUT; the next dies in a call, and every legal combination of its
+unsynced sectors, sizes and directory entries is produced in turn. Each must recover to OUTPUT as
 it was before the batch or is after it. The same is then done for the recovery itself.
 """
 

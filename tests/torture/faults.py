@@ -1,7 +1,7 @@
 """Each system call of a run fails once, in turn, with a full disk or a device error.
 
 The run must raise a StoreIOError that names what failed. The process then ends, perhaps with a
-power loss, and the next start must bring the root to what an undisturbed dispatch builds.
+power loss, and the next start must bring OUTPUT to what an undisturbed dispatch builds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Figures:
     """Counts of what was tried."""
 
     faults: Counter[str] = field(default_factory=Counter)  # by call
-    recoveries: int = 0  # roots whose recovery was tested
+    recoveries: int = 0  # OUTPUT directories whose recovery was tested
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def crash_points(stage: Stage) -> list[int]:
 
 
 def cut_off(stage: Stage, point: int) -> None:
-    """Begin all trials with a root whose dispatch was killed in call ``point``."""
+    """Begin all trials with an OUTPUT whose dispatch was killed in call ``point``."""
     with stage.trial() as device:
         with process(device, Plan(dies_at=point)) as disk:
             stage.dispatch(disk, device, SIZES)

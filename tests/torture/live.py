@@ -1,8 +1,8 @@
 """A live writer, a dispatcher killed every few seconds, and readers: right answers, equal files.
 
 The writer appends to the log in one process and the dispatcher runs in another, which is killed
-with SIGKILL and restarted. Readers hammer the root meanwhile (``tests.stress.reads``). Finally the
-root is dispatched to the end of the log and compared with an uninterrupted dispatch.
+with SIGKILL and restarted. Readers hammer OUTPUT meanwhile (``tests.stress.reads``). Finally the
+OUTPUT is dispatched to the end of the log and compared with an uninterrupted dispatch.
 """
 
 from __future__ import annotations
@@ -104,16 +104,16 @@ def dispatch(directory: Path, _seconds: float, seed: int) -> None:
     """Dispatch the growing log, in batches of any size, until killed."""
     random, store = Random(seed), directory / "store"
     counts = os.open(directory / "counts", os.O_RDWR | os.O_CREAT)
-    root = DispatchOutput.open(directory / "out", store, CONFIG)
+    owned = DispatchOutput.open(directory / "out", store, CONFIG)
     with (directory / "recoveries").open("ab") as file:
-        file.write(b"." * len(root.recovered))
-    sink = DispatchSink(root, CONFIG)
-    planner, scanner = LogPlanner(root.log, lambda: False), Scanner(CONFIG)
+        file.write(b"." * len(owned.recovered))
+    sink = DispatchSink(owned, CONFIG)
+    planner, scanner = LogPlanner(owned.log, lambda: False), Scanner(CONFIG)
     while True:
         limit = random.choice([1, 1, 1, 10_000, UNLIMITED])
-        plan = planner.plan(root.progress.reput_from_offset, max_bytes=limit)
+        plan = planner.plan(owned.progress.reput_from_offset, max_bytes=limit)
         sink.apply([stretch for part in plan.ranges for stretch in scanner.read(part)])
-        os.pwrite(counts, COUNTS.pack(root.progress.messages, 0), 0)
+        os.pwrite(counts, COUNTS.pack(owned.progress.messages, 0), 0)
         (directory / f"running{seed}").write_bytes(b".")
         if not plan.ranges:
             time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Adoption of a broker's root: afterwards it equals a clean dispatch of its log."""
+"""Adoption of a broker's files: afterwards they equal a clean dispatch of its log."""
 
 import shutil
 import subprocess
@@ -45,7 +45,7 @@ def copy_root(source: Path, target: Path) -> Path:
 
 
 @golden_slice
-def test_a_brokers_root_is_adopted(golden: Golden, tmp_path: Path) -> None:
+def test_a_brokers_files_are_adopted(golden: Golden, tmp_path: Path) -> None:
     for kind in ("expected", "crashed"):
         if not (golden.directory / kind).is_dir():
             continue
@@ -67,9 +67,9 @@ def test_adoption_reports_what_was_truncated(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
     flip(output / "consumequeue/TopicTest/0" / f"{100:020d}", 7)  # unit 5
-    root = DispatchOutput.open(output, store, CONFIG, adopts=True, disk=HastyDisk())
-    root.close(clean=True)
-    [recovered] = root.recovered
+    owned = DispatchOutput.open(output, store, CONFIG, adopts=True, disk=HastyDisk())
+    owned.close(clean=True)
+    [recovered] = owned.recovered
     assert recovered.why.startswith("a broker made it; ")
     assert "unit 0 (position 5) expected commit log offset" in recovered.why
     assert (recovered.to_offset, recovered.cut.units) == (5 * SIZE, 15)
@@ -92,7 +92,7 @@ def random_config(random: Random) -> StoreConfig:
 
 
 def damage(output: Path, random: Random) -> None:
-    """Damage a root as crashes, truncations and restores do."""
+    """Damage an OUTPUT as crashes, truncations and restores do."""
     files = sorted(p for name in BUILT for p in (output / name).rglob("*") if p.is_file())
     for path in random.sample(files, min(len(files), random.randint(1, 3))):
         size = path.stat().st_size
@@ -112,7 +112,7 @@ def damage(output: Path, random: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", first_cases([235, *range(60)], 8))
-def test_a_damaged_root_is_adopted(tmp_path: Path, seed: int) -> None:
+def test_a_damaged_output_is_adopted(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     config = random_config(random)
     store = tmp_path / "s"
@@ -154,7 +154,7 @@ def a_broker_of_4_x_was_killed(output: Path) -> None:
     ("ran", "was_clean"),
     [(a_broker_stopped, True), (a_broker_was_killed, True), (a_broker_of_4_x_was_killed, False)],
 )
-def test_a_root_on_which_a_broker_ran_is_adopted_again(
+def test_an_output_on_which_a_broker_ran_is_adopted_again(
     output: Path, store: Path, ran: Callable[[Path], None], was_clean: bool
 ) -> None:
     dispatch_all(store, output, CONFIG)
@@ -163,14 +163,14 @@ def test_a_root_on_which_a_broker_ran_is_adopted_again(
         DispatchOutput.open(output, store, CONFIG, disk=HastyDisk()).close(clean=False)
     flip(output / "consumequeue/TopicTest/0" / f"{100:020d}", 7)
     ran(output)
-    with opened(output, store) as root:
-        [recovered] = root.recovered
+    with opened(output, store) as owned:
+        [recovered] = owned.recovered
         assert recovered.why.startswith(f"a broker ran on it since: {output}/")
         assert recovered.to_offset == 5 * SIZE
     dispatch_all(store, output, CONFIG)
     assert built_tree(output) == clean
-    with opened(output, store) as root:
-        assert root.recovered == ()
+    with opened(output, store) as owned:
+        assert owned.recovered == ()
 
 
 def test_files_that_a_power_loss_left_empty_are_recreated(output: Path, store: Path) -> None:
@@ -185,7 +185,7 @@ def test_files_that_a_power_loss_left_empty_are_recreated(output: Path, store: P
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_older_units_of_an_aged_root_stay(output: Path, store: Path, is_ours: bool) -> None:
+def test_older_units_of_an_aged_output_stay(output: Path, store: Path, is_ours: bool) -> None:
     dispatch_all(store, output, CONFIG)
     before = (output / "consumequeue/TopicTest/0" / f"{0:020d}").read_bytes()
     oldest = min((store / "commitlog").iterdir())
@@ -194,18 +194,18 @@ def test_older_units_of_an_aged_root_stay(output: Path, store: Path, is_ours: bo
         a_broker_stopped(output)
     else:
         forget_progress(output)
-    root = DispatchOutput.open(output, store, CONFIG, adopts=not is_ours, disk=HastyDisk())
-    [recovered] = root.recovered
+    owned = DispatchOutput.open(output, store, CONFIG, adopts=not is_ours, disk=HastyDisk())
+    [recovered] = owned.recovered
     assert recovered.cut.units == recovered.cut.index_entries == 0
-    root.close(clean=True)
+    owned.close(clean=True)
     assert before == (output / "consumequeue/TopicTest/0" / f"{0:020d}").read_bytes()
     assert verify(store, output, CONFIG).differences == ()
     progress = dispatch_all(store, output, CONFIG)
-    assert progress.reput_from_offset == root.progress.reput_from_offset
+    assert progress.reput_from_offset == owned.progress.reput_from_offset
     assert verify(store, output, CONFIG).differences == ()
 
 
-def test_a_root_in_use_is_not_adopted(output: Path, store: Path) -> None:
+def test_an_output_in_use_is_not_adopted(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
     before = built_tree(output)
@@ -231,7 +231,7 @@ def test_a_root_in_use_is_not_adopted(output: Path, store: Path) -> None:
         (replace(CONFIG, max_hash_slot_num=20), "maxHashSlotNum"),
     ],
 )
-def test_a_root_with_other_file_sizes_is_refused(
+def test_an_output_with_other_file_sizes_is_refused(
     output: Path, store: Path, config: StoreConfig, setting: str
 ) -> None:
     dispatch_all(store, output, CONFIG)
@@ -242,7 +242,7 @@ def test_a_root_with_other_file_sizes_is_refused(
     assert before == built_tree(output)
 
 
-def test_the_root_of_another_log_is_refused(output: Path, store: Path, tmp_path: Path) -> None:
+def test_the_output_of_another_log_is_refused(output: Path, store: Path, tmp_path: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
     others = [replace(m, body=b"another size" * 3) for m in MESSAGES]
@@ -293,15 +293,15 @@ def test_a_killed_adoption_is_repeated(output: Path, store: Path) -> None:
     forget_progress(output)
     flip(output / "consumequeue/TopicTest/0" / f"{100:020d}", 7)
     for calls in range(100):
-        root = output.with_name(f"killed{calls}")
-        shutil.copytree(output, root)
+        killed = output.with_name(f"killed{calls}")
+        shutil.copytree(output, killed)
         try:
             disk = DyingDisk(calls)
-            DispatchOutput.open(root, store, CONFIG, adopts=True, disk=disk).close(clean=True)
+            DispatchOutput.open(killed, store, CONFIG, adopts=True, disk=disk).close(clean=True)
             break
         except KeyboardInterrupt:
-            dispatch_all(store, root, CONFIG, adopts=True)
-            assert built_tree(root) == clean
+            dispatch_all(store, killed, CONFIG, adopts=True)
+            assert built_tree(killed) == clean
     assert 10 < calls < 99
 
 
@@ -309,12 +309,12 @@ def test_adoption_reports_its_progress(output: Path, store: Path) -> None:
     dispatch_all(store, output, CONFIG)
     forget_progress(output)
     reports: list[tuple[str, int, int]] = []
-    root = DispatchOutput.open(
+    owned = DispatchOutput.open(
         output, store, CONFIG, adopts=True, disk=HastyDisk(), report=lambda *r: reports.append(r)
     )
-    root.close(clean=True)
+    owned.close(clean=True)
     assert [(d, t) for what, d, t in reports if what == "comparing with the log"][-1] == (
-        root.progress.reput_from_offset,
-        root.progress.reput_from_offset,
+        owned.progress.reput_from_offset,
+        owned.progress.reput_from_offset,
     )
     assert layout.ABORT_FILE not in {p.name for p in output.iterdir()}

@@ -77,8 +77,8 @@ def keyed(number: int, *, prepared: bool = False) -> Message:
     )
 
 
-def scanned(root: DispatchOutput, config: StoreConfig) -> DispatchRequests:
-    (part,) = LogPlanner(root.log, lambda: True).plan(0).ranges
+def scanned(owned: DispatchOutput, config: StoreConfig) -> DispatchRequests:
+    (part,) = LogPlanner(owned.log, lambda: True).plan(0).ranges
     (requests,) = Scanner(config).read(part)
     assert isinstance(requests, DispatchRequests)
     return requests
@@ -114,9 +114,9 @@ def test_a_full_disk_in_a_batch(
         messages[1:] = [keyed(n, prepared=True) for n in (1, 2)]
     write_log(build_log(messages, FILE_SIZE), tmp_path / "s" / "commitlog")
     disk = FailingDisk()
-    root = DispatchOutput.open(tmp_path / "o", tmp_path / "s", config, disk=disk)
-    with closing(DispatchSink(root, config)) as sink:
-        requests = scanned(root, config)
+    owned = DispatchOutput.open(tmp_path / "o", tmp_path / "s", config, disk=disk)
+    with closing(DispatchSink(owned, config)) as sink:
+        requests = scanned(owned, config)
         if first:
             sink.apply([requests.slice(0, first)])
         disk.fails = lambda path, at: place in path.parts and (place != "index" or at == 0)
@@ -129,9 +129,9 @@ def test_a_full_disk_in_a_batch(
 def test_power_loss_in_a_batch(tmp_path: Path, kept: str) -> None:
     write_log(build_log([keyed(n) for n in range(4)], FILE_SIZE), tmp_path / "s" / "commitlog")
     disk = LosingDisk()
-    root = DispatchOutput.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=disk)
-    with closing(DispatchSink(root, CONFIG)) as sink:
-        requests = scanned(root, CONFIG)
+    owned = DispatchOutput.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=disk)
+    with closing(DispatchSink(owned, CONFIG)) as sink:
+        requests = scanned(owned, CONFIG)
         sink.apply([requests.slice(0, 1)])
         disk.keeps = lambda path, at: kept in path.parts and at > 0
         with pytest.raises(StoreIOError, match="power lost"):
@@ -142,9 +142,9 @@ def test_power_loss_in_a_batch(tmp_path: Path, kept: str) -> None:
 def test_a_batch_is_on_record_before_it_is_written(tmp_path: Path) -> None:
     write_log(build_log([keyed(n) for n in range(4)], FILE_SIZE), tmp_path / "s" / "commitlog")
     disk = FailingDisk()
-    root = DispatchOutput.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=disk)
-    with closing(DispatchSink(root, CONFIG)) as sink:
-        requests = scanned(root, CONFIG)
+    owned = DispatchOutput.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=disk)
+    with closing(DispatchSink(owned, CONFIG)) as sink:
+        requests = scanned(owned, CONFIG)
         sink.apply([requests.slice(0, 2)])
         assert read_batch(tmp_path / "o") == BatchRecord(1, (QueueEnd("T", 0),), IndexEnd())
         before = tree(tmp_path / "o" / "consumequeue")
@@ -153,7 +153,7 @@ def test_a_batch_is_on_record_before_it_is_written(tmp_path: Path) -> None:
             sink.apply([requests])
         record = read_batch(tmp_path / "o")
         assert record is not None
-        assert (record.number, root.progress.batch) == (2, 1)
+        assert (record.number, owned.progress.batch) == (2, 1)
         assert record.queues == (QueueEnd("T", 0, 40, 400),)
         assert tree(tmp_path / "o" / "consumequeue") == before
 
@@ -161,10 +161,10 @@ def test_a_batch_is_on_record_before_it_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["checkpoint", BATCH])
 def test_torn_state_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
     write_log(build_log([keyed(n) for n in range(4)], FILE_SIZE), tmp_path / "s" / "commitlog")
-    root = DispatchOutput.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=HastyDisk())
-    sink = DispatchSink(root, CONFIG)
-    sink.apply([scanned(root, CONFIG).slice(0, 1)])
-    root.close(clean=False)
+    owned = DispatchOutput.open(tmp_path / "o", tmp_path / "s", CONFIG, disk=HastyDisk())
+    sink = DispatchSink(owned, CONFIG)
+    sink.apply([scanned(owned, CONFIG).slice(0, 1)])
+    owned.close(clean=False)
     path = tmp_path / "o" / name
     good = path.read_bytes()
     path.write_bytes(b"")

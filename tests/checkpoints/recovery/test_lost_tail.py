@@ -1,4 +1,4 @@
-"""A log that loses its tail after it was dispatched: the root is rolled back, and resumes.
+"""A log that loses its tail after it was dispatched: OUTPUT is rolled back, and resumes.
 
 A power loss leaves zeros in the tail from some byte on.
 """
@@ -84,7 +84,7 @@ def head_of(kind: str) -> list[Message]:
 
 
 class Stage:
-    """A log that ends with three records of a kind, and the root that was dispatched from it."""
+    """A log that ends with three records of a kind, and the OUTPUT that was dispatched from it."""
 
     def __init__(self, directory: Path, kind: str) -> None:
         self.config = replace(CONFIG, enabled_append_prop_crc="property CRC" in kind)
@@ -134,12 +134,12 @@ class Stage:
             (self.store / "abort").touch()
 
     def reset(self) -> None:
-        """Restore the root as it was when the log was complete."""
+        """Restore OUTPUT as it was when the log was complete."""
         shutil.rmtree(self.output, ignore_errors=True)
         shutil.copytree(self._whole, self.output)
 
     def assert_follows(self, messages: list[Message]) -> None:
-        """Dispatch the log, and compare the root with the model."""
+        """Dispatch the log, and compare OUTPUT with the model."""
         progress = dispatch_all(self.store, self.output, self.config)
         assert len(messages) == progress.messages
         assert_same_content(built_tree(self.output), self.expected(messages))
@@ -164,7 +164,7 @@ def written_over(new: dict[int, bytes], old: dict[int, bytes]) -> dict[int, byte
 
 @stride(17)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_root_follows_a_log_cut_at_any_byte_of_its_last_records(
+def test_an_output_follows_a_log_cut_at_any_byte_of_its_last_records(
     tmp_path: Path, kind: str, stride: int
 ) -> None:
     stage = Stage(tmp_path, kind)
@@ -185,7 +185,7 @@ def test_a_root_follows_a_log_cut_at_any_byte_of_its_last_records(
 
 @pytest.mark.parametrize("erased", [True, False], ids=["zeros", "stale"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_root_follows_a_log_cut_and_appended_to_since(
+def test_an_output_follows_a_log_cut_and_appended_to_since(
     tmp_path: Path, kind: str, erased: bool
 ) -> None:
     stage = Stage(tmp_path, kind)
@@ -209,16 +209,16 @@ def test_stale_records_after_a_shorter_log_are_damage_to_a_clean_dispatch(tmp_pa
     assert_same_content(built_tree(stage.output), stage.expected(others))
 
 
-def test_a_root_is_rolled_back_no_further_than_the_previous_batch(tmp_path: Path) -> None:
+def test_an_output_is_rolled_back_no_further_than_the_previous_batch(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "all")
     begin = stage.records[-1].commit_log_offset
     cut = zeroed(stage.files, begin)
     targets = []
     for _ in range(5):
         stage.write(cut, has_abort=True)
-        root = DispatchOutput.open(stage.output, stage.store, stage.config, disk=HastyDisk())
-        targets += [r.to_offset for r in root.recovered]
-        root.close(clean=True)
+        owned = DispatchOutput.open(stage.output, stage.store, stage.config, disk=HastyDisk())
+        targets += [r.to_offset for r in owned.recovered]
+        owned.close(clean=True)
         dispatch_all(stage.store, stage.output, stage.config)
         stage.write(stage.files, has_abort=True)
         dispatch_all(stage.store, stage.output, stage.config)

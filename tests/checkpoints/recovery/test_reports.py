@@ -69,7 +69,7 @@ def test_a_verification_is_recorded_if_asked_to(
     capsys.readouterr()
 
 
-def test_the_result_for_a_brokers_own_root_cannot_be_recorded(
+def test_the_result_for_a_brokers_own_files_cannot_be_recorded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_store(tmp_path, 30)

@@ -38,7 +38,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 @pytest.fixture(scope="session")
 def shop_console(shop: Shown, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleServer]:
     """Serve the shop."""
-    yield from _serve(tmp_path_factory.mktemp("console"), shop.root, "--output", shop.output)
+    yield from _serve(tmp_path_factory.mktemp("console"), shop.store_root, "--output", shop.output)
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +53,7 @@ def hostile_console(
 ) -> Iterator[ConsoleServer]:
     """Serve the hostile store."""
     directory = tmp_path_factory.mktemp("console")
-    yield from _serve(directory, hostile.root, "--output", hostile.output)
+    yield from _serve(directory, hostile.store_root, "--output", hostile.output)
 
 
 def _serve(directory: Path, *arguments: object) -> Iterator[ConsoleServer]:

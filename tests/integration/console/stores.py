@@ -32,28 +32,28 @@ CONTROLS = "\x1b[31mred\x07 \x00"
 
 @dataclass(frozen=True)
 class Shown:
-    """A store, and the root that its dispatch builds."""
+    """A store, and the OUTPUT that its dispatch builds."""
 
-    root: Path
+    store_root: Path
     output: Path
     config: StoreConfig
 
     def dispatch(self) -> None:
         """Dispatch the current log."""
-        dispatch_all(self.root, self.output, self.config)
+        dispatch_all(self.store_root, self.output, self.config)
 
     def writer(self) -> BulkWriter:
         """Open a writer at the end of the log."""
-        return BulkWriter(self.root, self.config, disk=HastyDisk())
+        return BulkWriter(self.store_root, self.config, disk=HastyDisk())
 
 
 def make_shown(directory: Path, output_name: str = "output", conf: str = CONF) -> Shown:
     """Make an empty store."""
-    root = directory / "store"
-    (root / "commitlog").mkdir(parents=True)
-    (root / "config").mkdir()
-    (root / "broker.conf").write_text(conf)
-    return Shown(root, directory / output_name, load_config(root))
+    store_root = directory / "store"
+    (store_root / "commitlog").mkdir(parents=True)
+    (store_root / "config").mkdir()
+    (store_root / "broker.conf").write_text(conf)
+    return Shown(store_root, directory / output_name, load_config(store_root))
 
 
 def order(number: int, *, text: str = "") -> NewMessage:
@@ -82,11 +82,11 @@ def make_shop(directory: Path, orders: int = 2000) -> Shown:
         for kind in ("%RETRY%", "%DLQ%"):
             writer.append(NewMessage(kind + GROUP, 0, b'{"order": 7}', make_properties(keys="k")))
     shown.dispatch()
-    _write_config(shown.root, orders)
+    _write_config(shown.store_root, orders)
     return shown
 
 
-def _write_config(root: Path, orders: int) -> None:
+def _write_config(store_root: Path, orders: int) -> None:
     end = orders // QUEUES
     offsets = {
         f"{ORDERS}@{GROUP}": {queue: end - 20 * (queue + 1) for queue in range(QUEUES)},
@@ -100,7 +100,7 @@ def _write_config(root: Path, orders: int) -> None:
         "delayOffset.json": {"offsetTable": {3: 1}},
     }
     for name, content in files.items():
-        (root / "config" / name).write_text(json.dumps(content))
+        (store_root / "config" / name).write_text(json.dumps(content))
 
 
 def make_hostile(directory: Path) -> Shown:
@@ -120,5 +120,5 @@ def make_hostile(directory: Path) -> Shown:
     shown.dispatch()
     offsets = {f"{IMAGE}@{SCRIPT}": {0: 0}}
     text = json.dumps({"offsetTable": offsets})
-    (shown.root / "config" / "consumerOffset.json").write_text(text)
+    (shown.store_root / "config" / "consumerOffset.json").write_text(text)
     return shown

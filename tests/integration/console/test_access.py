@@ -23,7 +23,7 @@ def test_pages_searches_and_tails_work_with_a_token(
     file = tmp_path / "token"
     file.write_text(TOKEN)
     file.chmod(0o600)
-    console = new_console(shop.root, "--output", shop.output, "--token-file", file)
+    console = new_console(shop.store_root, "--output", shop.output, "--token-file", file)
     assert httpx.get(console.url).status_code == 401
     tab = new_tab(console, http_credentials={"username": "any", "password": TOKEN})
     tab.is_refusal_expected = True  # the browser sends its credentials when it is asked to
@@ -42,7 +42,7 @@ def test_pages_searches_and_tails_work_with_a_token(
 def test_links_lead_to_a_broker_of_any_name(
     shop: Shown, new_console: NewConsole, new_tab: NewTab, name: str
 ) -> None:
-    console = new_console(f"{name}={shop.root}:{shop.output}")
+    console = new_console(f"{name}={shop.store_root}:{shop.output}")
     tab = new_tab(console)
     page = tab.open(console.url)
     assert page.url == console.page_url(name)

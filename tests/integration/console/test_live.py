@@ -26,7 +26,7 @@ def growing(tmp_path: Path) -> Shown:
 @pytest.fixture
 def console(growing: Shown, new_console: Callable[..., ConsoleServer]) -> ConsoleServer:
     """Serve it."""
-    return new_console(growing.root, "--output", growing.output)
+    return new_console(growing.store_root, "--output", growing.output)
 
 
 def wait_until_live(page: Page) -> None:

@@ -87,7 +87,7 @@ def test_overview_shows_dispatch_topics_and_groups(
     expect(row).to_contain_text("2,0")  # 2,000 orders, and delivered reminders if any
     lag = page.locator("#groups tr", has_text="payment-service").first
     expect(lag).to_contain_text(ORDERS)
-    assert str(shop.root) in texts(tab, ".head p")[0]
+    assert str(shop.store_root) in texts(tab, ".head p")[0]
 
 
 def test_topics_are_filtered_and_sorted_by_the_url(

@@ -21,7 +21,7 @@ def test_stuck_dispatch_stands_first(
     shop = make_shop(tmp_path, orders=300)
     with shop.writer() as writer:
         writer.append(order(9000))
-    console = new_console(shop.root, "--output", shop.output, "--stuck-after", "1")
+    console = new_console(shop.store_root, "--output", shop.output, "--stuck-after", "1")
     tab = new_tab(console)
 
     page = tab.open(console.page_url(SHOP))
@@ -38,7 +38,7 @@ def test_damaged_queue_stands_first_and_health_shows_what_to_do(
     shop = make_shop(tmp_path, orders=300)
     file = shop.output / "consumequeue" / ORDERS / "1" / ("0" * 20)
     os.truncate(file, 393)
-    console = new_console(shop.root, "--output", shop.output)
+    console = new_console(shop.store_root, "--output", shop.output)
     tab = new_tab(console)
 
     page = tab.open(console.page_url(SHOP))
@@ -50,7 +50,7 @@ def test_damaged_queue_stands_first_and_health_shows_what_to_do(
     page.get_by_role("link", name="Health").last.click()
     expect(page.locator(".alert").first).to_contain_text(str(file))
     expect(page.locator("#what")).to_contain_text(
-        f"reput rebuild {shop.root} --output {shop.output}"
+        f"reput rebuild {shop.store_root} --output {shop.output}"
     )
     screenshot(tab, "health-damaged", tmp_path)
     assert faults_of(tab) == []
@@ -63,9 +63,9 @@ def test_search_lists_the_damage_of_the_log_and_what_lies_behind_it(
     new_console: NewConsole, new_tab: NewTab, tmp_path: Path
 ) -> None:
     shop = make_shop(tmp_path, orders=300)
-    log = shop.root / "commitlog" / ("0" * 20)
+    log = shop.store_root / "commitlog" / ("0" * 20)
     corrupt(log, 4)
-    console = new_console(shop.root, "--output", shop.output)
+    console = new_console(shop.store_root, "--output", shop.output)
     tab = new_tab(console)
     tab.is_refusal_expected = True
 
@@ -83,7 +83,7 @@ def test_log_is_shown_while_output_does_not_exist(
     new_console: NewConsole, new_tab: NewTab, tmp_path: Path
 ) -> None:
     shop = make_shop(tmp_path, orders=300)
-    console = new_console(shop.root, "--output", tmp_path / "none")
+    console = new_console(shop.store_root, "--output", tmp_path / "none")
     tab = new_tab(console)
     tab.is_refusal_expected = True
 
@@ -103,7 +103,7 @@ def test_hostile_message_in_a_live_tail_is_shown_as_text(
     new_console: NewConsole, new_tab: NewTab, tmp_path: Path
 ) -> None:
     hostile = make_hostile(tmp_path)
-    console = new_console(hostile.root, "--output", hostile.output)
+    console = new_console(hostile.store_root, "--output", hostile.output)
     tab = new_tab(console)
     page = tab.open(console.page_url(SHOP, "/tail?n=0&topic=OrderTopic"))
     expect(page.locator("#connection")).to_have_text("live")
@@ -119,7 +119,7 @@ def test_log_without_queues_is_said_without_alarm(
 ) -> None:
     shop = make_shop(tmp_path, orders=300)
     (tmp_path / "empty").mkdir()
-    console = new_console(shop.root, "--output", tmp_path / "empty")
+    console = new_console(shop.store_root, "--output", tmp_path / "empty")
     tab = new_tab(console)
 
     page = tab.open(console.page_url(SHOP))

@@ -196,7 +196,7 @@ def long_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleSe
     """Serve a log whose bodies take seconds to search."""
     directory = tmp_path_factory.mktemp("long")
     shown = make_long(directory)
-    console = ConsoleServer(directory, shown.root)
+    console = ConsoleServer(directory, shown.store_root)
     console.start()
     yield console
     console.stop()

@@ -55,18 +55,18 @@ MARKERS_SECONDS = 5.0
 Held = dict[tuple[str, int], list[Record]]
 
 
-def make_store(root: Path, count: int) -> StoreConfig:
+def make_store(store_root: Path, count: int) -> StoreConfig:
     """Write a cleanly closed log of ``count`` messages with the broker.conf that fits it."""
     config = config_from(CONF, version=load_config(Path("none")).version, origin="test")
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
-    append(root, count)
+    store_root.mkdir(parents=True, exist_ok=True)
+    (store_root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
+    append(store_root, count)
     return config
 
 
-def append(root: Path, count: int, first: int = 0) -> None:
+def append(store_root: Path, count: int, first: int = 0) -> None:
     """Append numbered messages to a store's log."""
-    with CommitLogWriter(root, load_config(root)) as writer:
+    with CommitLogWriter(store_root, load_config(store_root)) as writer:
         for n in range(first, first + count):
             writer.append(numbered(TEMPLATES[n % len(TEMPLATES)], n))
 

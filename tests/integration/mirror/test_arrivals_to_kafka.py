@@ -28,16 +28,16 @@ class Dispatching:
 
     def __init__(self, store: Path, output: Path, listener: KafkaArrivals) -> None:
         config = load_config(store)
-        self.root = DispatchOutput.open(output, store, config)
-        self.sink = DispatchSink(self.root, config, listeners=[listener])
-        self._planner = LogPlanner(self.root.log, lambda: True)
+        self.output = DispatchOutput.open(output, store, config)
+        self.sink = DispatchSink(self.output, config, listeners=[listener])
+        self._planner = LogPlanner(self.output.log, lambda: True)
         self._scanner = Scanner(config)
 
     def run(self) -> float:
         """Dispatch what is there; return the seconds it took."""
         began = time.monotonic()
         while True:
-            plan = self._planner.plan(self.root.progress.reput_from_offset, max_bytes=20_000)
+            plan = self._planner.plan(self.output.progress.reput_from_offset, max_bytes=20_000)
             if not plan.ranges:
                 return time.monotonic() - began
             self.sink.apply([s for part in plan.ranges for s in self._scanner.read(part)])

@@ -16,7 +16,7 @@ from tests.support.stores.written import make_store
 GET = ["get", "--topic", "TopicA", "--queue", "0", "--offset", "0"]
 
 
-def write_topics(root: Path, **attributes: str) -> None:
+def write_topics(store_root: Path, **attributes: str) -> None:
     """Write a topics.json in which TopicA has these attributes."""
     topics = {
         name: {"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
@@ -24,15 +24,15 @@ def write_topics(root: Path, **attributes: str) -> None:
     }
     named = {key.replace("_", "."): value for key, value in attributes.items()}
     table = {"topicConfigTable": {**topics, "TopicA": {**topics["TopicA"], "attributes": named}}}
-    (root / "config").mkdir(exist_ok=True)
-    written = root / "config" / "topics.json.tmp"
+    (store_root / "config").mkdir(exist_ok=True)
+    written = store_root / "config" / "topics.json.tmp"
     written.write_text(json.dumps(table))
-    os.replace(written, root / "config" / "topics.json")
+    os.replace(written, store_root / "config" / "topics.json")
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Return a root that was rebuilt in place, in which a broker compacts TopicA."""
+def store_root(tmp_path: Path) -> Path:
+    """Return an OUTPUT that was rebuilt in place, in which a broker compacts TopicA."""
     rebuild_all(tmp_path, tmp_path, make_store(tmp_path, 30))
     write_topics(tmp_path, cleanup_policy="COMPACTION")
     return tmp_path
@@ -40,9 +40,9 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("more", [[], ["--wait", "5"], ["--json"]], ids=str)
 def test_get_refuses_it_and_names_the_commands_that_read_the_log(
-    root: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+    store_root: Path, capsys: pytest.CaptureFixture[str], more: list[str]
 ) -> None:
-    assert run([GET[0], str(root), *GET[1:], *more]) == 5
+    assert run([GET[0], str(store_root), *GET[1:], *more]) == 5
     out, err = capsys.readouterr()
     assert out == ""
     assert "topic 'TopicA' has cleanup.policy=COMPACTION" in err
@@ -61,9 +61,9 @@ def test_get_refuses_it_and_names_the_commands_that_read_the_log(
     ],
     ids=" ".join,
 )
-def test_all_else_is_answered(root: Path, command: list[str]) -> None:
+def test_all_else_is_answered(store_root: Path, command: list[str]) -> None:
     first, *rest = command
-    assert run([first, str(root), *rest]) == 0
+    assert run([first, str(store_root), *rest]) == 0
 
 
 @pytest.mark.parametrize(
@@ -81,29 +81,29 @@ def test_a_broker_that_does_not_compact_answers_from_the_queue(
         assert store.get_message("TopicA", 0, 0).messages == ()
 
 
-def test_enable_compaction_counts_on_a_dispatched_root_too(root: Path) -> None:
-    with (root / "broker.conf").open("a") as file:
+def test_enable_compaction_counts_on_a_dispatched_output_too(store_root: Path) -> None:
+    with (store_root / "broker.conf").open("a") as file:
         file.write("enableCompaction=false\n")
-    with MessageStore.open(root) as store:
+    with MessageStore.open(store_root) as store:
         assert len(store.get_message("TopicA", 0, 0).messages) == 10
 
 
-def test_an_open_store_follows_topics_json(root: Path) -> None:
-    (root / "config" / "topics.json").unlink()
-    with MessageStore.open(root) as store:
+def test_an_open_store_follows_topics_json(store_root: Path) -> None:
+    (store_root / "config" / "topics.json").unlink()
+    with MessageStore.open(store_root) as store:
         assert store.get_message("TopicA", 0, 0).messages
-        write_topics(root, cleanup_policy="COMPACTION")
+        write_topics(store_root, cleanup_policy="COMPACTION")
         for read in (store.get_message, store.read_arrow):
             with pytest.raises(UnsupportedFormatError, match="compacted store"):
                 read("TopicA", 0, 0)
         assert store.max_offset_in_queue("TopicA", 0) == 10
-        write_topics(root, cleanup_policy="DELETE")
+        write_topics(store_root, cleanup_policy="DELETE")
         assert store.get_message("TopicA", 0, 0).messages
         assert store.read_arrow("TopicA", 0, 0).read_all().num_rows == 10
 
 
-def test_the_console_says_why_it_shows_no_message_by_queue_offset(root: Path) -> None:
-    with console(source(root)) as c:
+def test_the_console_says_why_it_shows_no_message_by_queue_offset(store_root: Path) -> None:
+    with console(source(store_root)) as c:
         page = c.get("/brokers/b/topics/TopicA")
         assert page.status_code == 200
         started = c.get("/brokers/b/messages?topic=TopicA&queue_id=0&queue_offset=0&run=1")

@@ -121,7 +121,7 @@ def test_stores_of_other_kinds_exit_with_5(
     assert says in capsys.readouterr().err
 
 
-def test_no_java_exits_with_7_and_releases_the_root(
+def test_no_java_exits_with_7_and_releases_the_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(tmp_path / "store", 5)

@@ -30,12 +30,12 @@ COUNTS = {"alpha": 600, "beta": 900, "gamma": 1_200}
 @pytest.fixture
 def stores(tmp_path: Path) -> list[Path]:
     """Write three stores; the second one's name is that of its broker.conf."""
-    roots = [tmp_path / "alpha", tmp_path / "other", tmp_path / "gamma"]
-    for root, count in zip(roots, COUNTS.values(), strict=True):
-        make_store(root, count)
-    with (roots[1] / "broker.conf").open("a") as conf:
+    stores = [tmp_path / "alpha", tmp_path / "other", tmp_path / "gamma"]
+    for store_root, count in zip(stores, COUNTS.values(), strict=True):
+        make_store(store_root, count)
+    with (stores[1] / "broker.conf").open("a") as conf:
         conf.write("brokerName=beta\n")
-    return roots
+    return stores
 
 
 def assert_built(stores: list[Path], output_root: Path, names: list[str]) -> None:

@@ -39,46 +39,46 @@ COMMANDS = [
 ]
 
 
-def dledger(root: Path) -> None:
-    (root / "dledger-n0" / "data").mkdir(parents=True)
-    (root / "dledger-n0" / "data" / f"{0:020d}").write_bytes(bytes(4096))
+def dledger(store_root: Path) -> None:
+    (store_root / "dledger-n0" / "data").mkdir(parents=True)
+    (store_root / "dledger-n0" / "data" / f"{0:020d}").write_bytes(bytes(4096))
 
 
-def beside(root: Path) -> None:
+def beside(store_root: Path) -> None:
     """Make a broker's store whose log goes on in a DLedger log."""
-    make_store(root, 300)
-    dledger(root)
+    make_store(store_root, 300)
+    dledger(store_root)
 
 
-def beside_a_rebuilt_one(root: Path) -> None:
-    """Make a root with progress, in which a DLedger log began later."""
-    rebuild_all(root, root, make_store(root, 300))
-    dledger(root)
+def beside_a_rebuilt_one(store_root: Path) -> None:
+    """Make an OUTPUT with progress, in which a DLedger log began later."""
+    rebuild_all(store_root, store_root, make_store(store_root, 300))
+    dledger(store_root)
 
 
-def beside_an_expired_one(root: Path) -> None:
+def beside_an_expired_one(store_root: Path) -> None:
     """Make a store whose ordinary files have expired."""
-    make_store(root, 0)
-    (root / "commitlog").mkdir(exist_ok=True)
-    dledger(root)
+    make_store(store_root, 0)
+    (store_root / "commitlog").mkdir(exist_ok=True)
+    dledger(store_root)
 
 
-def elsewhere(root: Path) -> None:
+def elsewhere(store_root: Path) -> None:
     """Make a store whose data is at storePathDLedgerCommitLog: only DLedger's index is here."""
-    make_store(root, 300)
-    (root / "dledger-n0" / "index").mkdir(parents=True)
+    make_store(store_root, 300)
+    (store_root / "dledger-n0" / "index").mkdir(parents=True)
 
 
-def behind_a_link(root: Path) -> None:
+def behind_a_link(store_root: Path) -> None:
     """Make a store whose DLedger log is on another file system, which is not mounted."""
-    make_store(root, 300)
-    (root / "dledger-n0").symlink_to("/nonexistent/dledger-n0")
+    make_store(store_root, 300)
+    (store_root / "dledger-n0").symlink_to("/nonexistent/dledger-n0")
 
 
-def files(root: Path) -> dict[str, bytes | None]:
+def files(store_root: Path) -> dict[str, bytes | None]:
     return {
-        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
-        for path in sorted(root.rglob("*"))
+        str(path.relative_to(store_root)): path.read_bytes() if path.is_file() else None
+        for path in sorted(store_root.rglob("*"))
     }
 
 

@@ -27,7 +27,7 @@ BODIES = [b"text", b"\x00\xff", "Grüße \x1b[31m".encode()]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def store_root(tmp_path: Path) -> Path:
     """Write a store of a few messages, with its queues and index."""
     messages = [
         Message(
@@ -65,9 +65,9 @@ def flip_magic(log: Path, record: int) -> tuple[int, int]:
 
 
 def test_json_has_the_file_its_meanings_and_one_line_per_record(
-    root: Path, capfd: pytest.CaptureFixture[str]
+    store_root: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    log = root / "commitlog" / ("0" * 20)
+    log = store_root / "commitlog" / ("0" * 20)
     code, lines, err = dump(log, capfd)
     assert (code, err) == (0, "")
     head, *records, end = lines
@@ -85,9 +85,9 @@ def test_json_has_the_file_its_meanings_and_one_line_per_record(
 
 
 def test_a_table_has_meanings_times_and_bodies(
-    root: Path, capfd: pytest.CaptureFixture[str], berlin: None
+    store_root: Path, capfd: pytest.CaptureFixture[str], berlin: None
 ) -> None:
-    assert run(["dump", str(root / "commitlog" / ("0" * 20))]) == 0
+    assert run(["dump", str(store_root / "commitlog" / ("0" * 20))]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     assert "queue_offset       the message's own queue offset" in out
@@ -104,9 +104,9 @@ def test_a_table_has_meanings_times_and_bodies(
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_it_continues_past_damage_and_exits_with_3(
-    root: Path, capfd: pytest.CaptureFixture[str], *, as_json: bool
+    store_root: Path, capfd: pytest.CaptureFixture[str], *, as_json: bool
 ) -> None:
-    log = root / "commitlog" / ("0" * 20)
+    log = store_root / "commitlog" / ("0" * 20)
     at, end = flip_magic(log, 2)
     if as_json:
         code, lines, err = dump(log, capfd)
@@ -136,8 +136,10 @@ def test_it_continues_past_damage_and_exits_with_3(
     assert err == f"reput: damaged: {log} in 1 place, listed above\n"
 
 
-def test_limit_reports_where_to_continue(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    log = root / "commitlog" / ("0" * 20)
+def test_limit_reports_where_to_continue(
+    store_root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = store_root / "commitlog" / ("0" * 20)
     at, end = flip_magic(log, 3)
     code, lines, err = dump(log, capfd, "--limit", "3")
     assert code == 0  # nothing shown is damaged
@@ -148,7 +150,7 @@ def test_limit_reports_where_to_continue(root: Path, capfd: pytest.CaptureFixtur
     assert [line.get("queue_offset") for line in lines] == [None, 4, 5, None]
     code, lines, err = dump(log, capfd, "--at", str(end), "--limit", "2")
     assert (code, len(lines), err) == (0, 4, "")
-    index = min((root / "index").iterdir())
+    index = min((store_root / "index").iterdir())
     code, lines, err = dump(index, capfd, "--limit", "2")
     rows = [line["row"] for line in lines]
     assert (code, rows) == (0, ["file", "header", "slot", "slot", "entry", "entry"])
@@ -156,31 +158,31 @@ def test_limit_reports_where_to_continue(root: Path, capfd: pytest.CaptureFixtur
 
 
 def test_each_kind_of_file_is_shown_as_a_table(
-    root: Path, capfd: pytest.CaptureFixture[str], berlin: None
+    store_root: Path, capfd: pytest.CaptureFixture[str], berlin: None
 ) -> None:
-    assert run(["dump", str(root / "checkpoint")]) == 0
+    assert run(["dump", str(store_root / "checkpoint")]) == 0
     out = capfd.readouterr().out
     last = f"{START + 5000} (2023-11-14T23:13:25.000+01:00)"
     assert ["8", "logics_msg_timestamp", *last.split()] in [
         line.split()[:4] for line in out.splitlines()
     ]
-    assert run(["dump", str(min((root / "consumequeue/T/0").iterdir()))]) == 0
+    assert run(["dump", str(min((store_root / "consumequeue/T/0").iterdir()))]) == 0
     out = capfd.readouterr().out
     assert ["20", "1", "111", "109", "65"] in [line.split() for line in out.splitlines()]
-    assert run(["dump", str(min((root / "index").iterdir()))]) == 0
+    assert run(["dump", str(min((store_root / "index").iterdir()))]) == 0
     out = capfd.readouterr().out
     assert [line.strip() for line in out.splitlines()].count("entry") == 2  # meanings, table
     assert out.count("2023-11-14T23:13:2") == 8  # two in the header, six entries
 
 
 def test_usage_and_other_errors_have_their_codes(
-    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    store_root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     unknown = tmp_path / "unknown"
     unknown.write_bytes(bytes(100))
     assert dump(unknown, capfd)[0] == 2
     assert dump(unknown, capfd, "--kind", "consumequeue")[0] == 0
     assert dump(unknown, capfd, "--kind", "nothing")[0] == 2
-    assert dump(root, capfd)[0] == 2
-    assert dump(root / "none", capfd)[0] == 6
-    assert dump(root / "checkpoint", capfd, "--at", "4096")[0] == 2
+    assert dump(store_root, capfd)[0] == 2
+    assert dump(store_root / "none", capfd)[0] == 6
+    assert dump(store_root / "checkpoint", capfd, "--at", "4096")[0] == 2

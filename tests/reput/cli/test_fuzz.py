@@ -59,18 +59,18 @@ PLACE = ("--topic", "T", "--queue", "0")
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a small store, dispatched into itself."""
-    root = tmp_path_factory.mktemp("fuzz")
+    store_root = tmp_path_factory.mktemp("fuzz")
     sent = [
         Message(topic="T", queue_offset=n, properties=[("KEYS", "k"), ("TAGS", "A")])
         for n in range(30)
     ]
-    write_log(build_log(sent, FILE_SIZE), root / "commitlog")
-    (root / "broker.conf").write_text(CONF)
-    (root / "config").mkdir()
-    dispatch_all(root, root, CONFIG)
-    return root
+    write_log(build_log(sent, FILE_SIZE), store_root / "commitlog")
+    (store_root / "broker.conf").write_text(CONF)
+    (store_root / "config").mkdir()
+    dispatch_all(store_root, store_root, CONFIG)
+    return store_root
 
 
 def check(capfd: pytest.CaptureFixture[str], *arguments: str) -> None:
@@ -125,42 +125,44 @@ OPTIONS = {
     "topics --broker-version": ("topics",),
     "topics --output": ("topics",),
     "verify --broker-version": ("verify",),
-    "status --stuck-after": ("status", "--output", "{root}"),
+    "status --stuck-after": ("status", "--output", "{store_root}"),
     "status --output": ("status",),
-    "recover --broker-version": ("recover", "--output", "{root}"),
-    "rebuild --topic": ("rebuild", "--output", "{root}", "--queue", "0"),
-    "rebuild --queue": ("rebuild", "--output", "{root}", "--topic", "None"),
+    "recover --broker-version": ("recover", "--output", "{store_root}"),
+    "rebuild --topic": ("rebuild", "--output", "{store_root}", "--queue", "0"),
+    "rebuild --queue": ("rebuild", "--output", "{store_root}", "--topic", "None"),
 }
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_any_value_of_an_option(root: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
+def test_any_value_of_an_option(
+    store_root: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
     command, option = name.split()
-    rest = [part.format(root=root) for part in OPTIONS[name][1:]]
+    rest = [part.format(store_root=store_root) for part in OPTIONS[name][1:]]
 
     @FUZZ
     @given(NUMBERS, st.booleans())
     def fuzz(value: str, as_json: bool) -> None:
         shown = ["--json"] if as_json else []
-        check(capfd, command, str(root), *rest, f"{option}={value}", *shown)
+        check(capfd, command, str(store_root), *rest, f"{option}={value}", *shown)
 
     fuzz()
 
 
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e300", "-1", "9223372037", "x"])
 def test_a_wait_is_a_bounded_number_of_seconds(
-    root: Path, capfd: pytest.CaptureFixture[str], value: str
+    store_root: Path, capfd: pytest.CaptureFixture[str], value: str
 ) -> None:
-    assert run(["get", str(root), *PLACE, "--offset", "30", f"--wait={value}"]) == 2
+    assert run(["get", str(store_root), *PLACE, "--offset", "30", f"--wait={value}"]) == 2
     assert "--wait" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--at", "--limit", "--kind", "--max-body-bytes"])
 @pytest.mark.parametrize("kind", ["commitlog", "consumequeue/T/0", "index", "checkpoint"])
 def test_any_value_of_an_option_of_dump(
-    root: Path, capfd: pytest.CaptureFixture[str], option: str, kind: str
+    store_root: Path, capfd: pytest.CaptureFixture[str], option: str, kind: str
 ) -> None:
-    path = root / kind
+    path = store_root / kind
     if path.is_dir():
         path = min(path.iterdir())
 
@@ -190,7 +192,7 @@ SETTINGS = (
 @example("storePathCommitLog", "/dev")
 @example("storePathCommitLog", "a" * 300)
 def test_any_value_of_a_setting(
-    root: Path,
+    store_root: Path,
     tmp_path_factory: pytest.TempPathFactory,
     capfd: pytest.CaptureFixture[str],
     name: str,
@@ -202,11 +204,11 @@ def test_any_value_of_a_setting(
     plain = f"{name}={text}\n"
     conf.write_text(plain if name in CONF else CONF + plain)
     conf = ["--broker-conf", str(conf)]
-    other = root.parent / f"{root.name}-other"
+    other = store_root.parent / f"{store_root.name}-other"
     if not other.exists():
-        shutil.copytree(root, other)
+        shutil.copytree(store_root, other)
         shutil.rmtree(other / "reput")
-    for store in (root, other):
+    for store in (store_root, other):
         check(capfd, "topics", str(store), *conf)
         check(capfd, "get", str(store), *PLACE, "--offset", "0", *conf)
         check(capfd, "verify", str(store), *conf)
@@ -258,10 +260,10 @@ FILES = st.one_of(
 @example(("consumerOffset.json", {"offsetTable": {"T@G": {"0": 2**80}}}), True)
 @example(("delayOffset.json", {"offsetTable": {"1": 2**80, "9" * 30: 3}}), False)
 def test_any_json_in_a_config_file(
-    root: Path, capfd: pytest.CaptureFixture[str], file: tuple[str, Any], as_json: bool
+    store_root: Path, capfd: pytest.CaptureFixture[str], file: tuple[str, Any], as_json: bool
 ) -> None:
-    write_config(root, file[0], json.dumps(file[1]).encode())
-    check(capfd, "topics", str(root), *(["--json"] if as_json else []))
+    write_config(store_root, file[0], json.dumps(file[1]).encode())
+    check(capfd, "topics", str(store_root), *(["--json"] if as_json else []))
 
 
 @FUZZ
@@ -270,16 +272,16 @@ def test_any_json_in_a_config_file(
     st.binary(max_size=200),
 )
 def test_any_bytes_in_a_config_file(
-    root: Path, capfd: pytest.CaptureFixture[str], name: str, data: bytes
+    store_root: Path, capfd: pytest.CaptureFixture[str], name: str, data: bytes
 ) -> None:
-    write_config(root, name, data)
-    check(capfd, "topics", str(root))
+    write_config(store_root, name, data)
+    check(capfd, "topics", str(store_root))
 
 
-def write_config(root: Path, name: str, data: bytes) -> None:
-    for path in (root / "config").iterdir():
+def write_config(store_root: Path, name: str, data: bytes) -> None:
+    for path in (store_root / "config").iterdir():
         path.unlink()
-    (root / "config" / name).write_bytes(data)
+    (store_root / "config" / name).write_bytes(data)
 
 
 # --- What is parsed before Spark starts ----------------------------------------------------------
@@ -332,7 +334,7 @@ SPARK_OPTIONS = [
 
 @pytest.mark.parametrize(("command", "option"), SPARK_OPTIONS)
 def test_any_value_of_an_option_before_spark_starts(
-    root: Path,
+    store_root: Path,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     command: str,
@@ -343,7 +345,7 @@ def test_any_value_of_an_option_before_spark_starts(
     @FUZZ
     @given(NUMBERS)
     def fuzz(value: str) -> None:
-        check(capfd, command, str(root), *rest, f"{option}={value}")
+        check(capfd, command, str(store_root), *rest, f"{option}={value}")
 
     fuzz()
     assert not (tmp_path / "output").exists()
@@ -352,12 +354,12 @@ def test_any_value_of_an_option_before_spark_starts(
 @FUZZ
 @given(NUMBERS, st.lists(TEXTS, max_size=2))
 def test_any_value_of_an_option_of_an_export(
-    root: Path, tmp_path_factory: pytest.TempPathFactory, file_format: str, topics: list[str]
+    store_root: Path, tmp_path_factory: pytest.TempPathFactory, file_format: str, topics: list[str]
 ) -> None:
     to = tmp_path_factory.mktemp("export")
     try:
         with open_export(
-            root, to, ExportOptions(file_format=file_format, topics=tuple(topics))
+            store_root, to, ExportOptions(file_format=file_format, topics=tuple(topics))
         ) as job:
             assert job.ranges
     except StoreError:

@@ -39,18 +39,18 @@ def of_topic() -> NewMessage:
     return NewMessage("########" + "t" * 119, 0, b"", make_properties(uniq_key=TEXT))
 
 
-def write_log(root: Path, message: NewMessage, count: int) -> Path:
-    with BulkWriter(root, StoreConfig(mapped_file_size_commit_log=256 << 20)) as writer:
+def write_log(store_root: Path, message: NewMessage, count: int) -> Path:
+    with BulkWriter(store_root, StoreConfig(mapped_file_size_commit_log=256 << 20)) as writer:
         writer.append_many([message], count)
         size = writer.end // count
-    (root / "broker.conf").write_text(f"mappedFileSizeCommitLog={256 << 20}\n")
+    (store_root / "broker.conf").write_text(f"mappedFileSizeCommitLog={256 << 20}\n")
     if message.topic.startswith("#"):  # append_many numbers bodies and properties only
-        records = np.memmap(root / "commitlog" / ("0" * 20), np.uint8, "r+")[: count * size]
+        records = np.memmap(store_root / "commitlog" / ("0" * 20), np.uint8, "r+")[: count * size]
         rows = records.reshape(count, size)
         at = rows[0].tobytes().index(message.topic.encode())
         for place in range(8):
             rows[:, at + place] = np.arange(count) // 10 ** (7 - place) % 10 + ord("0")
-    return root
+    return store_root
 
 
 def peak(arguments: list[str]) -> int:
@@ -82,7 +82,7 @@ def test_the_peak_does_not_grow_with_what_senders_choose(
 ) -> None:
     peaks = []
     for count in (FEW, MANY):
-        root = write_log(tmp_path / str(count), message(), count)
-        given = [str(root / "topics.json") if a == "FILE" else a for a in arguments]
-        peaks.append(peak([given[0], str(root), *given[1:]]))
+        store_root = write_log(tmp_path / str(count), message(), count)
+        given = [str(store_root / "topics.json") if a == "FILE" else a for a in arguments]
+        peaks.append(peak([given[0], str(store_root), *given[1:]]))
     assert peaks[1] - peaks[0] < GROWTH_MAX

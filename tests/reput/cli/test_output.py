@@ -42,7 +42,7 @@ def make_store(store: Path) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store, and below it a root, in a directory whose name is not UTF-8."""
+    """Return a store, and below it an OUTPUT, in a directory whose name is not UTF-8."""
     parent = os.fsencode(tmp_path_factory.mktemp("encodings"))
     path = Path(os.fsdecode(parent + b"/caf\xe9 \x1b[31m"))
     make_store(path)

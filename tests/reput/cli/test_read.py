@@ -29,8 +29,8 @@ Ran = tuple[int, str, str]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Return a store of 100 messages with four kinds of body, and a root with its queues."""
-    root = tmp_path_factory.mktemp("store")
+    """Return a store of 100 messages with four kinds of body, and an OUTPUT with its queues."""
+    store_root = tmp_path_factory.mktemp("store")
     messages = [
         Message(
             topic="T",
@@ -41,14 +41,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         )
         for n in range(100)
     ]
-    write_log(build_log(messages, FILE_SIZE), root / "commitlog")
-    (root / "broker.conf").write_text(
+    write_log(build_log(messages, FILE_SIZE), store_root / "commitlog")
+    (store_root / "broker.conf").write_text(
         f"mappedFileSizeCommitLog={FILE_SIZE}\nmappedFileSizeConsumeQueue=400\n"
         "maxHashSlotNum=5\nmaxIndexNum=1000\n"
     )
     output = tmp_path_factory.mktemp("out")
-    dispatch_all(root, output, CONFIG)
-    return str(root), str(output)
+    dispatch_all(store_root, output, CONFIG)
+    return str(store_root), str(output)
 
 
 @pytest.fixture
@@ -339,14 +339,14 @@ def test_options_that_are_missing_or_not_numbers_are_usage_errors(reput: Reput) 
 def test_damage_exits_with_3_and_one_line(
     made: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    root, output = Path(made[0]), made[1]
+    store_root, output = Path(made[0]), made[1]
     log = tmp_path / "commitlog"
     log.mkdir()
-    for file in (root / "commitlog").iterdir():
+    for file in (store_root / "commitlog").iterdir():
         data = bytearray(file.read_bytes())
         data[100] ^= 0xFF
         (log / file.name).write_bytes(data)
-    (tmp_path / "broker.conf").write_bytes((root / "broker.conf").read_bytes())
+    (tmp_path / "broker.conf").write_bytes((store_root / "broker.conf").read_bytes())
     code = run(["get", str(tmp_path), "--output", output, *QUEUE, "--offset", "0"])
     out, err = capfd.readouterr()
     assert (code, out, err.count("\n")) == (3, "", 1)
@@ -365,7 +365,7 @@ def test_other_errors_have_their_codes(reput: Reput, tmp_path: Path) -> None:
     assert reput("get", *QUEUE, "--offset", "0")[0] == 5
 
 
-def test_assumed_settings_are_reported_if_nothing_is_found_in_a_brokers_root(
+def test_assumed_settings_are_reported_if_nothing_is_found_in_a_brokers_files(
     made: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for directory in ("consumequeue", "index"):

@@ -1,4 +1,4 @@
-"""Reads on odd roots: messages that a broker has displaced, and the log of another store."""
+"""Reads of odd stores: messages that a broker has displaced, and the log of another store."""
 
 import json
 import shutil
@@ -27,22 +27,22 @@ def shown_offsets(out: str) -> list[int]:
 def test_messages_at_other_offsets_than_they_carry_are_noted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    root = make(tmp_path, numbered(0, 1, 7, 8, 20))  # a broker closes the gaps
-    with MessageStore.open(root) as s:
+    store_root = make(tmp_path, numbered(0, 1, 7, 8, 20))  # a broker closes the gaps
+    with MessageStore.open(store_root) as s:
         found = s.get_message("T", 0, 1, tags="A")
         assert [m.queue_offset for m in found.messages] == [7, 20]
         assert found.message_queue_offsets == (2, 4)
-    assert run(["get", root, *QUEUE, "--offset", "1"]) == 0
+    assert run(["get", store_root, *QUEUE, "--offset", "1"]) == 0
     out, err = capfd.readouterr()
     assert shown_offsets(out) == [1, 7, 8, 20]
     assert err.startswith("3 of these messages have another position ")
     assert "the first has offset 7 and position 2;" in err
     assert err.count("\n") == 1
-    assert run(["get", root, *QUEUE, "--offset", "3", "--tags", "A"]) == 0
+    assert run(["get", store_root, *QUEUE, "--offset", "3", "--tags", "A"]) == 0
     assert "the first has offset 20 and position 4;" in capfd.readouterr().err
-    assert run(["get", root, *QUEUE, "--offset", "0", "--max", "2"]) == 0
+    assert run(["get", store_root, *QUEUE, "--offset", "0", "--max", "2"]) == 0
     assert capfd.readouterr().err == ""
-    assert run(["get", root, *QUEUE, "--offset", "3", "--json"]) == 0
+    assert run(["get", store_root, *QUEUE, "--offset", "3", "--json"]) == 0
     out, err = capfd.readouterr()
     assert ([json.loads(line)["queue_offset"] for line in out.splitlines()], err) == ([8, 20], "")
 
@@ -52,9 +52,9 @@ def test_a_message_in_a_further_queue_is_not_displaced(
 ) -> None:
     config = replace(CONFIG, enable_multi_dispatch=True, enable_lmq=True)
     messages = [*numbered(0, 1), Message(topic="T", queue_offset=2, properties=MULTI)]
-    root = make(tmp_path, messages, config)
+    store_root = make(tmp_path, messages, config)
     (tmp_path / "broker.conf").write_text(CONF + "enableMultiDispatch=true\nenableLmq=true\n")
-    assert run(["get", root, "--topic", "%LMQ%a", "--queue", "0", "--offset", "0"]) == 0
+    assert run(["get", store_root, "--topic", "%LMQ%a", "--queue", "0", "--offset", "0"]) == 0
     out, err = capfd.readouterr()
     assert (shown_offsets(out), err) == ([2], "")
 

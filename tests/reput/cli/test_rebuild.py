@@ -38,22 +38,22 @@ def config(request: pytest.FixtureRequest) -> StoreConfig:
 
 @pytest.fixture
 def made(tmp_path: Path, config: StoreConfig) -> tuple[Path, Path]:
-    """Return a store and a root dispatched from it."""
+    """Return a store and an OUTPUT dispatched from it."""
     store, output = write_store(tmp_path, sent()), tmp_path / "output"
     dispatch_all(store, output, config, one_by_one=True)
     return store, output
 
 
-def reput(command: str, roots: tuple[Path, Path], *options: str) -> int:
-    store, output = roots
+def reput(command: str, directories: tuple[Path, Path], *options: str) -> int:
+    store, output = directories
     return run([command, str(store), "--output", str(output), *options])
 
 
 def rebuild(
-    roots: tuple[Path, Path], capture: pytest.CaptureFixture[str]
+    directories: tuple[Path, Path], capture: pytest.CaptureFixture[str]
 ) -> tuple[int, dict[str, Any], str]:
     capture.readouterr()
-    code = reput("rebuild", roots, "--json")
+    code = reput("rebuild", directories, "--json")
     out, err = capture.readouterr()
     return code, json.loads(out) if out else {}, err
 
@@ -120,21 +120,21 @@ def test_what_a_broker_drops_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     odd = [*messages(8), *messages(3, first=4), *messages(2, first=20)]
-    roots = write_store(tmp_path, odd), tmp_path / "output"
-    dispatch_all(*roots, CONFIG)
-    flip_first(roots[1] / "consumequeue/TopicTest/0")
-    code, rebuilt, _ = rebuild(roots, capsys)
+    directories = write_store(tmp_path, odd), tmp_path / "output"
+    dispatch_all(*directories, CONFIG)
+    flip_first(directories[1] / "consumequeue/TopicTest/0")
+    code, rebuilt, _ = rebuild(directories, capsys)
     drops = {"topic": "TopicTest", "queue_id": 0, "repeated": 3, "gaps": 2}
     assert (code, rebuilt["drops"]) == (0, [drops])
     summary = "dropped 3 messages (queue offset repeated) and placed 2 lower"
-    assert reput("rebuild", roots) == 0
+    assert reput("rebuild", directories) == 0
     assert summary in capsys.readouterr().out
-    assert reput("topics", roots) == 0
+    assert reput("topics", directories) == 0
     assert summary in capsys.readouterr().out
-    assert reput("topics", roots, "--json") == 0
+    assert reput("topics", directories, "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(r["repeated"], r["gaps"]) for r in rows if r["row"] == "queue"] == [(3, 2)]
-    assert reput("verify", roots) == 0
+    assert reput("verify", directories) == 0
     out = capsys.readouterr().out
     assert "dropped 3 messages of " in out
     assert "misplaced 2 messages of " in out
@@ -146,12 +146,12 @@ def flip_in_file(store: Path, number: int) -> None:
 
 @pytest.fixture
 def skipped(tmp_path: Path) -> tuple[Path, Path]:
-    """Return a store with damage in its second file, and a root whose dispatch skipped it."""
-    roots = write_store(tmp_path, messages(60)), tmp_path / "output"
-    flip_in_file(roots[0], 1)
-    dispatch_all(*roots, CONFIG, fail_on_data_loss=False)
-    remove_queue(roots[1] / "consumequeue/TopicTest/0")
-    return roots
+    """Return a store with damage in its second file, and an OUTPUT whose dispatch skipped it."""
+    directories = write_store(tmp_path, messages(60)), tmp_path / "output"
+    flip_in_file(directories[0], 1)
+    dispatch_all(*directories, CONFIG, fail_on_data_loss=False)
+    remove_queue(directories[1] / "consumequeue/TopicTest/0")
+    return directories
 
 
 def test_what_the_dispatch_skipped_is_skipped(
@@ -205,13 +205,13 @@ def test_other_damage_than_what_was_skipped_changes_nothing(
 def test_of_a_skipped_range_the_rest_is_skipped_after_its_begin_has_expired(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    roots = write_store(tmp_path, messages(60)), tmp_path / "output"
-    log_files(roots[0])[1].unlink()
-    flip_in_file(roots[0], 2)
-    dispatch_all(*roots, CONFIG, fail_on_data_loss=False)
-    log_files(roots[0])[0].unlink()
-    assert rebuild(roots, capsys)[0] == 0
-    assert reput("verify", roots) == 0
+    directories = write_store(tmp_path, messages(60)), tmp_path / "output"
+    log_files(directories[0])[1].unlink()
+    flip_in_file(directories[0], 2)
+    dispatch_all(*directories, CONFIG, fail_on_data_loss=False)
+    log_files(directories[0])[0].unlink()
+    assert rebuild(directories, capsys)[0] == 0
+    assert reput("verify", directories) == 0
 
 
 # --- Refused ------------------------------------------------------------------------------------
@@ -231,16 +231,16 @@ def test_a_part_of_the_queues_cannot_be_named(
 def test_topics_whose_paths_collide_exit_with_6_and_stay_searchable(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], order: int
 ) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(root, 0)
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store_root, 0)
     topics = ["a", "a/0/00000000000000000000"][::order]
-    with BulkWriter(root, config) as writer:
+    with BulkWriter(store_root, config) as writer:
         for topic in topics:
             writer.append_many([NewMessage(topic, 0, b"x", make_properties(keys="k"))], 1)
     for _ in range(2):
-        assert run(["rebuild", str(root), "--output", str(output)]) == 6
+        assert run(["rebuild", str(store_root), "--output", str(output)]) == 6
         assert "consumequeue/a/0/00000000000000000000" in capfd.readouterr().err
         assert not (output / "consumequeue").exists()
     for topic in topics:
-        assert run(["search", str(root), "--topic", topic, "--json"]) == 0
+        assert run(["search", str(store_root), "--topic", topic, "--json"]) == 0
         assert json.loads(capfd.readouterr().out)["topic"] == topic

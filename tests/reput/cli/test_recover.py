@@ -43,9 +43,9 @@ def cut_off(parent: Path) -> tuple[Path, Path]:
     """Write a store and dispatch it in two batches, the second of which is cut off."""
     store, output = write_store(parent, messages(12)), parent / "output"
     (store / "broker.conf").write_text(CONF)
-    root = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
-    with closing(DispatchSink(root, CONFIG)) as sink:
-        (part, *_) = LogPlanner(root.log, lambda: True).plan(0).ranges
+    owned = DispatchOutput.open(output, store, CONFIG, disk=HastyDisk())
+    with closing(DispatchSink(owned, CONFIG)) as sink:
+        (part, *_) = LogPlanner(owned.log, lambda: True).plan(0).ranges
         (requests,) = Scanner(CONFIG).read(part)
         assert isinstance(requests, DispatchRequests)
         sink.apply([requests.slice(0, 5)])
@@ -122,9 +122,9 @@ def test_a_failed_recovery_exits_with_its_code(
     store, output = cut_off(tmp_path)
     assert recover(store, tmp_path / "none") == 2
     assert "contains nothing to recover" in capsys.readouterr().err
-    root = DispatchOutput.open(output, store, CONFIG)
+    owned = DispatchOutput.open(output, store, CONFIG)
     assert recover(store, output) == 4
-    root.close(clean=True)
+    owned.close(clean=True)
     for path in (store / "commitlog").iterdir():
         path.write_bytes(bytes(path.stat().st_size))
     assert recover(store, output) == 3

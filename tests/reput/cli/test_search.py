@@ -35,7 +35,7 @@ Reput = Callable[..., Ran]
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store of 60 messages, one per second, without queues or index."""
-    root = tmp_path_factory.mktemp("store")
+    store_root = tmp_path_factory.mktemp("store")
     messages = [
         Message(
             topic="TU"[n % 2],
@@ -53,9 +53,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for n in range(COUNT)
     ]
-    write_log(build_log(messages, FILE_SIZE), root / "commitlog")
-    (root / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
-    return root
+    write_log(build_log(messages, FILE_SIZE), store_root / "commitlog")
+    (store_root / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
+    return store_root
 
 
 @pytest.fixture

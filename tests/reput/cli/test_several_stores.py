@@ -30,8 +30,8 @@ Reput = Callable[..., Ran]
 @pytest.fixture
 def stores(tmp_path: Path) -> list[Path]:
     """Write three dispatched stores; the name of the second one is in its broker.conf."""
-    roots = [tmp_path / "alpha", tmp_path / "folder", tmp_path / "gamma"]
-    for at, root in enumerate(roots):
+    stores = [tmp_path / "alpha", tmp_path / "folder", tmp_path / "gamma"]
+    for at, store_root in enumerate(stores):
         messages = [
             Message(
                 topic="T",
@@ -42,11 +42,11 @@ def stores(tmp_path: Path) -> list[Path]:
             )
             for n in range(COUNT)
         ]
-        write_log(build_log(messages, FILE_SIZE), root / "commitlog")
+        write_log(build_log(messages, FILE_SIZE), store_root / "commitlog")
         name = f"brokerName={NAMES[at]}\n" if at == 1 else ""
-        (root / "broker.conf").write_text(CONF + name)
-        dispatch_all(root, root, CONFIG)
-    return roots
+        (store_root / "broker.conf").write_text(CONF + name)
+        dispatch_all(store_root, store_root, CONFIG)
+    return stores
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ HOUR = 3_600_000
 class Made:
     """A store of messages stored an hour ago; any number of them has been dispatched."""
 
-    def __init__(self, root: Path) -> None:
-        self.store, self.output = root / "store", root / "out"
+    def __init__(self, directory: Path) -> None:
+        self.store, self.output = directory / "store", directory / "out"
         self.now = int(time.time() * 1000)
         self.store.mkdir()
         (self.store / "broker.conf").write_text(CONF)
@@ -159,13 +159,13 @@ from checkpoints.output import DispatchOutput
 from store.config import config_from_json
 
 store, output, config = sys.argv[1:]
-root = DispatchOutput.open(Path(output), Path(store), config_from_json(config))
+owned = DispatchOutput.open(Path(output), Path(store), config_from_json(config))
 print("open", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_process_that_holds_the_root_is_running_and_is_not_disturbed(
+def test_a_process_that_holds_the_output_is_running_and_is_not_disturbed(
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made.write(5)
@@ -189,12 +189,12 @@ def test_a_process_that_holds_the_root_is_running_and_is_not_disturbed(
     assert (code, shown["is_running"]) == (0, False)
 
 
-def test_a_root_that_this_process_holds_is_running(
+def test_an_output_that_this_process_holds_is_running(
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made.write(5)
     made.dispatch(ago=HOUR)
-    root = DispatchOutput.open(made.output, made.store, CONFIG)
+    owned = DispatchOutput.open(made.output, made.store, CONFIG)
     assert status(made, capsys)[1]["is_running"] is True
-    root.close(clean=True)
+    owned.close(clean=True)
     assert status(made, capsys)[1]["is_running"] is False

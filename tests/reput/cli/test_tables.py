@@ -47,7 +47,7 @@ def g1(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a log whose messages have everything that is hard to display."""
-    root = tmp_path_factory.mktemp("odd")
+    store_root = tmp_path_factory.mktemp("odd")
     labels = [
         ("注文", "k1", "UNIQ1", "订单已付款 " * 12),
         ("T" * 50, "key-" + "x" * 80, "0123456789ABCDEF" * 2, "plain"),
@@ -68,9 +68,9 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for n, (tags, keys, uniq, body) in enumerate(labels)
     ]
-    write_log(build_log(messages, FILE_SIZE), root / "commitlog")
-    (root / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
-    return root
+    write_log(build_log(messages, FILE_SIZE), store_root / "commitlog")
+    (store_root / "broker.conf").write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\n")
+    return store_root
 
 
 def commands(g1: Path) -> dict[str, list[str]]:

@@ -31,14 +31,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Made:
-    root: Path
+    store_root: Path
     output: Path
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
     """Write topic T: a message per minute in queue 0, five in queue 1; two are delayed."""
-    root = tmp_path / "store"
+    store_root = tmp_path / "store"
     messages = [
         Message(topic="T", queue_offset=n, store_timestamp=START + n * MINUTE) for n in range(10)
     ]
@@ -54,21 +54,21 @@ def made(tmp_path: Path) -> Made:
         )
         for n in range(3)
     ]
-    write_log(build_log(messages, FILE_SIZE), root / "commitlog")
-    (root / "broker.conf").write_text(CONF)
-    (root / "config").mkdir()
-    (root / "config/topics.json").write_text(TOPICS)
-    (root / "config/consumerOffset.json").write_text(OFFSETS)
-    (root / "config/delayOffset.json").write_text(DELAYS)
+    write_log(build_log(messages, FILE_SIZE), store_root / "commitlog")
+    (store_root / "broker.conf").write_text(CONF)
+    (store_root / "config").mkdir()
+    (store_root / "config/topics.json").write_text(TOPICS)
+    (store_root / "config/consumerOffset.json").write_text(OFFSETS)
+    (store_root / "config/delayOffset.json").write_text(DELAYS)
     output = tmp_path / "out"
-    dispatch_all(root, output, CONFIG)
-    return Made(root, output)
+    dispatch_all(store_root, output, CONFIG)
+    return Made(store_root, output)
 
 
 def topics(
     made: Made, capture: pytest.CaptureFixture[str], *options: str
 ) -> tuple[int, list[Row], str]:
-    code = run(["topics", str(made.root), "--output", str(made.output), "--json", *options])
+    code = run(["topics", str(made.store_root), "--output", str(made.output), "--json", *options])
     out, err = capture.readouterr()
     return code, [json.loads(line) for line in out.splitlines()], err
 
@@ -154,20 +154,20 @@ def test_expired_messages_count_as_lag_and_are_named(
         Message(topic="T", queue_offset=n, body=bytes(1000), store_timestamp=START + n * MINUTE)
         for n in range(9)
     ]
-    aged = Made(made.root.parent / "aged", made.root.parent / "aged")
-    write_log(build_log(messages, FILE_SIZE), aged.root / "commitlog")
-    (aged.root / "broker.conf").write_text(CONF)
-    dispatch_all(aged.root, aged.root, CONFIG)
-    (aged.root / "commitlog" / ("0" * 20)).unlink()  # 3 messages
-    (aged.root / "config").mkdir()
-    (aged.root / "config/consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:1}}}')
+    aged = Made(made.store_root.parent / "aged", made.store_root.parent / "aged")
+    write_log(build_log(messages, FILE_SIZE), aged.store_root / "commitlog")
+    (aged.store_root / "broker.conf").write_text(CONF)
+    dispatch_all(aged.store_root, aged.store_root, CONFIG)
+    (aged.store_root / "commitlog" / ("0" * 20)).unlink()  # 3 messages
+    (aged.store_root / "config").mkdir()
+    (aged.store_root / "config/consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:1}}}')
     code, found, _ = topics(aged, capfd)
     assert code == 0
     (queue,), (group,) = rows(found, "queue"), rows(found, "group")
     assert (queue["min_offset"], queue["max_offset"]) == (3, 9)
     assert queue["earliest_timestamp"] == START + 3 * MINUTE
     assert (group["lag"], group["expired"], group["lag_ms"]) == (8, 2, 5 * MINUTE)
-    assert run(["topics", str(aged.root)]) == 0
+    assert run(["topics", str(aged.store_root)]) == 0
     assert "2 of these have expired" in capfd.readouterr().out
 
 
@@ -200,24 +200,24 @@ def test_a_queue_whose_messages_have_all_expired_has_no_lag_in_time(
 def test_offsets_of_light_queues_are_read_with_enable_lmq(
     made: Made, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    other = made.root.parent / "lmq"
-    (made.root / "broker.conf").write_text(CONF + "enableLmq=true\n")
-    (made.root / "config/lmqConsumerOffset.json").write_text(
+    other = made.store_root.parent / "lmq"
+    (made.store_root / "broker.conf").write_text(CONF + "enableLmq=true\n")
+    (made.store_root / "config/lmqConsumerOffset.json").write_text(
         '{"offsetTable":{"T@lmq":{0:10}},"lmqOffsetTable":{}}'
     )
-    dispatch_all(made.root, other, replace(CONFIG, enable_lmq=True))
-    _, found, _ = topics(Made(made.root, other), capfd)
+    dispatch_all(made.store_root, other, replace(CONFIG, enable_lmq=True))
+    _, found, _ = topics(Made(made.store_root, other), capfd)
     assert {group["group"] for group in rows(found, "group")} == {"lmq"}
 
 
 def test_a_batch_topic_is_refused_also_by_the_backup(
     made: Made, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = made.root / "config"
+    config = made.store_root / "config"
     batch = TOPICS.replace("message.type", "+queue.type").replace("NORMAL", "BatchCQ")
     (config / "topics.json.bak").write_text(batch)
     (config / "topics.json").write_bytes(b"")
-    assert run(["topics", str(made.root)]) == 5
+    assert run(["topics", str(made.store_root)]) == 5
     err = capfd.readouterr().err
     assert "topics.json.bak: topic 'T' has queue.type=BatchCQ" in err
 
@@ -225,7 +225,7 @@ def test_a_batch_topic_is_refused_also_by_the_backup(
 def test_tables_show_everything(
     made: Made, capfd: pytest.CaptureFixture[str], berlin: None
 ) -> None:
-    assert run(["topics", str(made.root), "--output", str(made.output)]) == 0
+    assert run(["topics", str(made.store_root), "--output", str(made.output)]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     lines = [line.split() for line in out.splitlines()]
@@ -244,7 +244,7 @@ def test_tables_show_everything(
 
 
 def test_a_missing_or_torn_file_is_reported(made: Made, capfd: pytest.CaptureFixture[str]) -> None:
-    config = made.root / "config"
+    config = made.store_root / "config"
     (config / "topics.json").unlink()
     (config / "consumerOffset.json").rename(config / "consumerOffset.json.bak")
     (config / "consumerOffset.json").write_bytes(bytes(200))
@@ -256,13 +256,13 @@ def test_a_missing_or_torn_file_is_reported(made: Made, capfd: pytest.CaptureFix
     assert "200 bytes are blank" in files["consumerOffset.json"]["problem"]
     assert files["consumerOffset.json"]["read_from"].endswith(".bak")
     assert len(rows(found, "group")) == 7
-    assert run(["topics", str(made.root), "--output", str(made.output)]) == 0
+    assert run(["topics", str(made.store_root), "--output", str(made.output)]) == 0
     err = capfd.readouterr().err.splitlines()
     assert [files[name]["problem"] for name in ("topics.json", "consumerOffset.json")] == err
     for file in config.iterdir():
         file.unlink()
     config.rmdir()
-    assert run(["topics", str(made.root), "--output", str(made.output)]) == 0
+    assert run(["topics", str(made.store_root), "--output", str(made.output)]) == 0
     out, err_text = capfd.readouterr()
     assert "consumer groups" not in out
     assert err_text.startswith(f"{config} is missing: ")
@@ -272,7 +272,7 @@ def test_a_missing_or_torn_file_is_reported(made: Made, capfd: pytest.CaptureFix
 def test_a_damaged_queue_is_reported_and_the_others_are_shown(
     made: Made, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    log = made.root / "commitlog" / ("0" * 20)
+    log = made.store_root / "commitlog" / ("0" * 20)
     data = bytearray(log.read_bytes())
     data[4] ^= 0xFF  # of the first record: queue 0 of T
     log.write_bytes(data)
@@ -285,7 +285,7 @@ def test_a_damaged_queue_is_reported_and_the_others_are_shown(
     lags = {(g["group"], g["queue_id"]): g for g in rows(found, "group")}
     assert lags["behind", 0]["lag"] is None
     assert lags["all", 1]["lag"] == 0
-    assert run(["topics", str(made.root), "--output", str(made.output)]) == 3
+    assert run(["topics", str(made.store_root), "--output", str(made.output)]) == 3
     assert ["0", "damaged"] in [line.split()[-2:] for line in capfd.readouterr().out.splitlines()]
 
 
@@ -304,7 +304,7 @@ def test_a_queue_file_of_a_wrong_size_affects_only_that_queue(
     assert "393 bytes" in queues["T", 0]["damage"]
     assert queues["T", 1]["max_offset"] == 5
     assert queues["SCHEDULE_TOPIC_XXXX", 0]["max_offset"] == 3
-    assert run(["topics", str(made.root), "--output", str(made.output)]) == 3
+    assert run(["topics", str(made.store_root), "--output", str(made.output)]) == 3
     out, err = capfd.readouterr()
     assert ["SCHEDULE_TOPIC_XXXX", "0", "0", "3"] in [line.split()[:4] for line in out.splitlines()]
     assert err.count(f"reput: damaged: {file}") == 1
@@ -313,7 +313,7 @@ def test_a_queue_file_of_a_wrong_size_affects_only_that_queue(
 def test_a_record_that_cannot_be_read_affects_only_one_lag(
     made: Made, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    log = made.root / "commitlog" / ("0" * 20)
+    log = made.store_root / "commitlog" / ("0" * 20)
     data = bytearray(log.read_bytes())
     size = int.from_bytes(data[:4], "big")
     data[4 * size + 4] ^= 0xFF  # of message 4, the next one of the group

@@ -16,7 +16,7 @@ from tests.support.stores.written import make_store
 class Made:
     """A written store of 3,000 messages, dispatched into its own OUTPUT."""
 
-    root: Path
+    store_root: Path
     output: Path
     config: StoreConfig
     console: Console
@@ -25,8 +25,8 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     directory = tmp_path_factory.mktemp("console")
-    root, output = directory / "store", directory / "out"
-    config = make_store(root, 3000)
-    dispatch_all(root, output, config)
-    with console(source(root, output)) as c:
-        yield Made(root, output, config, c)
+    store_root, output = directory / "store", directory / "out"
+    config = make_store(store_root, 3000)
+    dispatch_all(store_root, output, config)
+    with console(source(store_root, output)) as c:
+        yield Made(store_root, output, config, c)

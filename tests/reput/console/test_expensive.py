@@ -30,23 +30,23 @@ def config() -> StoreConfig:
     return config_from(_CONF, version=load_config(Path("none")).version, origin="test")
 
 
-def append(root: Path, topic: str, size: int, count: int) -> None:
+def append(store_root: Path, topic: str, size: int, count: int) -> None:
     body = bytes(random.Random(1).choices(b"ab", k=size))
-    with CommitLogWriter(root, config()) as writer:
+    with CommitLogWriter(store_root, config()) as writer:
         for _ in range(count):
             writer.append(NewMessage(topic, 0, body, make_properties(tags="TagA")))
 
 
 @pytest.fixture(params=[4096, 1 << 20], ids=["small bodies", "large bodies"])
-def root(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def store_root(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     append(tmp_path, "Costly", request.param, (4 << 20) // request.param)
     (tmp_path / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in _CONF.items()))
     return tmp_path
 
 
 @pytest.fixture
-def shown(root: Path) -> Iterator[Console]:
-    with console(source(root)) as c:
+def shown(store_root: Path) -> Iterator[Console]:
+    with console(source(store_root)) as c:
         yield c
 
 
@@ -79,7 +79,7 @@ def test_searches_end_when_their_clients_leave(shown: Console, form: str) -> Non
     assert time.monotonic() - began < 10.0
 
 
-def test_an_expensive_tail_ends_and_holds_up_no_other(root: Path, shown: Console) -> None:
+def test_an_expensive_tail_ends_and_holds_up_no_other(store_root: Path, shown: Console) -> None:
     monitor = shown.brokers["b"].monitor
     with ExitStack() as stack:
         costly = [
@@ -88,9 +88,9 @@ def test_an_expensive_tail_ends_and_holds_up_no_other(root: Path, shown: Console
         ]
         plain = stack.enter_context(shown.events("b/tail", n=0, topic="Plain"))
         wait_until(lambda: len(monitor.tails) == 7)
-        append(root, "Costly", 1 << 20, 3)
-        append(root, "Costly", 4096, 500)
-        append(root, "Plain", 10, 5)
+        append(store_root, "Costly", 1 << 20, 3)
+        append(store_root, "Costly", 4096, 500)
+        append(store_root, "Plain", 10, 5)
         began = time.monotonic()
         assert [next(plain)[0] for _ in range(5)] == ["message"] * 5
         assert time.monotonic() - began < 4.0
@@ -101,7 +101,7 @@ def test_an_expensive_tail_ends_and_holds_up_no_other(root: Path, shown: Console
             name, data = next(events)
             assert (name, "take too long" in data["error"]) == ("ended", True)
             assert next(events, None) is None
-        append(root, "Plain", 10, 5)
+        append(store_root, "Plain", 10, 5)
         assert [next(plain)[0] for _ in range(5)] == ["message"] * 5
     wait_until(lambda: shown.app.state.tails._free == 200)
 
@@ -115,10 +115,10 @@ def test_a_tail_with_an_expensive_condition_starts_all_the_same(shown: Console) 
     assert time.monotonic() - began < 10.0
 
 
-def test_a_search_with_an_expensive_condition_does_not_hang(root: Path) -> None:
+def test_a_search_with_an_expensive_condition_does_not_hang(store_root: Path) -> None:
     settings = {"searches_max": 1, "hung_after": 3.0}
     with (
-        console(source(root), **settings) as c,
+        console(source(store_root), **settings) as c,
         c.events("b/messages", body=EXPENSIVE, format="sse"),
     ):
         deadline = time.monotonic() + 5.0
@@ -129,9 +129,9 @@ def test_a_search_with_an_expensive_condition_does_not_hang(root: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_console_amid_matches(root: Path, number: int) -> None:
+def test_a_signal_ends_the_console_amid_matches(store_root: Path, number: int) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(start(f"b={root}"))
+        server = stack.enter_context(start(f"b={store_root}"))
         stack.callback(server.kill)
         client = stack.enter_context(httpx.Client(base_url=url_of(server), timeout=30))
         for _ in range(3):
@@ -145,8 +145,8 @@ def test_a_signal_ends_the_console_amid_matches(root: Path, number: int) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_search_of_the_command_amid_a_match(root: Path, number: int) -> None:
-    command = [*REPUT, "search", str(root), "--body", EXPENSIVE]
+def test_a_signal_ends_a_search_of_the_command_amid_a_match(store_root: Path, number: int) -> None:
+    command = [*REPUT, "search", str(store_root), "--body", EXPENSIVE]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as search:
         wait_until(lambda: _catches(search.pid, signal.SIGTERM))
         time.sleep(0.5)  # amid a match, wherever it is

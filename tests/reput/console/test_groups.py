@@ -24,9 +24,9 @@ OFFSETS = {
 }
 
 
-def write_json(root: Path, name: str, content: dict[str, Any]) -> None:
-    (root / "config").mkdir(exist_ok=True)
-    (root / "config" / name).write_text(json.dumps(content))
+def write_json(store_root: Path, name: str, content: dict[str, Any]) -> None:
+    (store_root / "config").mkdir(exist_ok=True)
+    (store_root / "config" / name).write_text(json.dumps(content))
 
 
 def make(directory: Path, *topics: str) -> StoreConfig:
@@ -45,9 +45,11 @@ def listed(c: Console, **params: Any) -> list[str]:
 
 
 def test_a_group_is_shown_by_topic_and_queue(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    dispatch_all(root, output, make(tmp_path, "%RETRY%g", "%RETRY%g+TopicA", "%DLQ%g", "%DLQ%g2"))
-    with console(source(root, output)) as c:
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    dispatch_all(
+        store_root, output, make(tmp_path, "%RETRY%g", "%RETRY%g+TopicA", "%DLQ%g", "%DLQ%g2")
+    )
+    with console(source(store_root, output)) as c:
         listed(c)
         found = c.api("b/groups/g")
         assert {t["topic"]: (t["lag"], t["uncommitted"]) for t in found["topics"]} == {
@@ -73,9 +75,9 @@ def test_a_group_is_shown_by_topic_and_queue(tmp_path: Path) -> None:
 
 
 def test_pages_with_groups_link_to_them(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    dispatch_all(root, output, make(tmp_path, "%RETRY%g"))
-    with console(source(root, output)) as c:
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    dispatch_all(store_root, output, make(tmp_path, "%RETRY%g"))
+    with console(source(store_root, output)) as c:
         listed(c)
         for page in ("", "/groups", "/topics/TopicB"):
             for group in ("g", SCRIPT):
@@ -89,12 +91,12 @@ def test_pages_with_groups_link_to_them(tmp_path: Path) -> None:
 
 
 def test_a_group_is_unknown_or_not_listed_yet(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
+    store_root, output = tmp_path / "store", tmp_path / "out"
     config = make(tmp_path, "%RETRY%silent")
-    with console(source(root, output)) as c:
+    with console(source(store_root, output)) as c:
         assert c.api("b/groups/g")["topics"] is None
         assert "cannot be listed" in c.get("/brokers/b/groups/g").text
-        dispatch_all(root, output, config)
+        dispatch_all(store_root, output, config)
         listed(c)
         assert c.get("/api/brokers/b/groups/none").status_code == 404
         assert c.get("/brokers/b/groups/none").status_code == 404
@@ -103,7 +105,7 @@ def test_a_group_is_unknown_or_not_listed_yet(tmp_path: Path) -> None:
 
 
 def test_topics_that_are_only_the_broker_s_own_are_left_out(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
+    store_root, output = tmp_path / "store", tmp_path / "out"
     config = make(
         tmp_path, "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "C"
     )
@@ -113,11 +115,11 @@ def test_topics_that_are_only_the_broker_s_own_are_left_out(tmp_path: Path) -> N
         "%RETRY%other": plain, "%DLQ%other": plain, "SELF_TEST_TOPIC": plain,
     }  # fmt: skip
     users = {"Empty": plain, "My_REPLY_TOPIC": plain}
-    write_json(root, "topics.json", {"topicConfigTable": own | users})
-    dispatch_all(root, output, config)
+    write_json(store_root, "topics.json", {"topicConfigTable": own | users})
+    dispatch_all(store_root, output, config)
     shown = ["%DLQ%g", "%RETRY%g", "C", "Empty", "My_REPLY_TOPIC", "TopicA", "TopicB"]
     hidden = {*own, "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC"} - {"C"}
-    with console(source(root, output)) as c:
+    with console(source(store_root, output)) as c:
         assert listed(c) == shown
         assert c.api("b")["hidden"] == len(hidden)
         assert f"{len(hidden)} more topics are the broker's own" in c.get("/brokers/b").text
@@ -131,25 +133,25 @@ def test_topics_that_are_only_the_broker_s_own_are_left_out(tmp_path: Path) -> N
 
 
 def test_the_topic_of_delayed_messages_is_shown_while_it_holds_some(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
+    store_root, output = tmp_path / "store", tmp_path / "out"
     config = make(tmp_path, "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC")
-    dispatch_all(root, output, config)
+    dispatch_all(store_root, output, config)
     half = "RMQ_SYS_TRANS_HALF_TOPIC"
     for offset, extra in ((0, {"SCHEDULE_TOPIC_XXXX", half}), (1, set())):
-        write_json(root, "delayOffset.json", {"offsetTable": {"1": offset}})
+        write_json(store_root, "delayOffset.json", {"offsetTable": {"1": offset}})
         system = {f"{half}@CID_RMQ_SYS_TRANS": {"0": offset}}
-        write_json(root, "consumerOffset.json", {"offsetTable": system})
-        with console(source(root, output)) as c:
+        write_json(store_root, "consumerOffset.json", {"offsetTable": system})
+        with console(source(store_root, output)) as c:
             assert {*listed(c)} == {"TopicA", "TopicB", *extra}
 
 
 def test_a_damaged_topic_is_never_left_out(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    dispatch_all(root, output, make(tmp_path, "%RETRY%g", "SELF_TEST_TOPIC"))
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    dispatch_all(store_root, output, make(tmp_path, "%RETRY%g", "SELF_TEST_TOPIC"))
     for topic in ("%RETRY%g", "SELF_TEST_TOPIC"):
         (file,) = (output / "consumequeue" / topic / "0").iterdir()
         file.write_bytes(file.read_bytes()[:-7])
-    with console(source(root, output)) as c:
+    with console(source(store_root, output)) as c:
         assert {"%RETRY%g", "SELF_TEST_TOPIC"} <= {*listed(c)}
 
 

@@ -34,9 +34,9 @@ def test_a_bug_in_a_listing_is_a_problem_until_a_listing_succeeds(
     def fail(*_: object) -> None:
         raise KeyError("x")
 
-    root, output = tmp_path / "store", tmp_path / "out"
-    dispatch_all(root, output, make_store(root, 30))
-    with monkeypatch.context() as patch, console(source(root, output)) as c:
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    dispatch_all(store_root, output, make_store(store_root, 30))
+    with monkeypatch.context() as patch, console(source(store_root, output)) as c:
         patch.setattr(overview, where, fail)
         c.api("b")
         wait_until(lambda: c.api("b/status")["problem"] is not None)
@@ -61,11 +61,11 @@ def test_a_bug_in_a_listing_is_a_problem_until_a_listing_succeeds(
 def test_a_log_without_queues_is_no_problem_and_the_command_builds_them(
     tmp_path: Path, *, has_output: bool
 ) -> None:
-    root, output = tmp_path / "a store", tmp_path / "out"
-    make_store(root, 30)
+    store_root, output = tmp_path / "a store", tmp_path / "out"
+    make_store(store_root, 30)
     if has_output:
         output.mkdir()
-    with console(source(root, output if has_output else None)) as c:
+    with console(source(store_root, output if has_output else None)) as c:
         wait_until(lambda: c.api("b")["status"]["build_command"] is not None)
         status = c.api("b/status")
         assert (status["problem"], status["damage"]) == (None, [])
@@ -80,14 +80,14 @@ def test_a_log_without_queues_is_no_problem_and_the_command_builds_them(
         if has_output:
             wait_until(lambda: bool(c.api("b")["topics"]))
             assert c.api("b/status")["build_command"] is None
-    with console(source(root, output)) as c:
+    with console(source(store_root, output)) as c:
         wait_until(lambda: bool(c.api("b")["topics"]))
 
 
 def test_queues_that_are_gone_are_a_problem(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    dispatch_all(root, output, make_store(root, 30))
-    with console(source(root, output)) as c:
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    dispatch_all(store_root, output, make_store(store_root, 30))
+    with console(source(store_root, output)) as c:
         wait_until(lambda: bool(c.api("b")["topics"]))
         shutil.rmtree(output)
         output.mkdir()

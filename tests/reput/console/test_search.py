@@ -42,7 +42,7 @@ QUERIES: list[tuple[dict[str, Any], MessageFilter]] = [
 
 
 def expected(made: Made, wanted: MessageFilter, order: str) -> list[Any]:
-    found = LogSearch(made.root, made.config, wanted).messages(newest_first=order == "newest")
+    found = LogSearch(made.store_root, made.config, wanted).messages(newest_first=order == "newest")
     return list(found)
 
 

@@ -64,9 +64,9 @@ def test_queues_in_rocksdb_are_a_problem_and_the_log_is_shown(tmp_path: Path) ->
 
 
 def test_output_may_be_made_while_the_console_runs(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(root, 300)
-    with console(source(root, output)) as c:
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store_root, 300)
+    with console(source(store_root, output)) as c:
         answer = c.api("b")
         assert answer["topics"] is None
         assert "out is not a directory" in c.api("b/status")["problem"]
@@ -75,7 +75,7 @@ def test_output_may_be_made_while_the_console_runs(tmp_path: Path) -> None:
         assert c.api("b/messages/0")["position"]["queue"] is None
         for page in PAGES:
             assert c.get(f"/brokers/b{page}").status_code == 200
-        dispatch_all(root, output, config)
+        dispatch_all(store_root, output, config)
         assert c.api("b/topics/TopicA")["total"] == 2
         wait_until(lambda: c.api("b")["topics"] is not None)
         assert c.api("b/status")["reput_from_offset"] == c.api("b/status")["log_max_offset"]
@@ -83,13 +83,13 @@ def test_output_may_be_made_while_the_console_runs(tmp_path: Path) -> None:
 
 
 def test_the_status_counts_the_backlog(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(root, 300)
-    dispatch_all(root, output, config)
-    with console(source(root, output), stuck_after=0.0) as c:
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store_root, 300)
+    dispatch_all(store_root, output, config)
+    with console(source(store_root, output), stuck_after=0.0) as c:
         before = c.api("b/status")
         assert (before["behind_bytes"], before["behind_ms"], before["is_stuck"]) == (0, 0, False)
-        with BulkWriter(root, config) as writer:
+        with BulkWriter(store_root, config) as writer:
             writer.append_many(TEMPLATES, 30, first=300)
         status = c.api("b/status")
         assert status["behind_bytes"] == status["log_max_offset"] - before["log_max_offset"]
@@ -99,16 +99,16 @@ def test_the_status_counts_the_backlog(tmp_path: Path) -> None:
 
 
 def test_the_last_recovery_and_the_last_verification_are_shown(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    dispatch_all(root, output, make_store(root, 300))
-    with console(source(root, output)) as c:
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    dispatch_all(store_root, output, make_store(store_root, 300))
+    with console(source(store_root, output)) as c:
         assert c.api("b/status")["recovered"] is None
         assert c.api("b/health")["verify"] is None
         assert "no result is recorded" in c.get("/brokers/b/health").text
         (output / "abort").touch()  # as if a broker had run on it
         (output / "checkpoint").write_bytes(bytes(4096))
-        assert run(["recover", str(root), "--output", str(output)]) == 0
-        assert run(["verify", str(root), "--output", str(output), "--record"]) == 0
+        assert run(["recover", str(store_root), "--output", str(output)]) == 0
+        assert run(["verify", str(store_root), "--output", str(output), "--record"]) == 0
         recovered = c.api("b/status")["recovered"]
         assert recovered["from_offset"] == recovered["to_offset"]
         assert recovered["reasons"]
@@ -124,18 +124,18 @@ def test_the_last_recovery_and_the_last_verification_are_shown(tmp_path: Path) -
 
 
 def test_hostile_numbers_and_surrogates_break_no_page(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(root, 30)
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store_root, 30)
     properties = {**make_properties(), "REAL_TOPIC": "X", "REAL_QID": "²"}
-    with BulkWriter(root, config) as writer:
+    with BulkWriter(store_root, config) as writer:
         at = writer.append(NewMessage("SCHEDULE_TOPIC_XXXX", 0, b"x", properties))
     offsets = {"offsetTable": {"TopicA@g\ud800": {"0": 1}, "TopicB@h": {"0": 10**400}}}
-    (root / "config").mkdir()
-    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    (store_root / "config").mkdir()
+    (store_root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
     topics = {"topicConfigTable": {"a\ud800b": {}, "TopicA": {}}}
-    (root / "config" / "topics.json").write_text(json.dumps(topics))
-    dispatch_all(root, output, config)
-    with console(source(root, output)) as c:
+    (store_root / "config" / "topics.json").write_text(json.dumps(topics))
+    dispatch_all(store_root, output, config)
+    with console(source(store_root, output)) as c:
         for page in (*PAGES, f"/messages/{at}", "/topics/TopicA"):
             assert c.get(f"/brokers/b{page}").status_code == 200, page
         assert c.get("/metrics").status_code == 200
@@ -144,12 +144,12 @@ def test_hostile_numbers_and_surrogates_break_no_page(tmp_path: Path) -> None:
 
 
 def test_a_damaged_queue_is_shown_and_the_others_are_read(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(root, 300)
-    dispatch_all(root, output, config)
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store_root, 300)
+    dispatch_all(store_root, output, config)
     file = min((output / "consumequeue/TopicA/1").iterdir())
     file.write_bytes(file.read_bytes()[:100])
-    with console(source(root, output)) as c:
+    with console(source(store_root, output)) as c:
         queues = c.api("b/topics/TopicA")["queues"]
         assert "100 bytes" in queues[1]["damage"]
         assert queues[0]["max_offset"] == 100
@@ -172,13 +172,13 @@ def test_a_damaged_message_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_read_only_store(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    dispatch_all(root, output, make_store(root, 300))
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    dispatch_all(store_root, output, make_store(store_root, 300))
     before = _tree(tmp_path)
     for path in [tmp_path, *tmp_path.rglob("*")]:
         path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
     try:
-        with console(source(root, output)) as c:
+        with console(source(store_root, output)) as c:
             for page in (*PAGES, "/topics/TopicA", "/messages/0", "/messages/0/body"):
                 assert c.get(f"/brokers/b{page}").status_code == 200
             assert len(c.api("b/messages", body="body")["messages"]) == 100
@@ -188,18 +188,18 @@ def test_a_read_only_store(tmp_path: Path) -> None:
     assert before == _tree(tmp_path)
 
 
-def _tree(root: Path) -> dict[str, tuple[int, int]]:
-    files = [path for path in root.rglob("*") if path.is_file()]
+def _tree(store_root: Path) -> dict[str, tuple[int, int]]:
+    files = [path for path in store_root.rglob("*") if path.is_file()]
     return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in files}
 
 
 def test_reads_go_on_while_rebuilt_files_are_swapped_in(tmp_path: Path) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(root, 900)
-    dispatch_all(root, output, config)
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store_root, 900)
+    dispatch_all(store_root, output, config)
     stop, failures = threading.Event(), []
 
-    with console(source(root, output)) as c:
+    with console(source(store_root, output)) as c:
 
         def read() -> None:
             while not stop.is_set():
@@ -212,7 +212,7 @@ def test_reads_go_on_while_rebuilt_files_are_swapped_in(tmp_path: Path) -> None:
         for reader in readers:
             reader.start()
         for _ in range(5):
-            rebuild_all(root, output, config, disk=HastyDisk(), batch_bytes=1 << 20)
+            rebuild_all(store_root, output, config, disk=HastyDisk(), batch_bytes=1 << 20)
         stop.set()
         for reader in readers:
             reader.join()
@@ -222,12 +222,12 @@ def test_reads_go_on_while_rebuilt_files_are_swapped_in(tmp_path: Path) -> None:
 def test_an_interrupted_swap_is_an_error_and_the_log_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(root, 300)
-    dispatch_all(root, output, config)
-    DispatchOutput.open(output, root, config).close(clean=False)
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store_root, 300)
+    dispatch_all(store_root, output, config)
+    DispatchOutput.open(output, store_root, config).close(clean=False)
     (output / "reput" / "swap").write_bytes(b"x")
-    with console(source(root, output)) as c:
+    with console(source(store_root, output)) as c:
         assert c.get("/api/brokers/b/topics/TopicA").status_code == 503
         assert len(c.api("b/messages", max=500)["messages"]) == 300
         for page in PAGES:
@@ -257,11 +257,11 @@ def swap(output: Path) -> None:
 def test_output_that_cannot_be_read_holds_up_nothing_else(
     tmp_path: Path, fail: Callable[[Path], None]
 ) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(root, 300)
-    dispatch_all(root, output, config)
-    owner = DispatchOutput.open(output, root, config)
-    with console(source(root, output)) as c, ThreadPoolExecutor(30) as pool:
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store_root, 300)
+    dispatch_all(store_root, output, config)
+    owner = DispatchOutput.open(output, store_root, config)
+    with console(source(store_root, output)) as c, ThreadPoolExecutor(30) as pool:
         assert c.get("/api/brokers/b/topics/TopicA").status_code == 200
         fail(output)
         began = time.monotonic()

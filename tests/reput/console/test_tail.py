@@ -27,8 +27,8 @@ from tests.support.stores.written import TEMPLATES, corrupt, make_store, small_c
 CONFIG = small_config()
 
 
-def append(root: Path, count: int, first: int) -> None:
-    with BulkWriter(root, CONFIG) as writer:
+def append(store_root: Path, count: int, first: int) -> None:
+    with BulkWriter(store_root, CONFIG) as writer:
         writer.append_many(TEMPLATES, count, first=first)
 
 

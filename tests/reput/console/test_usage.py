@@ -21,13 +21,13 @@ HOSTILE = "<script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("usage")
-    with BulkWriter(root, small_config()) as writer:
+    store_root = tmp_path_factory.mktemp("usage")
+    with BulkWriter(store_root, small_config()) as writer:
         writer.append_many(TEMPLATES, 900)
         for n in range(150):
             writer.append(NewMessage(f"Many{n}", 0, b"x", {"TAGS": HOSTILE}))
-    make_store(root, 0)
-    return root
+    make_store(store_root, 0)
+    return store_root
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ Ran = tuple[int, str, str]
 Reput = Callable[..., Ran]
 
 
-def write(root: Path, sent: list[Message], conf: str = "") -> Path:
-    write_log(build_log(sent, CONFIG.mapped_file_size_commit_log), root / "commitlog")
-    (root / "broker.conf").write_text(CONF + conf)
-    return root
+def write(store_root: Path, sent: list[Message], conf: str = "") -> Path:
+    write_log(build_log(sent, CONFIG.mapped_file_size_commit_log), store_root / "commitlog")
+    (store_root / "broker.conf").write_text(CONF + conf)
+    return store_root
 
 
 @pytest.fixture

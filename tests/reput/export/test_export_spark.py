@@ -45,10 +45,10 @@ def test_spark_reads_back_hostile_topics_and_json_lines(
 ) -> None:
     topics = [NO_VALUE, "a/b", "a%b", "%52ETRY", "a=b:c", "Grüße 世界", "{x}[y]^?*", "a b+"]
     sent = [Message(topic, body=topic.encode()) for topic in topics]
-    root = make_store(tmp_path, sent)
+    store_root = make_store(tmp_path, sent)
     for kind in ("parquet", "jsonl"):
         to = tmp_path / kind
-        export(root, to, file_format=kind)
+        export(store_root, to, file_format=kind)
         read = spark.read.parquet if kind == "parquet" else spark.read.json
         rows = read(str(to)).selectExpr("topic", "cast(body as string) body").collect()
         assert sorted(r.topic for r in rows) == sorted(topics)

@@ -207,7 +207,7 @@ def test_small_ranges_of_a_damaged_last_file_still_tile_it(store: Store) -> None
     content[records[12].commit_log_offset + 4] ^= 1
     store.write({0: bytes(content)})
     planner = LogPlanner(
-        CommitLog(config.commit_log_paths(store.root), config), lambda: True, range_bytes=1
+        CommitLog(config.commit_log_paths(store.store_root), config), lambda: True, range_bytes=1
     )
     bounds = [record.commit_log_offset for record in records[:13]]
     bounds += [record.commit_log_offset + record.size for record in records[13:]]
@@ -218,7 +218,7 @@ def test_small_ranges_of_a_damaged_last_file_still_tile_it(store: Store) -> None
 def test_the_reported_end_is_beyond_damage_in_a_clean_log_only(store: Store) -> None:
     record, files = damaged(PLACES["last"], CASES["bad magic"][0])
     store.write(files)
-    log = CommitLog(CONFIG.commit_log_paths(store.root), CONFIG)
+    log = CommitLog(CONFIG.commit_log_paths(store.store_root), CONFIG)
     assert WHOLE.end == LogPlanner(log, lambda: True).end()
     assert record.commit_log_offset == LogPlanner(log, lambda: False).end()
 
@@ -265,7 +265,7 @@ def test_records_inside_a_blank_are_never_found(store: Store) -> None:
 def test_a_file_that_is_truncated_after_planning_is_damage_from_there_on(store: Store) -> None:
     """It ends where a record ends, so no record of the range fails its checks."""
     store.write(FILES)
-    log = CommitLog(CONFIG.commit_log_paths(store.root), CONFIG)
+    log = CommitLog(CONFIG.commit_log_paths(store.store_root), CONFIG)
     (part,) = LogPlanner(log, lambda: True).plan(0, until=FILE_SIZE).ranges
     cuts = [r.commit_log_offset + r.size for r in RECORDS if r.commit_log_offset < FILE_SIZE]
     for cut in [*cuts[-2::-1], 0]:
@@ -282,7 +282,7 @@ def test_an_export_of_a_file_that_is_truncated_after_planning_loses_nothing_sile
     store: Store, tmp_path: Path, skip: bool
 ) -> None:
     store.write(FILES)
-    log = CommitLog(CONFIG.commit_log_paths(store.root), CONFIG)
+    log = CommitLog(CONFIG.commit_log_paths(store.store_root), CONFIG)
     (part,) = LogPlanner(log, lambda: True).plan(0, until=FILE_SIZE).ranges
     cut = RECORDS[2].commit_log_offset
     os.truncate(store.path(0), cut)
@@ -302,7 +302,7 @@ def test_an_export_of_a_file_that_is_truncated_after_planning_loses_nothing_sile
 def test_the_search_after_the_live_end_names_a_file_that_is_gone(store: Store, change: str) -> None:
     _, files = damaged(PLACES["last"], zero)
     store.write(files)
-    log = CommitLog(CONFIG.commit_log_paths(store.root), CONFIG)
+    log = CommitLog(CONFIG.commit_log_paths(store.store_root), CONFIG)
     last, path = log.last_file(), store.path(LAST_BASE)
     assert last is not None
     content = last.map()[:]

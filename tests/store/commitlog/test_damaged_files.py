@@ -20,7 +20,10 @@ def test_a_missing_file(store: Store, fail_on_data_loss: bool) -> None:
     if fail_on_data_loss:
         with pytest.raises(DamageError, match="no file holds this part") as caught:
             store.dispatch()
-        assert (store.root / "commitlog", FILE_SIZE) == (caught.value.path, caught.value.offset)
+        assert (store.store_root / "commitlog", FILE_SIZE) == (
+            caught.value.path,
+            caught.value.offset,
+        )
         store.assert_built(before)
         return
     [lost] = store.dispatch(fail_on_data_loss=False).lost
@@ -56,7 +59,7 @@ def test_the_last_file_of_a_live_log_is_never_skipped(
 
 def test_a_name_that_is_no_offset_is_refused(store: Store) -> None:
     store.write(FILES)
-    store.path(FILE_SIZE).rename(store.root / "commitlog" / "0000")
+    store.path(FILE_SIZE).rename(store.store_root / "commitlog" / "0000")
     with pytest.raises(DamageError, match="20 digits"):
         store.dispatch()
 
@@ -65,7 +68,7 @@ def test_a_file_size_that_does_not_fit_the_names_is_refused(store: Store) -> Non
     store.write(FILES)
     config = replace(CONFIG, mapped_file_size_commit_log=1000)
     with pytest.raises(DamageError, match=r"not begin at a multiple of the file size 1000.*broker"):
-        dispatch_all(store.root, store.output, config)
+        dispatch_all(store.store_root, store.output, config)
     assert tree(store.output).keys() <= {"lock"}
 
 
@@ -94,7 +97,7 @@ def test_a_file_deleted_while_it_is_planned_is_lost(store: Store) -> None:
 
 def test_a_last_file_that_is_emptied_after_its_listing_is_damage(store: Store) -> None:
     store.write(FILES)
-    planner = LogPlanner(CommitLog([store.root / "commitlog"], CONFIG), lambda: True)
+    planner = LogPlanner(CommitLog([store.store_root / "commitlog"], CONFIG), lambda: True)
     end = planner.end()
     os.truncate(store.path(LAST_BASE), 0)
     for _ in range(2):

@@ -320,16 +320,16 @@ def test_a_growing_log_is_dispatched_completely_and_once(tmp_path: Path) -> None
     write_log(files, source)
     built = dispatch(files, to_model_config(log.config))
     ends = {r.commit_log_offset + r.size: n for n, r in enumerate(built.records, 1)}
-    root = DispatchOutput.open(output, log.store, log.config, disk=HastyDisk())
-    sink, scanner = DispatchSink(root, log.config), Scanner(log.config, 700)
+    owned = DispatchOutput.open(output, log.store, log.config, disk=HastyDisk())
+    sink, scanner = DispatchSink(owned, log.config), Scanner(log.config, 700)
     seen: list[int] = []
 
     def step() -> None:
-        plan = log.planner.plan(root.progress.reput_from_offset)
+        plan = log.planner.plan(owned.progress.reput_from_offset)
         if plan.ranges:
             sink.apply([s for part in plan.ranges for s in scanner.read(part)])
             there = max(end for end in ends if end <= plan.end)
-            assert ends[there] == root.progress.messages
+            assert ends[there] == owned.progress.messages
             assert plan.end == there or plan.end % FILE_SIZE == 0
             seen.append(plan.end)
 

@@ -40,9 +40,9 @@ def config_of(version: str = "5.3.3", size: int = FILE_SIZE, **settings: bool | 
     return StoreConfig(version=parsed, mapped_file_size_commit_log=size, **settings)  # type: ignore[arg-type]
 
 
-def writer_of(root: Path, config: StoreConfig | None = None, ticks: int = 0) -> BulkWriter:
+def writer_of(store_root: Path, config: StoreConfig | None = None, ticks: int = 0) -> BulkWriter:
     """Open a writer whose clock ticks once per append."""
-    return BulkWriter(root, config or config_of(), clock=count(CLOCK + ticks).__next__)
+    return BulkWriter(store_root, config or config_of(), clock=count(CLOCK + ticks).__next__)
 
 
 def write(writer: CommitLogWriter, items: Sequence[Item]) -> list[int]:
@@ -52,13 +52,13 @@ def write(writer: CommitLogWriter, items: Sequence[Item]) -> list[int]:
     return offsets
 
 
-def contents(root: Path) -> dict[int, bytes]:
-    return {int(p.name): p.read_bytes() for p in sorted((root / "commitlog").iterdir())}
+def contents(store_root: Path) -> dict[int, bytes]:
+    return {int(p.name): p.read_bytes() for p in sorted((store_root / "commitlog").iterdir())}
 
 
-def messages_of(root: Path, config: StoreConfig) -> list[Message]:
+def messages_of(store_root: Path, config: StoreConfig) -> list[Message]:
     """Scan the log as a dispatch does, and decode the messages."""
-    log = CommitLog(config.commit_log_paths(root), config)
+    log = CommitLog(config.commit_log_paths(store_root), config)
     plan = LogPlanner(log, lambda: True).plan(0)
     assert log.max_offset() == plan.end
     messages: list[Message] = []
@@ -126,20 +126,20 @@ ITEMS = st.lists(
 def test_log_layout_is_a_brokers_across_restarts_too(
     tmp_path_factory: pytest.TempPathFactory, items: list[Item], stop: int, is_killed: bool
 ) -> None:
-    root = tmp_path_factory.mktemp("store")
+    store_root = tmp_path_factory.mktemp("store")
     first, rest = items[:stop], items[stop:]
-    writer = writer_of(root)
+    writer = writer_of(store_root)
     offsets = write(writer, first)
     if is_killed:
         writer.kill()
     else:
         writer.close()
-    with writer_of(root, ticks=len(first)) as writer:
+    with writer_of(store_root, ticks=len(first)) as writer:
         offsets += write(writer, rest)
     expected = expected_log(items)
     if items:
-        assert expected == contents(root)
-    messages = messages_of(root, config_of())
+        assert expected == contents(store_root)
+    messages = messages_of(store_root, config_of())
     assert offsets == [message.commit_log_offset for message in messages]
 
 

@@ -9,7 +9,7 @@ from tests.support.dumping import make_store
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the root of a dispatched store; tests must not change it."""
-    root = tmp_path_factory.mktemp("store")
-    make_store(root)
-    return root
+    """Return a dispatched store; tests must not change it."""
+    store_root = tmp_path_factory.mktemp("store")
+    make_store(store_root)
+    return store_root

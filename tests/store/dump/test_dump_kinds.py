@@ -77,7 +77,7 @@ def test_a_moved_second_file_keeps_its_offset(made: Path, tmp_path: Path) -> Non
     assert damages(rows_of(dump)) == []
 
 
-def test_settings_come_from_the_root_and_else_must_be_given(made: Path, tmp_path: Path) -> None:
+def test_settings_come_from_the_output_and_else_must_be_given(made: Path, tmp_path: Path) -> None:
     index = min((made / "index").iterdir())
     moved = tmp_path / "index" / index.name
     moved.parent.mkdir()
@@ -91,7 +91,7 @@ def test_settings_come_from_the_root_and_else_must_be_given(made: Path, tmp_path
         dump_file(moved)
     (tmp_path / "reput").mkdir()
     progress = (made / "reput/progress").read_bytes()
-    (tmp_path / "reput/progress").write_bytes(progress)  # a root records its own settings
+    (tmp_path / "reput/progress").write_bytes(progress)  # an OUTPUT records its own settings
     assert dumped(moved)
     (tmp_path / "reput/progress").write_bytes(progress[:-3])
     with pytest.raises(ConfigError, match="--broker-conf"):

@@ -70,7 +70,7 @@ def test_an_impossible_chain_is_damage(
         list(file.select_phy_offset(1))
 
 
-def test_entries_of_a_dispatched_root_are_in_log_order(tmp_path: Path) -> None:
+def test_entries_of_a_dispatched_output_are_in_log_order(tmp_path: Path) -> None:
     entries = [(1, 100, 0, 0), (1, 90, 0, 1), (1, 300, 0, 2)]
     path = write_file(tmp_path / "1", entries, slot=3)
     assert list(IndexFile(path, CONFIG).select_phy_offset(1)) == [300, 90, 100]

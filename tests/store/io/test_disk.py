@@ -274,18 +274,18 @@ def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
         disk.remove_tree(tmp_path / "a")
 
 
-def test_existing_directories_of_a_locked_root_are_synced_too(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    (root / "a" / "b").mkdir(parents=True)  # by a process that was killed before its sync
+def test_existing_directories_of_a_locked_output_are_synced_too(tmp_path: Path) -> None:
+    top = tmp_path / "root"
+    (top / "a" / "b").mkdir(parents=True)  # by a process that was killed before its sync
     disk = CountingDisk()
-    handle = disk.lock(root / "lock", b"lock")
+    handle = disk.lock(top / "lock", b"lock")
     disk.sync()
     disk.calls.clear()
     for name in ("f", "g"):
-        disk.create(root / "a" / "b" / name, 1)
+        disk.create(top / "a" / "b" / name, 1)
         disk.sync()
     per_file = ["_create", "_ftruncate", "_fsync"]
-    first, then = ["_fsync_directory"] * 3, ["_fsync_directory"]  # root, a and b; b alone
+    first, then = ["_fsync_directory"] * 3, ["_fsync_directory"]  # top, a and b; b alone
     assert disk.calls == [*per_file, *first, *per_file, *then]
     disk.close()
     disk.unlock(handle)
@@ -294,22 +294,22 @@ def test_existing_directories_of_a_locked_root_are_synced_too(tmp_path: Path) ->
 # --- Failures ----------------------------------------------------------------------------------
 
 
-def work(disk: Disk, root: Path) -> None:
+def work(disk: Disk, top: Path) -> None:
     """Perform each operation of a disk once."""
-    handle = disk.lock(root / "lock", b"lock")
+    handle = disk.lock(top / "lock", b"lock")
     try:
-        disk.create(root / "a" / "f", 10)
-        disk.write(root / "a" / "f", 0, b"x")
-        disk.zero(root / "a" / "f", 0)
-        disk.replace(root / "state", b"1")
-        disk.make_directory(root / "tree" / "b")
-        disk.remove_tree(root / "tree")
-        disk.remove(root / "a" / "f")
-        disk.remove_directory(root / "a")
-        disk.create(root / "g", 10)
-        disk.put(root / "record", [b"1", b"2"])
+        disk.create(top / "a" / "f", 10)
+        disk.write(top / "a" / "f", 0, b"x")
+        disk.zero(top / "a" / "f", 0)
+        disk.replace(top / "state", b"1")
+        disk.make_directory(top / "tree" / "b")
+        disk.remove_tree(top / "tree")
+        disk.remove(top / "a" / "f")
+        disk.remove_directory(top / "a")
+        disk.create(top / "g", 10)
+        disk.put(top / "record", [b"1", b"2"])
         disk.sync()
-        disk.sync_all(root)
+        disk.sync_all(top)
     finally:
         disk.close()
         disk.unlock(handle)
@@ -327,7 +327,7 @@ def test_an_error_names_action_and_path(tmp_path: Path, name: str) -> None:
     work(Disk(), tmp_path / "again")
 
 
-def test_a_lock_of_another_process_means_root_in_use(tmp_path: Path) -> None:
+def test_a_lock_of_another_process_means_output_in_use(tmp_path: Path) -> None:
     disk = Disk()
     handle = disk.lock(tmp_path / "lock", b"lock")
     with pytest.raises(OutputInUseError):

@@ -1,6 +1,6 @@
-"""A root on a full file system in memory (tmpfs).
+"""An OUTPUT on a full file system in memory (tmpfs).
 
-No page can be allocated for a hole there: reading one through a map raises SIGBUS, so the root is
+No page can be allocated for a hole there: reading one through a map raises SIGBUS, so OUTPUT is
 read in a separate process.
 """
 
@@ -36,9 +36,9 @@ from store.consumequeue.files import queue_tail
 from store.errors import StoreIOError
 from reput.cli import main
 
-root, output = Path(sys.argv[1]), Path(sys.argv[2])
-config = load_config(root)
-with MessageStore.open(root, output) as s:
+store_root, output = Path(sys.argv[1]), Path(sys.argv[2])
+config = load_config(store_root)
+with MessageStore.open(store_root, output) as s:
     assert s.max_offset_in_queue("T", 0) == 200
     assert [m.queue_offset for m in s.get_message("T", 0, 199).messages] == [199]
     assert s.get_message("T", 0, 200).status == "OFFSET_OVERFLOW_ONE"
@@ -47,10 +47,10 @@ with MessageStore.open(root, output) as s:
         assert len(s.query_message("T", f"k{n}").messages) == (n < 200)
 assert queue_tail(output / "consumequeue/T/0", config.mapped_file_size_consume_queue).end == 4000
 try:
-    DispatchOutput.open(output, root, config)
+    DispatchOutput.open(output, store_root, config)
 except StoreIOError as e:
     print(e)
-sys.argv = ["reput", "verify", str(root), "--output", str(output)]
+sys.argv = ["reput", "verify", str(store_root), "--output", str(output)]
 main()
 """
 
@@ -73,11 +73,11 @@ def fill(path: Path) -> None:
 
 
 def test_reads_need_no_space(tmp_path: Path, volume: Path) -> None:
-    root, output = make_store(tmp_path / "store", numbered(200), CONFIG), volume / "out"
-    (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
-    dispatch_all(root, output, CONFIG)
+    store_root, output = make_store(tmp_path / "store", numbered(200), CONFIG), volume / "out"
+    (store_root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
+    dispatch_all(store_root, output, CONFIG)
     fill(volume / "ballast")
-    arguments = [sys.executable, "-c", READER, str(root), str(output), str(START + 199_000)]
+    arguments = [sys.executable, "-c", READER, str(store_root), str(output), str(START + 199_000)]
     read = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert read.returncode == 0, (read.returncode, read.stdout, read.stderr)
     assert "No space left on device" in read.stdout
@@ -86,16 +86,16 @@ def test_reads_need_no_space(tmp_path: Path, volume: Path) -> None:
 
 @pytest.mark.parametrize("command", ["verify", "dump"])
 def test_a_hole_in_place_of_units_is_an_error(tmp_path: Path, volume: Path, command: str) -> None:
-    root, output = make_store(tmp_path / "store", numbered(200), CONFIG), volume / "out"
-    (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
-    dispatch_all(root, output, CONFIG)
+    store_root, output = make_store(tmp_path / "store", numbered(200), CONFIG), volume / "out"
+    (store_root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
+    dispatch_all(store_root, output, CONFIG)
     queue = output / "consumequeue/T/0/00000000000000000000"
     size = queue.stat().st_size
     queue.unlink()
     queue.touch()
     os.truncate(queue, size)
     fill(volume / "ballast")
-    of = {"verify": [str(root), "--output", str(output)], "dump": [str(queue)]}
+    of = {"verify": [str(store_root), "--output", str(output)], "dump": [str(queue)]}
     run = "import sys; from reput.cli import main; main()"
     arguments = [sys.executable, "-c", run, command, *of[command]]
     read = subprocess.run(arguments, capture_output=True, text=True, check=False)

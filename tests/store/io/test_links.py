@@ -31,58 +31,58 @@ LINK = "a symbolic link, which is not followed"
 
 
 @pytest.fixture
-def roots(tmp_path: Path) -> tuple[Path, Path]:
+def directories(tmp_path: Path) -> tuple[Path, Path]:
     made = make_store(tmp_path / "store", numbered(20)), tmp_path / "out"
     dispatch_all(*made, CONFIG)
     return made
 
 
-def ask_topics(roots: tuple[Path, Path]) -> object:
-    with MessageStore.open(*roots) as s:
+def ask_topics(directories: tuple[Path, Path]) -> object:
+    with MessageStore.open(*directories) as s:
         return [s.queue_ids(topic) for topic in s.topics()]
 
 
-def ask_queues(roots: tuple[Path, Path]) -> None:
+def ask_queues(directories: tuple[Path, Path]) -> None:
     """Read the queues whose directories the links replace."""
-    with MessageStore.open(*roots) as s:
+    with MessageStore.open(*directories) as s:
         for topic, queue in (("a", 0), ("T/b", 0), ("Linked", 0), ("T", 1), ("Unmounted", 0)):
             s.get_message(topic, queue, 0)
 
 
 WALKS: dict[str, Callable[[tuple[Path, Path]], object]] = {
-    "list_queues": lambda roots: list(list_queues(roots[1])),
+    "list_queues": lambda directories: list(list_queues(directories[1])),
     "topics": ask_topics,
     "queues": ask_queues,
-    "dispatch": lambda roots: dispatch_again(*roots),
+    "dispatch": lambda directories: dispatch_again(*directories),
 }
 
 
 def dispatch_again(store_root: Path, output: Path) -> None:
-    """Make a dispatch adopt the root, which visits all queues."""
+    """Make a dispatch adopt OUTPUT, which visits all queues."""
     (output / "checkpoint").write_bytes(bytes(4096))
     dispatch_all(store_root, output, CONFIG)
 
 
 @pytest.mark.parametrize("walk", WALKS)
 @pytest.mark.parametrize("kind", LINKS)
-def test_a_link_is_refused_by_name(roots: tuple[Path, Path], kind: str, walk: str) -> None:
+def test_a_link_is_refused_by_name(directories: tuple[Path, Path], kind: str, walk: str) -> None:
     name, target = LINKS[kind]
-    link = roots[1] / "consumequeue" / name
+    link = directories[1] / "consumequeue" / name
     link.symlink_to(target)
     with pytest.raises(StoreIOError, match="symbolic link") as raised:
-        WALKS[walk](roots)
+        WALKS[walk](directories)
     assert raised.value.errno == errno.ELOOP
     assert raised.value.path == link
     link.unlink()
-    WALKS[walk](roots)
+    WALKS[walk](directories)
 
 
 @pytest.mark.parametrize("kind", LINKS)
-def test_verify_reports_a_link(roots: tuple[Path, Path], kind: str) -> None:
+def test_verify_reports_a_link(directories: tuple[Path, Path], kind: str) -> None:
     name, target = LINKS[kind]
-    link = roots[1] / "consumequeue" / name
+    link = directories[1] / "consumequeue" / name
     link.symlink_to(target)
-    found = verify(*roots, CONFIG).differences
+    found = verify(*directories, CONFIG).differences
     assert [(d.path, d.expected, d.actual) for d in found] == [(link, "no such file", LINK)]
 
 
@@ -93,31 +93,31 @@ READS: dict[str, Callable[[MessageStore], object]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_linked_file_is_refused(roots: tuple[Path, Path], name: str) -> None:
-    path = min((roots[1] / name).iterdir())
-    path.rename(roots[1] / "elsewhere")
-    path.symlink_to(roots[1] / "elsewhere")
-    found = verify(*roots, CONFIG).differences
+def test_a_linked_file_is_refused(directories: tuple[Path, Path], name: str) -> None:
+    path = min((directories[1] / name).iterdir())
+    path.rename(directories[1] / "elsewhere")
+    path.symlink_to(directories[1] / "elsewhere")
+    found = verify(*directories, CONFIG).differences
     assert {(d.path, d.actual) for d in found} == {(path, LINK)}
     with (
-        MessageStore.open(*roots) as s,
+        MessageStore.open(*directories) as s,
         pytest.raises(StoreIOError, match="is a symbolic link") as raised,
     ):
         READS[name](s)
     assert raised.value.path == path
 
 
-def test_the_directory_that_is_walked_may_be_a_link(roots: tuple[Path, Path]) -> None:
-    queues = roots[1] / "consumequeue"
-    queues.rename(roots[1] / "elsewhere")
+def test_the_directory_that_is_walked_may_be_a_link(directories: tuple[Path, Path]) -> None:
+    queues = directories[1] / "consumequeue"
+    queues.rename(directories[1] / "elsewhere")
     queues.symlink_to("elsewhere")
-    assert ask_topics(roots) == [[0]]
+    assert ask_topics(directories) == [[0]]
 
 
 @pytest.fixture
-def deep(roots: tuple[Path, Path]) -> Iterator[int]:
+def deep(directories: tuple[Path, Path]) -> Iterator[int]:
     """Nest directories deeper than the recursion limit."""
-    at, made = roots[1] / "consumequeue", []
+    at, made = directories[1] / "consumequeue", []
     for _ in range(1200):
         at /= "d"
         at.mkdir()
@@ -127,20 +127,22 @@ def deep(roots: tuple[Path, Path]) -> Iterator[int]:
         os.rmdir(directory)
 
 
-def test_directories_may_be_nested_deeper_than_calls(roots: tuple[Path, Path], deep: int) -> None:
-    assert list(list_queues(roots[1])) == [("T", 0)]
-    assert ask_topics(roots) == [[0]]
+def test_directories_may_be_nested_deeper_than_calls(
+    directories: tuple[Path, Path], deep: int
+) -> None:
+    assert list(list_queues(directories[1])) == [("T", 0)]
+    assert ask_topics(directories) == [[0]]
     assert deep > 1000
 
 
 @pytest.mark.parametrize("kind", LINKS)
 def test_topics_lists_the_others(
-    roots: tuple[Path, Path], kind: str, capfd: pytest.CaptureFixture[str]
+    directories: tuple[Path, Path], kind: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name, target = LINKS[kind]
-    link = roots[1] / "consumequeue" / name
+    link = directories[1] / "consumequeue" / name
     link.symlink_to(target)
-    assert run(["topics", str(roots[0]), "--output", str(roots[1]), "--json"]) == 6
+    assert run(["topics", str(directories[0]), "--output", str(directories[1]), "--json"]) == 6
     out, err = capfd.readouterr()
     rows = [json.loads(line) for line in out.splitlines()]
     queues = [(r["topic"], r["queue_id"], r["max_offset"]) for r in rows if r["row"] == "queue"]
@@ -149,13 +151,13 @@ def test_topics_lists_the_others(
 
 
 def test_topics_lists_the_others_where_a_file_is_a_link(
-    roots: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+    directories: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(roots[1] / "consumequeue/T", roots[1] / "consumequeue/U")
-    path = min((roots[1] / "consumequeue/T/0").iterdir())
-    path.rename(roots[1] / "elsewhere")
-    path.symlink_to(roots[1] / "elsewhere")
-    with MessageStore.open(*roots) as s:
+    shutil.copytree(directories[1] / "consumequeue/T", directories[1] / "consumequeue/U")
+    path = min((directories[1] / "consumequeue/T/0").iterdir())
+    path.rename(directories[1] / "elsewhere")
+    path.symlink_to(directories[1] / "elsewhere")
+    with MessageStore.open(*directories) as s:
         overview = describe_topics(s)
     errors = {t.topic: str(q.damage or "") for t in overview.topics for q in t.queues}
     assert f"{path}: it is a symbolic link" in errors["T"]
@@ -163,9 +165,9 @@ def test_topics_lists_the_others_where_a_file_is_a_link(
 
 
 @pytest.mark.parametrize("name", ["consumequeue/T/0", "index"])
-def test_a_rebuild_names_a_linked_file_as_a_link(roots: tuple[Path, Path], name: str) -> None:
-    path = min((roots[1] / name).iterdir())
-    path.rename(roots[1] / "elsewhere")
-    path.symlink_to(roots[1] / "elsewhere")
+def test_a_rebuild_names_a_linked_file_as_a_link(directories: tuple[Path, Path], name: str) -> None:
+    path = min((directories[1] / name).iterdir())
+    path.rename(directories[1] / "elsewhere")
+    path.symlink_to(directories[1] / "elsewhere")
     with pytest.raises(ConfigError, match="is a symbolic link"):
-        check_replaced(roots[1])
+        check_replaced(directories[1])

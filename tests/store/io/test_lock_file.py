@@ -1,4 +1,4 @@
-"""The lock of a root belongs to a file, by whichever path the process reaches it."""
+"""The lock of an OUTPUT belongs to a file, by whichever path the process reaches it."""
 
 import os
 import subprocess
@@ -39,25 +39,25 @@ COMMAND = [sys.executable, "-c", SCRIPT]
 MOUNT = ["unshare", "--mount", "sh", "-c", 'mount --bind "$1" "$2" && shift 2 && exec "$@"', "sh"]
 
 
-def roots(directory: Path) -> tuple[Path, Path]:
+def directories(directory: Path) -> tuple[Path, Path]:
     for name in ("a", "b"):
         (directory / name).mkdir()
     return directory / "a", directory / "b"
 
 
 def by_parent(directory: Path) -> tuple[Path, Path]:
-    first, second = roots(directory)
+    first, second = directories(directory)
     return first / "lock", second / ".." / "a" / "lock"
 
 
 def by_link(directory: Path) -> tuple[Path, Path]:
-    first, _ = roots(directory)
+    first, _ = directories(directory)
     (directory / "link").symlink_to(first)
     return first / "lock", directory / "link" / "lock"
 
 
 def by_hard_link(directory: Path) -> tuple[Path, Path]:
-    first, second = roots(directory)
+    first, second = directories(directory)
     (first / "lock").write_bytes(b"lock")
     os.link(first / "lock", second / "lock")
     return first / "lock", second / "lock"
@@ -71,7 +71,7 @@ def test_a_lock_is_kept_whichever_path_the_process_asks_by(
 
 
 def test_a_lock_is_kept_if_the_process_asks_through_a_bind_mount(tmp_path: Path) -> None:
-    first, second = roots(tmp_path)
+    first, second = directories(tmp_path)
     mounted = [*MOUNT, str(first), str(second)]
     can_mount = subprocess.run([*mounted, "true"], capture_output=True, text=True, check=False)
     if can_mount.returncode != 0:

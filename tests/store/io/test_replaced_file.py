@@ -52,12 +52,12 @@ def test_new_records_are_seen(tmp_path: Path) -> None:
 def test_a_replaced_log_is_detected_while_running(tmp_path: Path) -> None:
     directory = tmp_path / "store" / "commitlog"
     write_log(build_log(messages(3, "m"), FILE_SIZE), directory)
-    root = DispatchOutput.open(tmp_path / "out", tmp_path / "store", CONFIG, disk=HastyDisk())
-    sink = DispatchSink(root, CONFIG)
+    owned = DispatchOutput.open(tmp_path / "out", tmp_path / "store", CONFIG, disk=HastyDisk())
+    sink = DispatchSink(owned, CONFIG)
     planner = LogPlanner(CommitLog([directory], CONFIG), lambda: True)
 
     def dispatch() -> None:
-        for part in planner.plan(root.progress.reput_from_offset).ranges:
+        for part in planner.plan(owned.progress.reput_from_offset).ranges:
             sink.apply(list(Scanner(CONFIG).read(part)))
 
     dispatch()

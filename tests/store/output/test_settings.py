@@ -19,19 +19,19 @@ from tests.support.stores.written import CONF, TEMPLATES, make_store, small_conf
 COUNT = 1500  # rolls the log, the queues and the index
 
 
-def make(root: Path, count: int = COUNT) -> Path:
+def make(store_root: Path, count: int = COUNT) -> Path:
     """Write a store whose broker.conf is elsewhere; return that."""
-    make_store(root, count)
-    return (root / "broker.conf").rename(root.parent / f"{root.name}.conf")
+    make_store(store_root, count)
+    return (store_root / "broker.conf").rename(store_root.parent / f"{store_root.name}.conf")
 
 
-def with_queues(root: Path) -> Path:
+def with_queues(store_root: Path) -> Path:
     """Build a broker's own queues and index in a store; return its broker.conf, elsewhere."""
-    conf = make(root)
-    built = root.parent / "built"
-    rebuild_output(take_output(root, built, conf, None))
+    conf = make(store_root)
+    built = store_root.parent / "built"
+    rebuild_output(take_output(store_root, built, conf, None))
     for name in ("consumequeue", "index"):
-        shutil.copytree(built / name, root / name)
+        shutil.copytree(built / name, store_root / name)
     return conf
 
 
@@ -184,7 +184,7 @@ def test_an_empty_index_leaves_its_numbers_open(tmp_path: Path) -> None:
     assert (config.max_hash_slot_num, config.max_index_num) == (5_000_000, 20_000_000)
 
 
-def test_a_root_without_a_file_follows_the_log_that_appears(tmp_path: Path) -> None:
+def test_an_output_without_a_file_follows_the_log_that_appears(tmp_path: Path) -> None:
     """A dispatch that waited for a new broker recorded the defaults, which no file depends on."""
     from checkpoints.output import DispatchOutput
 

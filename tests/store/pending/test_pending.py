@@ -47,7 +47,7 @@ def op(body: str, tag: str = "d") -> Message:
 
 
 def find(  # noqa: PLR0913 - the log, and what the call depends on
-    root: Path,
+    store_root: Path,
     messages: Sequence[Message],
     *,
     now: int = 0,
@@ -56,8 +56,8 @@ def find(  # noqa: PLR0913 - the log, and what the call depends on
     settings: HoldSettings | None = None,
 ) -> Pending:
     """Return the pending messages of a log, ``now`` ms after the start."""
-    write_log(build_log([*messages, Message("Closing")], FILE_SIZE), root / "commitlog")
-    return find_pending(root, config, wanted, now=START + now, settings=settings)
+    write_log(build_log([*messages, Message("Closing")], FILE_SIZE), store_root / "commitlog")
+    return find_pending(store_root, config, wanted, now=START + now, settings=settings)
 
 
 def states(found: Pending) -> dict[str, str]:
@@ -67,9 +67,9 @@ def states(found: Pending) -> dict[str, str]:
     return {row["uniq_key"]: row["state"] for row in rows}
 
 
-def write_delays(root: Path, offsets: str) -> None:
-    (root / "config").mkdir(parents=True)
-    (root / "config" / "delayOffset.json").write_text(f'{{"offsetTable":{offsets}}}')
+def write_delays(store_root: Path, offsets: str) -> None:
+    (store_root / "config").mkdir(parents=True)
+    (store_root / "config" / "delayOffset.json").write_text(f'{{"offsetTable":{offsets}}}')
 
 
 def test_a_delayed_message_is_waiting_then_overdue_then_delivered(tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ def test_a_delayed_message_that_the_broker_passed_over_is_given_up(tmp_path: Pat
     delayed = [held(SCHEDULE, f"u{n}", n, queue_id=0, queue_offset=n) for n in range(4)]
     # The file may be newer than the log: what came of u2 is known only once u3 is delivered.
     for last, state in (("u1", "overdue"), ("u3", "given up")):
-        root = tmp_path / last
-        write_delays(root, "{1:3,2:5}")
+        store_root = tmp_path / last
+        write_delays(store_root, "{1:3,2:5}")
         delivered = [sent(key, 2000) for key in sorted({"u1", last})]
         expected = {"u0": "given up", "u1": "delivered", "u2": state, "u3": "overdue"}
         expected[last] = "delivered"
-        assert expected == states(find(root, [*delayed, *delivered], now=HOUR))
+        assert expected == states(find(store_root, [*delayed, *delivered], now=HOUR))
 
 
 def test_no_message_is_given_up_where_its_delivery_may_be_damaged(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_what_a_cancellation_names_depends_on_the_release(tmp_path: Path) -> Non
         ("5.4.0", False, "plain"),
         ("5.5.0", True, "topic"),
     ):
-        root = tmp_path / f"{version}-{is_set}"
+        store_root = tmp_path / f"{version}-{is_set}"
         config = replace(CONFIG, version=BrokerVersion.parse(version))
         settings = HoldSettings(delete_key_has_topic=is_set)
-        found = states(find(root, messages, config=config, settings=settings))
+        found = states(find(store_root, messages, config=config, settings=settings))
         assert {"cancelled"} == {found[cancelled]}, version
         assert list(found.values()).count("cancelled") == 1
 
@@ -188,8 +188,8 @@ def test_a_cancelled_message_that_was_to_be_rolled_is_overdue_once_it_is_due(
         (3601, HOUR + 1, "cancelled"),
     ):
         settings = HoldSettings(timer_window_slots=window)
-        root = tmp_path / f"{window}-{now}"
-        assert {"u": state} == states(find(root, messages, now=now, settings=settings))
+        store_root = tmp_path / f"{window}-{now}"
+        assert {"u": state} == states(find(store_root, messages, now=now, settings=settings))
 
 
 def test_a_cancelled_message_that_was_rolled_when_it_was_due_is_overdue(tmp_path: Path) -> None:

@@ -87,9 +87,9 @@ def test_a_scan_of_a_real_log_equals_a_search_for_everything(golden: Golden) -> 
 @pytest.fixture
 def s(tmp_path: Path) -> Iterator[MessageStore]:
     """Open a store of 200 messages in many small files."""
-    root = make_store(tmp_path / "store", numbered(200))
-    dispatch_all(root, tmp_path / "out", CONFIG)
-    with MessageStore.open(root, tmp_path / "out") as s:
+    store_root = make_store(tmp_path / "store", numbered(200))
+    dispatch_all(store_root, tmp_path / "out", CONFIG)
+    with MessageStore.open(store_root, tmp_path / "out") as s:
         yield s
 
 
@@ -176,11 +176,11 @@ def test_duckdb_and_polars_take_the_readers_as_they_are(s: MessageStore) -> None
 
 
 def test_a_reader_ends_at_the_end_of_the_queue_at_the_time_of_the_call(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store", numbered(50))
-    dispatch_all(root, tmp_path / "out", CONFIG)
-    with MessageStore.open(root, tmp_path / "out") as s:
+    store_root = make_store(tmp_path / "store", numbered(50))
+    dispatch_all(store_root, tmp_path / "out", CONFIG)
+    with MessageStore.open(store_root, tmp_path / "out") as s:
         reader = s.read_arrow("T", 0, 0)
-        make_store(root, numbered(80))
-        dispatch_all(root, tmp_path / "out", CONFIG)
+        make_store(store_root, numbered(80))
+        dispatch_all(store_root, tmp_path / "out", CONFIG)
         assert reader.read_all().num_rows == 50
         assert s.read_arrow("T", 0, 0).read_all().num_rows == 80

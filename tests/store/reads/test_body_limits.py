@@ -44,16 +44,16 @@ HAS_MORE = f"has more than {64 * MEGABYTE} bytes"
 LIMIT = f"decompresses to more than {64 * MEGABYTE} bytes"
 
 
-def make(root: Path, bodies: list[tuple[bytes, int]]) -> Path:
+def make(store_root: Path, bodies: list[tuple[bytes, int]]) -> Path:
     """Write a store with these bodies and system flags, dispatched into itself."""
     messages = [
         Message(topic="T", queue_offset=n, body=body, sys_flag=flag, properties=[("KEYS", "k")])
         for n, (body, flag) in enumerate(bodies)
     ]
-    write_log(build_log(messages, FILE_SIZE), root / "commitlog")
-    (root / "broker.conf").write_text(CONF)
-    dispatch_all(root, root, CONFIG)
-    return root
+    write_log(build_log(messages, FILE_SIZE), store_root / "commitlog")
+    (store_root / "broker.conf").write_text(CONF)
+    dispatch_all(store_root, store_root, CONFIG)
+    return store_root
 
 
 @pytest.fixture(scope="module")

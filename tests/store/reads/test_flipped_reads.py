@@ -1,4 +1,4 @@
-"""Flip each byte of a root's queue and index files: reads are correct, raise, or miss messages.
+"""Flip each byte of an OUTPUT's queue and index files: reads are correct, raise, or miss messages.
 
 A read may miss a message only if the files cannot show that it exists; ``verify`` then finds the
 flip. Undetectable by a read are flips of:
@@ -8,10 +8,10 @@ flip. Undetectable by a read are flips of:
 * an entry's hash that keeps the entry in the chain of its slot;
 * a unit's tags code, in the unit or in its ext unit: a read with a tag filter skips the message;
 * the size of an ext unit, which then appears not to exist (the tag is still compared);
-* on a broker's root, which has no progress: an entry's offset (it may be the remains of a
+* on a broker's files, which have no progress: an entry's offset (it may be the remains of a
   truncation of the log), the header (its times are returned as stored), and the end of a queue (its
   last units may be stale);
-* on a dispatched root with ``abort``, where a dispatch is running or has crashed: the end of a
+* on a dispatched OUTPUT with ``abort``, where a dispatch is running or has crashed: the end of a
   queue, in its last unit only (a unit that refers to no record may be in flight).
 
 Reads do not rely on an entry's time, so its flips change nothing.
@@ -59,8 +59,8 @@ HIDDEN_OF_BROKERS = {"phy_offset", "header", *UNIT_FIELDS}
 Answers = dict[tuple[Path, str], Any]
 
 
-class Root(NamedTuple):
-    """A store, a root dispatched from it, and the answers of reads."""
+class Dispatched(NamedTuple):
+    """A store, an OUTPUT dispatched from it, and the answers of reads."""
 
     store: Path
     output: Path
@@ -87,26 +87,26 @@ def messages() -> list[Message]:
     return sent
 
 
-def make(directory: Path, config: StoreConfig, *, is_brokers: bool, expired: int) -> Root:
-    root, output = directory / "store", directory / "out"
+def make(directory: Path, config: StoreConfig, *, is_brokers: bool, expired: int) -> Dispatched:
+    store_root, output = directory / "store", directory / "out"
     files = build_log(messages(), config.mapped_file_size_commit_log)
     assert len(files) == 2
-    write_log(files, root / "commitlog")
-    (root / "broker.conf").write_text(
+    write_log(files, store_root / "commitlog")
+    (store_root / "broker.conf").write_text(
         CONF + f"enableConsumeQueueExt={str(config.enable_consume_queue_ext).lower()}\n"
     )
-    dispatch_all(root, output, config)
+    dispatch_all(store_root, output, config)
     if is_brokers:
         shutil.rmtree(output / "reput")
     for base in sorted(files)[:expired]:
-        (root / "commitlog" / f"{base:020d}").unlink()
-    with MessageStore.open(root, output) as s:
+        (store_root / "commitlog" / f"{base:020d}").unlink()
+    with MessageStore.open(store_root, output) as s:
         right = {
             (path.parent, name): ask()
             for path in built_files(output)
             for name, ask in questions(s, path).items()
         }
-    return Root(root, output, config, right)
+    return Dispatched(store_root, output, config, right)
 
 
 def questions(s: MessageStore, path: Path) -> dict[str, Callable[[], Any]]:
@@ -155,17 +155,17 @@ def read_all(s: MessageStore, queue: tuple[str, int], at: int, tags: str) -> tup
         at = result.next_begin_offset
 
 
-def ask_again(root: Root, path: Path) -> tuple[set[str], set[str]]:
+def ask_again(made: Dispatched, path: Path) -> tuple[set[str], set[str]]:
     """Return the answers that now miss messages, and those that are wrong otherwise."""
     missing: set[str] = set()
     wrong: set[str] = set()
-    with MessageStore.open(root.store, root.output) as s:
+    with MessageStore.open(made.store, made.output) as s:
         for name, ask in questions(s, path).items():
             try:
                 actual = ask()
             except StoreError:
                 continue
-            expected = root.right[path.parent, name]
+            expected = made.right[path.parent, name]
             if actual != expected:
                 is_subset = isinstance(actual, tuple) and set(actual) < set(expected)
                 (missing if is_subset else wrong).add(name)
@@ -177,15 +177,15 @@ def built_files(output: Path) -> list[Path]:
     return [p for kind in kinds for p in sorted((output / kind).rglob("*")) if p.is_file()]
 
 
-def field_at(root: Root, path: Path, at: int) -> str:
+def field_at(made: Dispatched, path: Path, at: int) -> str:
     """Return the name of the field that a byte belongs to."""
-    kind = path.relative_to(root.output).parts[0]
+    kind = path.relative_to(made.output).parts[0]
     if kind == "consumequeue":
         return "commit_log_offset" if at % 20 < 8 else "size" if at % 20 < 12 else "tags_code"
     if kind == "consumequeue_ext":
         in_unit = at % layout.EXT_UNIT_SIZE
         return "ext size" if in_unit < 2 else "ext tags_code" if in_unit < 10 else "ext other"
-    entries_at = layout.index_entry_at(0, root.config.max_hash_slot_num)
+    entries_at = layout.index_entry_at(0, made.config.max_hash_slot_num)
     if at < layout.INDEX_HEADER_SIZE:
         return "header"
     if at < entries_at:
@@ -216,22 +216,22 @@ def is_in_last_unit(path: Path, at: int) -> bool:
     ],
     ids=["", "ext", "a broker's", "expired", "abort"],
 )
-def test_a_flipped_byte_is_never_a_wrong_answer(  # noqa: PLR0913 - they make up one root
+def test_a_flipped_byte_is_never_a_wrong_answer(  # noqa: PLR0913 - they make up one OUTPUT
     tmp_path: Path, *, has_ext: bool, is_brokers: bool, expired: int, has_abort: bool, stride: int
 ) -> None:
     config = replace(CONFIG, enable_consume_queue_ext=has_ext)
-    root = make(tmp_path, config, is_brokers=is_brokers, expired=expired)
+    made = make(tmp_path, config, is_brokers=is_brokers, expired=expired)
     if has_abort:
-        (root.output / layout.ABORT_FILE).touch()
+        (made.output / layout.ABORT_FILE).touch()
     random = Random(5)
     hiding: dict[str, int] = {}
-    for path in built_files(root.output):
+    for path in built_files(made.output):
         for at in range(0, path.stat().st_size, stride):
             mask = random.choice([1 << random.randrange(8), random.randrange(1, 256)])
             flip(path, at, mask)
-            missing, wrong = ask_again(root, path)
-            name = field_at(root, path, at)
-            place = f"{path.relative_to(root.output)} {at} ^ {mask}: {name}"
+            missing, wrong = ask_again(made, path)
+            name = field_at(made, path, at)
+            place = f"{path.relative_to(made.output)} {at} ^ {mask}: {name}"
             if (is_brokers or has_abort) and name in UNIT_FIELDS:
                 # The last unit may be stale or in flight: then the queue ends before it.
                 assert not missing | wrong or "max" in wrong, (place, missing, wrong)
@@ -240,7 +240,7 @@ def test_a_flipped_byte_is_never_a_wrong_answer(  # noqa: PLR0913 - they make up
                 assert not wrong, (place, wrong)
                 assert not missing or name in HIDDEN or is_brokers, (place, missing)
             if missing:
-                assert not verify(root.store, root.output, config).is_equal, place
+                assert not verify(made.store, made.output, config).is_equal, place
                 hiding[name] = hiding.get(name, 0) + 1
             flip(path, at, mask)
     allowed = HIDDEN_OF_BROKERS if is_brokers else UNIT_FIELDS if has_abort else set()

@@ -90,15 +90,15 @@ def test_a_truncated_file_that_is_extended_in_place_is_seen(tmp_path: Path) -> N
 def test_an_index_file_that_is_being_created_holds_nothing_yet(
     tmp_path: Path, is_newest: bool
 ) -> None:
-    root = make_store(tmp_path / "store", numbered(200))
+    store_root = make_store(tmp_path / "store", numbered(200))
     output, view = tmp_path / "out", tmp_path / "view"
-    dispatch_all(root, output, CONFIG)
+    dispatch_all(store_root, output, CONFIG)
     for name in ("consumequeue", "index"):
         shutil.copytree(output / name, view / name)  # as a broker's: the same files, no progress
     paths = sorted((view / "index").iterdir())
     name = int(paths[-1].name) + 1 if is_newest else int(paths[0].name) - 1
     new = view / "index" / str(name)
-    with MessageStore.open(root, view) as s:
+    with MessageStore.open(store_root, view) as s:
         expected = s.query_message("T", "all", 999)
         assert len(expected.messages) == 200
         new.touch()
@@ -120,16 +120,16 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("is_settled", [True, False], ids=["settled", "just made"])
 def test_an_open_store_sees_files_that_come_and_go(tmp_path: Path, is_settled: bool) -> None:
-    root, output = make_store(tmp_path / "store", numbered(120)), tmp_path / "out"
-    dispatch_all(root, output, CONFIG)
+    store_root, output = make_store(tmp_path / "store", numbered(120)), tmp_path / "out"
+    dispatch_all(store_root, output, CONFIG)
     queue = output / "consumequeue/T/0"
     if is_settled:
-        settle(root / "commitlog")
+        settle(store_root / "commitlog")
         settle(queue)
-    with MessageStore.open(root, output) as s:
+    with MessageStore.open(store_root, output) as s:
         assert s.max_offset_in_queue("T", 0) == 120
-        make_store(root, numbered(200))  # the log grows, in its current file and by new files
-        dispatch_all(root, output, CONFIG)
+        make_store(store_root, numbered(200))  # the log grows, in its current file and by new files
+        dispatch_all(store_root, output, CONFIG)
         assert offsets(s.get_message("T", 0, 119, 32).messages) == [119]  # its file ends there
         assert offsets(s.get_message("T", 0, 195).messages) == [195, 196, 197, 198, 199]
         content = (queue / file_name(0)).read_bytes()
@@ -138,19 +138,19 @@ def test_an_open_store_sees_files_that_come_and_go(tmp_path: Path, is_settled: b
             s.get_message("T", 0, 0)
         replace_file(queue / file_name(0), content)
         assert offsets(s.get_message("T", 0, 0, 1).messages) == [0]
-        (root / "commitlog" / file_name(0)).unlink()
+        (store_root / "commitlog" / file_name(0)).unlink()
         assert s.get_message("T", 0, 0).status == "OFFSET_TOO_SMALL"
 
 
-def cut_queue(root: Path, output: Path) -> None:
+def cut_queue(store_root: Path, output: Path) -> None:
     os.truncate(output / "consumequeue/T/0" / file_name(0), 20)
 
 
-def cut_log(root: Path, output: Path) -> None:
-    os.truncate(root / "commitlog" / file_name(0), FILE_SIZE // 4)
+def cut_log(store_root: Path, output: Path) -> None:
+    os.truncate(store_root / "commitlog" / file_name(0), FILE_SIZE // 4)
 
 
-def cut_index(root: Path, output: Path) -> None:
+def cut_index(store_root: Path, output: Path) -> None:
     os.truncate(max((output / "index").iterdir()), 40)
 
 
@@ -158,23 +158,23 @@ def cut_index(root: Path, output: Path) -> None:
 def test_a_file_truncated_under_an_open_store_is_damage_not_a_crash(
     tmp_path: Path, cut: Callable[[Path, Path], None]
 ) -> None:
-    root, output = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
-    dispatch_all(root, output, CONFIG)
-    for directory in (root / "commitlog", output / "consumequeue/T/0", output / "index"):
+    store_root, output = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
+    dispatch_all(store_root, output, CONFIG)
+    for directory in (store_root / "commitlog", output / "consumequeue/T/0", output / "index"):
         settle(directory)
-    with MessageStore.open(root, output) as s:
+    with MessageStore.open(store_root, output) as s:
         assert len(s.get_message("T", 0, 0).messages) == 20
         assert s.query_message("T", "k199").messages
-        cut(root, output)
+        cut(store_root, output)
         with pytest.raises(DamageError, match="bytes"):
             (s.query_message("T", "k199"), s.get_message("T", 0, 0))
 
 
 def test_a_missing_file_is_damage_at_every_read(tmp_path: Path) -> None:
-    root, output = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
-    dispatch_all(root, output, CONFIG)
+    store_root, output = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
+    dispatch_all(store_root, output, CONFIG)
     queue = output / "consumequeue/T/0"
-    with MessageStore.open(root, output) as s:
+    with MessageStore.open(store_root, output) as s:
         assert s.max_offset_in_queue("T", 0) == 200
         (queue / file_name(400)).unlink()
         settle(queue)
@@ -185,9 +185,9 @@ def test_a_missing_file_is_damage_at_every_read(tmp_path: Path) -> None:
 
 def test_not_all_files_are_kept_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped_file, "_MAPS_MAX", 3)
-    root = make_store(tmp_path / "store", numbered(200))
-    dispatch_all(root, tmp_path / "out", CONFIG)
-    with MessageStore.open(root, tmp_path / "out") as s:
+    store_root = make_store(tmp_path / "store", numbered(200))
+    dispatch_all(store_root, tmp_path / "out", CONFIG)
+    with MessageStore.open(store_root, tmp_path / "out") as s:
         for _ in range(2):
             for at in range(0, 200, 20):
                 assert offsets(s.get_message("T", 0, at).messages) == list(range(at, at + 20))

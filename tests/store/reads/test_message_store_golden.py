@@ -201,7 +201,7 @@ def is_match(m: Message, q: Answers, kind: str) -> bool:
 
 
 @golden_slice
-def test_a_dispatched_root_answers_as_the_brokers(
+def test_a_dispatched_output_answers_as_the_brokers(
     golden: Golden, answers: Answers, tmp_path: Path
 ) -> None:
     if golden.expected.name != "expected":

@@ -44,7 +44,7 @@ enableLmq=true
 KINDS = st.tuples(
     st.sampled_from(VERSIONS),
     st.booleans(),  # ConsumeQueueExt
-    st.booleans(),  # a broker's root, which has no progress
+    st.booleans(),  # a broker's files, which have no progress
     st.integers(0, 2),  # how many files have expired
     st.booleans(),  # store times only rise
 )
@@ -147,19 +147,21 @@ def check(directory: Path, messages: list[Sent | Batch], kind: Kind, random: Ran
     config = replace(CONFIG, version=BrokerVersion.parse(version), enable_consume_queue_ext=has_ext)
     messages = [*messages, CLOSING]
     files = build_log(rise(messages) if rises else messages, config.mapped_file_size_commit_log)
-    root, output = directory / "store", directory / "out"
-    write_log(files, root / "commitlog")
-    (root / "broker.conf").write_text(CONF + f"enableConsumeQueueExt={str(has_ext).lower()}\n")
+    store_root, output = directory / "store", directory / "out"
+    write_log(files, store_root / "commitlog")
+    (store_root / "broker.conf").write_text(
+        CONF + f"enableConsumeQueueExt={str(has_ext).lower()}\n"
+    )
     with suppress(DamageError):  # a record that an earlier version does not know ends the log
-        dispatch_all(root, output, config)
+        dispatch_all(store_root, output, config)
     bases = sorted(files)
     gone = bases[: min(expired, len(bases) - 1)]
     for base in gone:
-        (root / "commitlog" / f"{base:020d}").unlink()
+        (store_root / "commitlog" / f"{base:020d}").unlink()
     if is_brokers and (output / "consumequeue").is_dir() and list((output / "index").iterdir()):
         shutil.rmtree(output / "reput")
     scan = LogScan(files, to_model_config(config), bases[len(gone)])
-    with MessageStore.open(root, output, broker_version=version) as s:
+    with MessageStore.open(store_root, output, broker_version=version) as s:
         questions = Questions(s, scan, random)
         questions.ask_all()
         questions.ask_all()  # the second time from caches

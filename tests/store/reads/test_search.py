@@ -40,10 +40,10 @@ START = 1_700_000_000_000
 BODY_AT = 88  # in a record
 
 
-def search(root: Path, wanted: MessageFilter, config: StoreConfig = CONFIG) -> list[Message]:
+def search(store_root: Path, wanted: MessageFilter, config: StoreConfig = CONFIG) -> list[Message]:
     """Return the matches, which must be the same in both orders."""
-    found = list(LogSearch(root, config, wanted).messages())
-    newest_first = list(LogSearch(root, config, wanted).messages(newest_first=True))
+    found = list(LogSearch(store_root, config, wanted).messages())
+    newest_first = list(LogSearch(store_root, config, wanted).messages(newest_first=True))
     assert offsets(found) == offsets(newest_first)[::-1]
     return found
 
@@ -99,16 +99,16 @@ def random_filter(messages: list[Message], random: Random) -> MessageFilter:
     return MessageFilter(**{name: choices[name] for name in names})  # type: ignore[arg-type]
 
 
-def check(root: Path, sent: list[Sent | Batch], random: Random) -> None:
+def check(store_root: Path, sent: list[Sent | Batch], random: Random) -> None:
     latest = max((m.store_timestamp for m in flatten(sent)), default=START)
     closing = replace(CLOSING, store_timestamp=latest)
-    write_log(build_log([*sent, closing], FILE_SIZE), root / "commitlog")
-    (root / "abort").touch()  # a record that the version does not know ends the log
-    stored = search(root, MessageFilter())
+    write_log(build_log([*sent, closing], FILE_SIZE), store_root / "commitlog")
+    (store_root / "abort").touch()  # a record that the version does not know ends the log
+    stored = search(store_root, MessageFilter())
     for _ in range(12):
         wanted = random_filter(stored, random)
         expected = [m for m in stored if is_match(m, wanted)]
-        assert offsets(expected) == offsets(search(root, wanted)), wanted
+        assert offsets(expected) == offsets(search(store_root, wanted)), wanted
 
 
 @settings(max_examples=30, deadline=None)
@@ -190,18 +190,18 @@ def small(tmp_path: Path) -> tuple[Path, StoreConfig]:
     return tmp_path, make_store(tmp_path, 3000)
 
 
-def log_files(root: Path) -> list[Path]:
-    return sorted((root / "commitlog").iterdir())
+def log_files(store_root: Path) -> list[Path]:
+    return sorted((store_root / "commitlog").iterdir())
 
 
 def test_damage_is_an_error_after_the_matches_before_it(small: tuple[Path, StoreConfig]) -> None:
-    root, config = small
-    everything = offsets(search(root, MessageFilter(), config))
+    store_root, config = small
+    everything = offsets(search(store_root, MessageFilter(), config))
     broken = next(at for at in everything if at >= 100_000)
-    corrupt(log_files(root)[1], broken - 65536 + BODY_AT)
+    corrupt(log_files(store_root)[1], broken - 65536 + BODY_AT)
     for newest_first in (False, True):
         found: list[int] = []
-        job = LogSearch(root, config, MessageFilter())
+        job = LogSearch(store_root, config, MessageFilter())
         matches = job.messages(newest_first=newest_first)
         with pytest.raises(DamageError) as caught:
             found.extend(m.commit_log_offset for m in matches)
@@ -216,9 +216,9 @@ def test_damage_is_an_error_after_the_matches_before_it(small: tuple[Path, Store
 def test_every_order_passes_each_of_many_damaged_records(
     small: tuple[Path, StoreConfig], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, config = small
-    everything = offsets(search(root, MessageFilter(), config))
-    file = log_files(root)[number]
+    store_root, config = small
+    everything = offsets(search(store_root, MessageFilter(), config))
+    file = log_files(store_root)[number]
     inside = [at for at in everything if int(file.name) <= at < int(file.name) + 65536]
     broken = inside[5:-5:7]
     for at in broken:
@@ -235,7 +235,7 @@ def test_every_order_passes_each_of_many_damaged_records(
     monkeypatch.setattr("store.commitlog.scanner.time.sleep", waits.append)
     left = [at for at in everything if at not in broken]
     for newest_first in (False, True):
-        job = LogSearch(root, config, MessageFilter(), skip_damage=True)
+        job = LogSearch(store_root, config, MessageFilter(), skip_damage=True)
         found = offsets(list(job.messages(newest_first=newest_first)))
         assert found == left[:: -1 if newest_first else 1]
         assert sorted(damage.begin for damage in job.damages) == broken
@@ -244,59 +244,59 @@ def test_every_order_passes_each_of_many_damaged_records(
 
 
 def test_a_time_after_damage_reports_it(small: tuple[Path, StoreConfig]) -> None:
-    root, config = small
-    later = max(m.store_timestamp for m in search(root, MessageFilter(), config))
-    corrupt(log_files(root)[-1], BODY_AT)  # no store time after it can be read
+    store_root, config = small
+    later = max(m.store_timestamp for m in search(store_root, MessageFilter(), config))
+    corrupt(log_files(store_root)[-1], BODY_AT)  # no store time after it can be read
     with pytest.raises(DamageError):
-        list(LogSearch(root, config, MessageFilter(from_time=later + 10**9)).messages())
+        list(LogSearch(store_root, config, MessageFilter(from_time=later + 10**9)).messages())
 
 
 def test_a_missing_file_is_an_error_unless_it_has_expired(
     small: tuple[Path, StoreConfig],
 ) -> None:
-    root, config = small
-    everything = offsets(search(root, MessageFilter(), config))
+    store_root, config = small
+    everything = offsets(search(store_root, MessageFilter(), config))
     for newest_first in (False, True):
-        running = LogSearch(root, config, MessageFilter())
+        running = LogSearch(store_root, config, MessageFilter())
         found = running.messages(newest_first=newest_first)
         first = next(found)
-        log_files(root)[0].unlink()
+        log_files(store_root)[0].unlink()
         rest = offsets([first, *found])
         assert set(everything) >= set(rest) >= {at for at in everything if at >= 131072}
-    log_files(root)[1].unlink()
+    log_files(store_root)[1].unlink()
     for newest_first in (False, True):
         with pytest.raises(LostDataError):
-            list(LogSearch(root, config, MessageFilter()).messages(newest_first=newest_first))
+            list(LogSearch(store_root, config, MessageFilter()).messages(newest_first=newest_first))
 
 
 def test_a_file_that_expires_after_its_map_was_dropped_is_read_to_its_end(
     small: tuple[Path, StoreConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Maps are dropped when other reads of the process have mapped many other files."""
-    root, config = small
-    everything = offsets(search(root, MessageFilter(), config))
+    store_root, config = small
+    everything = offsets(search(store_root, MessageFilter(), config))
     monkeypatch.setattr("store.io.mapped_file._MAPS_MAX", 1)
-    found = LogSearch(root, config, MessageFilter()).messages()
+    found = LogSearch(store_root, config, MessageFilter()).messages()
     first = next(found)
-    second = log_files(root)[1]
+    second = log_files(store_root)[1]
     MappedFile(second, int(second.name), second.stat().st_size).view()  # one more map
-    log_files(root)[0].unlink()
+    log_files(store_root)[0].unlink()
     assert offsets([first, *found]) == everything
 
 
 def test_a_torn_tail_ends_the_search_with_a_warning(
     small: tuple[Path, StoreConfig], caplog: pytest.LogCaptureFixture
 ) -> None:
-    root, config = small
-    everything = offsets(search(root, MessageFilter(), config))
-    (root / "abort").touch()
-    corrupt(log_files(root)[-1], everything[-9] % 65536 + BODY_AT)
-    assert everything[:-9] == offsets(search(root, MessageFilter(), config))
+    store_root, config = small
+    everything = offsets(search(store_root, MessageFilter(), config))
+    (store_root / "abort").touch()
+    corrupt(log_files(store_root)[-1], everything[-9] % 65536 + BODY_AT)
+    assert everything[:-9] == offsets(search(store_root, MessageFilter(), config))
     assert f"the log ends at offset {everything[-9]}" in caplog.text
 
 
 def test_a_search_stops_when_it_is_told(small: tuple[Path, StoreConfig]) -> None:
-    root, config = small
+    store_root, config = small
     stop = threading.Event()
     reports: list[tuple[int, int]] = []
 
@@ -306,12 +306,12 @@ def test_a_search_stops_when_it_is_told(small: tuple[Path, StoreConfig]) -> None
             stop.set()
 
     wanted = MessageFilter(topics=frozenset({"none"}))
-    assert not list(LogSearch(root, config, wanted, stop=stop).messages(report=report))
+    assert not list(LogSearch(store_root, config, wanted, stop=stop).messages(report=report))
     assert len(reports) == 2
     assert 0 < reports[1][0] < reports[1][1] == reports[0][1]
 
     stop.clear()
-    found = LogSearch(root, config, MessageFilter(), stop=stop).messages()
+    found = LogSearch(store_root, config, MessageFilter(), stop=stop).messages()
     next(found)
     stop.set()
     assert not list(found)
@@ -322,10 +322,10 @@ def add_report(reports: list[tuple[int, int]], done: int, total: int) -> None:
 
 
 def test_all_of_the_span_is_reported(small: tuple[Path, StoreConfig]) -> None:
-    root, config = small
+    store_root, config = small
     for newest_first in (False, True):
         reports: list[tuple[int, int]] = []
-        job = LogSearch(root, config, MessageFilter())
+        job = LogSearch(store_root, config, MessageFilter())
         report = partial(add_report, reports)
         list(job.messages(newest_first=newest_first, report=report))
         assert sorted(reports) == reports
@@ -391,9 +391,9 @@ def test_following_yields_what_is_appended(tmp_path: Path) -> None:
 
 
 def test_following_continues_after_what_expired_unread(small: tuple[Path, StoreConfig]) -> None:
-    root, config = small
-    everything = offsets(search(root, MessageFilter(), config))
-    log_files(root)[0].unlink()
-    found = LogSearch(root, config, MessageFilter()).follow(0, poll_seconds=0.01)
+    store_root, config = small
+    everything = offsets(search(store_root, MessageFilter(), config))
+    log_files(store_root)[0].unlink()
+    found = LogSearch(store_root, config, MessageFilter()).follow(0, poll_seconds=0.01)
     expected = [at for at in everything if at >= 65536]
     assert expected == offsets(list(islice(found, len(expected))))

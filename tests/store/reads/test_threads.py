@@ -54,13 +54,13 @@ def test_maps_that_other_threads_drop_are_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
 ) -> None:
     monkeypatch.setattr(mapped_file, "_MAPS_MAX", 2)
-    roots = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
-    dispatch_all(*roots, CONFIG)
-    with MessageStore.open(*roots) as one:
+    directories = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
+    dispatch_all(*directories, CONFIG)
+    with MessageStore.open(*directories) as one:
         topics = one.topics()
         time = one.message_store_timestamp("T", 0, 150)
         found = one.offset_in_queue_by_time("T", 0, time)
-    stores = [MessageStore.open(*roots) for _ in range(1 if is_shared else THREADS)]
+    stores = [MessageStore.open(*directories) for _ in range(1 if is_shared else THREADS)]
 
     def read(number: int) -> None:
         s = stores[number % len(stores)]
@@ -78,9 +78,9 @@ def test_maps_that_other_threads_drop_are_not_missed(
 
 
 def test_threads_that_share_messages_see_their_fields(tmp_path: Path) -> None:
-    roots = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
-    dispatch_all(*roots, CONFIG)
-    with MessageStore.open(*roots) as s:
+    directories = make_store(tmp_path / "store", numbered(200)), tmp_path / "out"
+    dispatch_all(*directories, CONFIG)
+    with MessageStore.open(*directories) as s:
         bodies = [m.body for m in s.get_message("T", 0, 0).messages]
         shared = [s.get_message("T", 0, 0).messages for _ in range(100)]
 
@@ -117,7 +117,7 @@ def test_threads_write_through_one_disk_what_each_of_them_wrote(
             assert (tmp_path / str(number) / str(n)).read_bytes() == expected
 
 
-def test_one_thread_of_a_process_at_a_time_owns_a_root(tmp_path: Path) -> None:
+def test_one_thread_of_a_process_at_a_time_owns_an_output(tmp_path: Path) -> None:
     path, tries = tmp_path / "lock", 50
     inside, seen = [0] * THREADS, []
 
@@ -146,7 +146,7 @@ def find_owner_elsewhere(path: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_the_owner_of_a_root_is_found_from_anywhere_and_keeps_its_lock(tmp_path: Path) -> None:
+def test_the_owner_of_an_output_is_found_from_anywhere_and_keeps_its_lock(tmp_path: Path) -> None:
     path, disk = tmp_path / "lock", Disk()
     assert find_owner(path) is None
     handle = disk.lock(path, b"lock")

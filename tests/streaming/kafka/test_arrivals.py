@@ -27,10 +27,10 @@ NOWHERE = client_options("127.0.0.1:1", {})
 
 
 class Queues:
-    """A root to which batches are dispatched, each of messages that follow in one log."""
+    """An OUTPUT to which batches are dispatched, each of messages that follow in one log."""
 
-    def __init__(self, root: Path) -> None:
-        self.store, self.output = root / "store", root / "output"
+    def __init__(self, directory: Path) -> None:
+        self.store, self.output = directory / "store", directory / "output"
         self._sent: list[Message] = []
         self.batches: list[DurableBatch] = []
 
@@ -46,8 +46,8 @@ class Queues:
             (found,) = Scanner(CONFIG).read(LogRange(begin, end, path, 0))
             assert isinstance(found, DispatchRequests)
             stretches.append(found)
-        root = DispatchOutput.open(self.output, self.store, CONFIG)
-        sink = DispatchSink(root, CONFIG, listeners=[self.batches.append])
+        owned = DispatchOutput.open(self.output, self.store, CONFIG)
+        sink = DispatchSink(owned, CONFIG, listeners=[self.batches.append])
         for stretch in stretches[:-1]:
             sink.apply_part([stretch])
         sink.apply(stretches[-1:])

@@ -97,8 +97,8 @@ from store.commitlog.writer import CommitLogWriter
 from tests.support.bulk_writer import numbered
 from store.config import load_config
 from tests.support.stores.written import TEMPLATES
-root = Path(sys.argv[1])
-with CommitLogWriter(root, load_config(root)) as writer:
+store_root = Path(sys.argv[1])
+with CommitLogWriter(store_root, load_config(store_root)) as writer:
     for n in range(int(sys.argv[2])):
         writer.append(numbered(TEMPLATES[n % len(TEMPLATES)], n))
 """
@@ -193,7 +193,7 @@ def test_missing_middle_file_is_lost_data(spark: SparkSession, tmp_path: Path) -
     assert progress.reput_from_offset == 65536
 
 
-def test_start_dispatch_returns_a_query_that_releases_the_root(
+def test_start_dispatch_returns_a_query_that_releases_the_output(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
@@ -267,7 +267,9 @@ def test_replay_changes_nothing_and_never_leaves_a_hole(
         begin_dispatch(spark, store, fresh, DispatchOptions(from_offset=65537))
 
 
-def test_other_settings_than_the_roots_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_other_settings_than_those_of_the_output_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     dispatch_all(store, output, make_store(store, 50))
     with pytest.raises(ConfigError, match="version"):

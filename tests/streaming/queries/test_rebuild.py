@@ -1,4 +1,4 @@
-"""The rebuild of a whole root: the bytes of a dispatch, however the log is cut."""
+"""The rebuild of a whole OUTPUT: the bytes of a dispatch, however the log is cut."""
 
 import shutil
 import threading
@@ -41,8 +41,8 @@ def config(request: pytest.FixtureRequest) -> StoreConfig:
 
 
 @pytest.fixture
-def roots(tmp_path: Path, config: StoreConfig) -> tuple[Path, Path, Path]:
-    """Return a store, an OUTPUT that does not exist yet, and a root written by a dispatch."""
+def directories(tmp_path: Path, config: StoreConfig) -> tuple[Path, Path, Path]:
+    """Return a store, an OUTPUT that does not exist yet, and an OUTPUT written by a dispatch."""
     store_root, dispatched = write_store(tmp_path, sent(60)), tmp_path / "dispatched"
     dispatch_all(store_root, dispatched, config)
     return store_root, tmp_path / "output", dispatched
@@ -109,9 +109,9 @@ def assert_any_cut_gives_the_files_of_a_dispatch(
 
 
 def test_the_log_before_damage_is_built_and_the_damage_reported(
-    roots: tuple[Path, Path, Path], config: StoreConfig, tmp_path: Path
+    directories: tuple[Path, Path, Path], config: StoreConfig, tmp_path: Path
 ) -> None:
-    store_root, output, _ = roots
+    store_root, output, _ = directories
     flip(log_files(store_root)[2], 100)  # a byte of a body
     with pytest.raises(DamageError) as raised:
         dispatch_all(store_root, tmp_path / "prefix", config)
@@ -121,7 +121,7 @@ def test_the_log_before_damage_is_built_and_the_damage_reported(
     assert_same_store(output, tmp_path / "prefix")
     flip(log_files(store_root)[2], 100)  # the file is restored
     dispatch_all(store_root, output, config)
-    assert_same_store(output, roots[2])
+    assert_same_store(output, directories[2])
 
 
 def test_a_missing_file_in_the_middle_of_the_log_is_damage(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_a_torn_record_followed_by_older_records_ends_the_log_while_abort_exists
 
 
 def test_queues_of_an_expired_log_are_filled_up_to_their_first_unit(
-    roots: tuple[Path, Path, Path], config: StoreConfig, tmp_path: Path
+    directories: tuple[Path, Path, Path], config: StoreConfig, tmp_path: Path
 ) -> None:
-    store_root, output, _ = roots
+    store_root, output, _ = directories
     for path in log_files(store_root)[:2]:
         path.unlink()
     dispatch_all(store_root, tmp_path / "aged", config)
@@ -164,15 +164,15 @@ def test_a_dispatch_resumes_after_a_rebuild_without_recovery(
     rebuild_all(store_root, output, config)
     shutil.rmtree(store_root)
     write_store(tmp_path, sent_in_all)
-    root = DispatchOutput.open(output, store_root, config)
-    assert root.recovered == ()
-    root.close(clean=True)
+    owned = DispatchOutput.open(output, store_root, config)
+    assert owned.recovered == ()
+    owned.close(clean=True)
     dispatch_all(store_root, output, config)
     dispatch_all(store_root, tmp_path / "dispatched", config)
     assert_same_store(output, tmp_path / "dispatched")
 
 
-def test_a_broker_s_root_is_rebuilt_in_place(config: StoreConfig, tmp_path: Path) -> None:
+def test_a_broker_s_output_is_rebuilt_in_place(config: StoreConfig, tmp_path: Path) -> None:
     store_root = write_store(tmp_path, sent(60))
     dispatch_all(store_root, tmp_path / "dispatched", config)
     shutil.copytree(tmp_path / "dispatched/consumequeue", store_root / "consumequeue")
@@ -191,9 +191,9 @@ def test_a_broker_crash_after_a_rebuild_leaves_a_torn_tail_not_damage(tmp_path: 
     assert rebuild_all(store_root, store_root, CONFIG).damage is None
 
 
-def test_readers_keep_answering_while_a_root_is_replaced(tmp_path: Path) -> None:
-    roots, config = (write_store(tmp_path, sent(60)), tmp_path / "output"), CONFIG
-    dispatch_all(*roots, config)
+def test_readers_keep_answering_while_an_output_is_replaced(tmp_path: Path) -> None:
+    directories, config = (write_store(tmp_path, sent(60)), tmp_path / "output"), CONFIG
+    dispatch_all(*directories, config)
     wrong: list[object] = []
     stop = threading.Event()
 
@@ -202,7 +202,7 @@ def test_readers_keep_answering_while_a_root_is_replaced(tmp_path: Path) -> None
         got = reads.get_message("T", 0, 5, max_count=8).messages
         return [m.queue_offset for m in found], [m.queue_offset for m in got]
 
-    with MessageStore.open(*roots) as reads:
+    with MessageStore.open(*directories) as reads:
         right = answers(reads)
         assert len(right[0]) > 20
 
@@ -218,16 +218,16 @@ def test_readers_keep_answering_while_a_root_is_replaced(tmp_path: Path) -> None
         thread = threading.Thread(target=read)
         thread.start()
         for _ in range(12):
-            rebuild_all(*roots, config, disk=HastyDisk())
+            rebuild_all(*directories, config, disk=HastyDisk())
         stop.set()
         thread.join()
     assert wrong == []
 
 
-def test_a_root_that_cannot_be_rebuilt_is_refused_and_unchanged(
-    roots: tuple[Path, Path, Path], tmp_path: Path
+def test_an_output_that_cannot_be_rebuilt_is_refused_and_unchanged(
+    directories: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
-    store_root, _, dispatched = roots
+    store_root, _, dispatched = directories
     config = CONFIG
     other = write_store(tmp_path / "elsewhere", messages(5))
     before = built_tree(dispatched)
@@ -240,8 +240,8 @@ def test_a_root_that_cannot_be_rebuilt_is_refused_and_unchanged(
     (tmp_path / "linked/consumequeue").symlink_to(dispatched / "consumequeue")
     with pytest.raises(ConfigError, match="is a link"):
         rebuild_all(store_root, tmp_path / "linked", config)
-    root = DispatchOutput.replacing(tmp_path / "taken", store_root, config)
+    owned = DispatchOutput.replacing(tmp_path / "taken", store_root, config)
     with pytest.raises(OutputInUseError):
         rebuild_all(store_root, tmp_path / "taken", config)
-    root.close(clean=False)
+    owned.close(clean=False)
     assert built_tree(dispatched) == before

@@ -32,9 +32,9 @@ maxIndexNum=13
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     sent = [*messages(30), *(Message("Other", queue_offset=n, body=b"\xff") for n in range(3))]
-    root = write_store(tmp_path, sent)
-    (root / "broker.conf").write_text(CONF)
-    return root
+    store_root = write_store(tmp_path, sent)
+    (store_root / "broker.conf").write_text(CONF)
+    return store_root
 
 
 def rebuild_by_spark(
@@ -44,8 +44,8 @@ def rebuild_by_spark(
     reports: list[tuple[int, int]] = []
     conf = store_root / "broker.conf"
     feed = spark_feed(spark, store_root, load_config(store_root, conf, version))
-    root = take_output(store_root, output, conf, version)
-    return rebuild_output(root, feed, lambda done, total: reports.append((done, total))), reports
+    owned = take_output(store_root, output, conf, version)
+    return rebuild_output(owned, feed, lambda done, total: reports.append((done, total))), reports
 
 
 @pytest.mark.spark
@@ -74,7 +74,7 @@ def test_damage_in_a_query_is_reported_once_the_files_before_it_are_in_place(
 
 
 @pytest.mark.spark
-def test_a_failed_query_leaves_the_root_unchanged(
+def test_a_failed_query_leaves_the_output_unchanged(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     rebuild_by_spark(spark, store, tmp_path / "output")

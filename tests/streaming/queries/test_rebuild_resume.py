@@ -159,7 +159,7 @@ def test_a_rebuild_restarts_at_the_minimum_offset_if_the_log_expires_meanwhile(
     assert_same_store(output, tmp_path / "dispatched")
 
 
-def test_a_log_rewritten_meanwhile_fails_the_rebuild_and_leaves_the_root_unchanged(
+def test_a_log_rewritten_meanwhile_fails_the_rebuild_and_leaves_the_output_unchanged(
     tmp_path: Path,
 ) -> None:
     store_root, output = write_store(tmp_path, messages(60)), tmp_path / "output"
@@ -177,7 +177,7 @@ def test_a_log_rewritten_meanwhile_fails_the_rebuild_and_leaves_the_root_unchang
 
 
 @stride(7)
-def test_a_kill_at_any_call_leaves_the_old_root_or_the_new_one(
+def test_a_kill_at_any_call_leaves_the_old_output_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     config, store_root = VARIANTS["ext"], write_store(tmp_path, sent(30))

@@ -29,7 +29,7 @@ def both(
 
 
 @pytest.mark.parametrize("golden", first_cases(SHOWN), ids=archive_name, indirect=True)
-def test_a_real_brokers_root_and_ours_compare_alike(
+def test_a_real_brokers_files_and_ours_compare_alike(
     spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
     dispatch_all(golden.store_root, tmp_path, golden.config)

@@ -47,14 +47,14 @@ CONF = "mappedFileSizeCommitLog=8388608\nmaxHashSlotNum=5000\nmaxIndexNum=60000\
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store of four files, whose ranges are large enough to be spooled."""
-    root = tmp_path_factory.mktemp("spool") / "store"
+    store_root = tmp_path_factory.mktemp("spool") / "store"
     properties = make_properties(uniq_key="01234567########", keys="order-######## all")
     templates = [NewMessage("Topic", q, b"body ########", properties) for q in range(5)]
-    with BulkWriter(root, LARGE) as writer:
+    with BulkWriter(store_root, LARGE) as writer:
         while writer.end < 3 * FILE_SIZE + FILE_SIZE // 2:
             writer.append_many(templates, 5_000)
-    (root / "broker.conf").write_text(CONF)
-    return root
+    (store_root / "broker.conf").write_text(CONF)
+    return store_root
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_workers_that_do_not_see_the_spool_send_the_columns(
 
 
 @pytest.mark.spark
-def test_a_job_that_fails_halfway_leaves_a_consistent_root(
+def test_a_job_that_fails_halfway_leaves_a_consistent_output(
     spark: SparkSession, store: Path, tmp_path: Path, taken: list[str]
 ) -> None:
     copy, output = tmp_path / "store", tmp_path / "output"
@@ -151,9 +151,9 @@ def test_a_job_that_fails_halfway_leaves_a_consistent_root(
     assert isinstance(running.query.failure(), UnsupportedFormatError)
     assert taken
     assert running.output.progress.reput_from_offset >= FILE_SIZE
-    root = DispatchOutput.open(output, copy, LARGE)
-    assert root.recovered == ()
-    root.close(clean=True)
+    owned = DispatchOutput.open(output, copy, LARGE)
+    assert owned.recovered == ()
+    owned.close(clean=True)
     assert verify(copy, output, LARGE).is_equal
 
 

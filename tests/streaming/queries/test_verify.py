@@ -112,9 +112,9 @@ def test_units_and_entries_older_than_the_log_are_counted(golden: Golden, tmp_pa
     shutil.copytree(golden.store_root, store)
     dispatch_all(store, output, golden.config)
     min((store / "commitlog").iterdir()).unlink()
-    for root in (output, golden.directory / "expected"):
-        whole = verify(golden.store_root, root, golden.config)
-        aged = verify(store, root, golden.config)
+    for compared in (output, golden.directory / "expected"):
+        whole = verify(golden.store_root, compared, golden.config)
+        aged = verify(store, compared, golden.config)
         assert aged.differences == ()
         assert aged.counts.older_units > 0
         assert aged.counts.older_units + aged.counts.units == whole.counts.units
@@ -125,7 +125,7 @@ def test_units_and_entries_older_than_the_log_are_counted(golden: Golden, tmp_pa
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("seed", range(3))
-def test_odd_logs_are_equal_in_a_dispatched_root_and_in_a_brokers(
+def test_odd_logs_are_equal_in_a_dispatched_output_and_in_a_brokers(
     tmp_path: Path, variant: str, seed: int
 ) -> None:
     config = replace(VARIANTS[variant], mapped_file_size_commit_log=8192)
@@ -196,7 +196,7 @@ def test_a_record_indexed_again_by_a_restart_is_counted(
     assert result.counts == Counts(units=count, entries=2 * count, doubled_entries=keys - 2 * again)
 
 
-def test_a_displaced_queue_is_known_on_an_aged_root(tmp_path: Path) -> None:
+def test_a_displaced_queue_is_known_on_an_aged_output(tmp_path: Path) -> None:
     sent = messages(60)
     gap = [m if n < 5 else replace(m, queue_offset=n + 3) for n, m in enumerate(sent)]
     store, output = write_store(tmp_path, gap), tmp_path / "output"
@@ -208,7 +208,7 @@ def test_a_displaced_queue_is_known_on_an_aged_root(tmp_path: Path) -> None:
     assert result.counts.older_units + result.counts.units == 60
 
 
-def test_a_topic_created_again_is_known_on_an_aged_root(tmp_path: Path) -> None:
+def test_a_topic_created_again_is_known_on_an_aged_output(tmp_path: Path) -> None:
     """Of the messages sent after the topic was created again, 1 to 11 are in no queue."""
     first = messages(12)
     again = [replace(m, queue_offset=n) for n, m in enumerate(messages(60))]
@@ -268,7 +268,7 @@ def test_another_log_is_an_error(tmp_path: Path, change: Callable[[Path], None])
         verify(store, output, CONFIG)
 
 
-def test_other_settings_than_the_roots_are_refused(tmp_path: Path) -> None:
+def test_other_settings_than_those_of_the_output_are_refused(tmp_path: Path) -> None:
     store, output = make(tmp_path)
     with pytest.raises(ConfigError, match="maxIndexNum"):
         verify(store, output, replace(CONFIG, max_index_num=14))
@@ -336,10 +336,10 @@ def test_the_command_exits_with_3_on_damage(
 def test_filter_bitmaps_are_recognised_without_their_setting(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store, root = make(tmp_path, EXT_CONFIG)
-    forget_progress(root)
+    store, compared = make(tmp_path, EXT_CONFIG)
+    forget_progress(compared)
     (store / "broker.conf").write_text(EXT_CONF)
-    last = root / EXT_QUEUE / f"{EXT_CONFIG.mapped_file_size_consume_queue_ext:020}"
+    last = compared / EXT_QUEUE / f"{EXT_CONFIG.mapped_file_size_consume_queue_ext:020}"
     unit = np.fromfile(last, EXT_UNIT, 2, offset=3 * EXT_UNIT_SIZE)
     assert unit["size"].tolist() == [EXT_UNIT_SIZE, EXT_UNIT_SIZE]
     unit[0]["size"], unit[0]["bitmap_length"] = EXT_UNIT_SIZE + 4, 4
@@ -347,8 +347,8 @@ def test_filter_bitmaps_are_recognised_without_their_setting(
     with last.open("r+b") as file:
         file.seek(3 * EXT_UNIT_SIZE)
         file.write(unit.tobytes())
-    before = tree(root)
-    assert run([command, str(store), "--output", str(root)]) == 5
+    before = tree(compared)
+    assert run([command, str(store), "--output", str(compared)]) == 5
     said = f"{last}: the ext unit at byte {3 * EXT_UNIT_SIZE} holds a bitmap of filters"
     assert said in capsys.readouterr().err
-    assert_same_content(tree(root), before)
+    assert_same_content(tree(compared), before)

@@ -37,10 +37,10 @@ def apply_in_parts(
     store_root: Path, output: Path, config: StoreConfig, disk: Disk, sizes: Iterable[int]
 ) -> None:
     """Apply the log as one batch, in parts of these sizes; release the lock as a kill does."""
-    root = DispatchOutput.open(output, store_root, config, disk=disk)
+    owned = DispatchOutput.open(output, store_root, config, disk=disk)
     try:
-        sink = DispatchSink(root, config)
-        requests, _ = by_walk(store_root, config, root.progress.reput_from_offset)
+        sink = DispatchSink(owned, config)
+        requests, _ = by_walk(store_root, config, owned.progress.reput_from_offset)
         for stretch in requests:
             at = 0
             for size in sizes:
@@ -51,7 +51,7 @@ def apply_in_parts(
         sink.apply([])
         sink.close()
     finally:
-        root._release()
+        owned._release()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -81,10 +81,10 @@ def test_a_kill_between_parts_rolls_the_batch_back(tmp_path: Path, stride: int) 
             apply_in_parts(store_root, copy, config, disk, sizes)
         disk.lose(Random(calls), kept=calls % 4 / 3)
         if read_progress(copy) is not None:
-            root = DispatchOutput.open(copy, store_root, config, disk=HastyDisk())
-            rolled_back += bool(root.recovered)
-            is_done = root.progress.reput_from_offset > 0
-            root.close(clean=True)
+            owned = DispatchOutput.open(copy, store_root, config, disk=HastyDisk())
+            rolled_back += bool(owned.recovered)
+            is_done = owned.progress.reput_from_offset > 0
+            owned.close(clean=True)
             assert bool(built_tree(copy)) == is_done
         dispatch_all(store_root, copy, config)
         assert_same_store(copy, tmp_path / "whole")
@@ -99,16 +99,16 @@ def test_the_batch_record_names_the_beginning_even_if_the_first_part_reaches_no_
     store_root = write_store(tmp_path, [*prepared, *messages(9)])
     dispatch_all(store_root, tmp_path / "whole", config)
     output = tmp_path / "output"
-    root = DispatchOutput.open(output, store_root, config, disk=HastyDisk())
-    sink = DispatchSink(root, config)
+    owned = DispatchOutput.open(output, store_root, config, disk=HastyDisk())
+    sink = DispatchSink(owned, config)
     (requests,), _ = by_walk(store_root, config, 0)
     sink.apply_part([requests.slice(0, 5)])
     assert built_tree(output)
     sink.apply_part([requests.slice(5, len(requests))])
-    root._release()  # killed
-    root = DispatchOutput.open(output, store_root, config, disk=HastyDisk())
+    owned._release()  # killed
+    owned = DispatchOutput.open(output, store_root, config, disk=HastyDisk())
     assert built_tree(output) == {}
-    root.close(clean=True)
+    owned.close(clean=True)
     dispatch_all(store_root, output, config)
     assert_same_store(output, tmp_path / "whole")
 
@@ -116,8 +116,8 @@ def test_the_batch_record_names_the_beginning_even_if_the_first_part_reaches_no_
 def test_damage_in_a_part_keeps_what_precedes_it_and_nothing_after_it(tmp_path: Path) -> None:
     store_root = write_store(tmp_path, sent(60))
     requests = [s for s in by_walk(store_root, CONFIG, 0)[0] if len(s)]
-    root = DispatchOutput.open(tmp_path / "output", store_root, CONFIG, disk=HastyDisk())
-    sink = DispatchSink(root, CONFIG)
+    owned = DispatchOutput.open(tmp_path / "output", store_root, CONFIG, disk=HastyDisk())
+    sink = DispatchSink(owned, CONFIG)
     first = requests[0].slice(0, 3)
     sink.apply_part([first, Damage(first.end, requests[0].end, "f", "why")])
     assert sink.applied_to() == first.end
@@ -125,7 +125,7 @@ def test_damage_in_a_part_keeps_what_precedes_it_and_nothing_after_it(tmp_path: 
     with pytest.raises(DamageError, match="why"):
         sink.apply([])
     sink.close()
-    assert root.progress.reput_from_offset == first.end
+    assert owned.progress.reput_from_offset == first.end
     assert not (tmp_path / "output" / "abort").exists()
 
 
@@ -144,13 +144,13 @@ def test_a_part_with_few_messages_per_queue_waits_for_the_end_of_its_batch(
     monkeypatch.setattr(ordered_sink, "MESSAGES_PER_QUEUE_MIN", 2 if is_sparse else 0)
     store_root = write_store(tmp_path, in_queues(12, queues=12))
     (requests,), _ = by_walk(store_root, CONFIG, 0)
-    root = DispatchOutput.open(tmp_path / "output", store_root, CONFIG, disk=HastyDisk())
-    sink = DispatchSink(root, CONFIG)
+    owned = DispatchOutput.open(tmp_path / "output", store_root, CONFIG, disk=HastyDisk())
+    sink = DispatchSink(owned, CONFIG)
     sink.apply_part([requests.slice(0, 6)])
     assert bool(built_tree(tmp_path / "output")) != is_sparse
     assert sink.applied_to() == requests.slice(0, 6).end
     sink.apply_part([requests.slice(6, 12)])
     sink.close()  # commits what was waiting
-    assert root.progress.reput_from_offset == requests.end
+    assert owned.progress.reput_from_offset == requests.end
     dispatch_all(store_root, tmp_path / "whole", CONFIG)
     assert_same_store(tmp_path / "output", tmp_path / "whole")

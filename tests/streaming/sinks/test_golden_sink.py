@@ -91,14 +91,14 @@ def test_dispatching_again_from_any_offset_changes_nothing(
     golden: Golden, dispatched: Path, requests: DispatchRequests
 ) -> None:
     before, progress = built_tree(dispatched), read_progress(dispatched)
-    root = DispatchOutput.open(dispatched, golden.store_root, golden.config, disk=HastyDisk())
-    sink = DispatchSink(root, golden.config)
+    owned = DispatchOutput.open(dispatched, golden.store_root, golden.config, disk=HastyDisk())
+    sink = DispatchSink(owned, golden.config)
     for first in (0, 1, len(requests) // 2, len(requests) - 1):
         sink.apply([requests.slice(first, len(requests))])
     sink.close()
     assert_same_content(built_tree(dispatched), before)
     assert progress is not None
-    assert replace(root.progress, stamp=progress.stamp) == progress
+    assert replace(owned.progress, stamp=progress.stamp) == progress
 
 
 def test_dispatchers_skip_what_they_have_already_applied(

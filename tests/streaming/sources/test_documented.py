@@ -25,19 +25,19 @@ COUNT = 30
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Return a directory like the documented ``/data``, without ``/data/*/store`` that overlap."""
-    root = tmp_path / "data"
+    store_root = tmp_path / "data"
     for path, name in (("store", "x"), ("a/store", "a"), ("b/store", "b")):
-        make_store(root / path, COUNT)
-        with (root / path / "broker.conf").open("a") as conf:
+        make_store(store_root / path, COUNT)
+        with (store_root / path / "broker.conf").open("a") as conf:
             conf.write(f"brokerName=broker-{name}\n")
-    make_store(root / "rocketmq" / "store", COUNT)
-    with (root / "rocketmq" / "store" / "broker.conf").open("a") as conf:
+    make_store(store_root / "rocketmq" / "store", COUNT)
+    with (store_root / "rocketmq" / "store" / "broker.conf").open("a") as conf:
         conf.write("brokerName=broker-r\n")
-    with BulkWriter(root / "rocketmq" / "store", small_config()) as writer:
+    with BulkWriter(store_root / "rocketmq" / "store", small_config()) as writer:
         for n in range(20):
             writer.append(NewMessage("OrderTopic", n % 2, b"order", {"KEYS": "order-42 x"}))
-    dispatch_all(root / "rocketmq" / "store", root / "reput", small_config())
-    return root
+    dispatch_all(store_root / "rocketmq" / "store", store_root / "reput", small_config())
+    return store_root
 
 
 @pytest.fixture(autouse=True)
@@ -133,13 +133,13 @@ def test_every_cell_of_the_notebook_runs(
     assert [(r.orders, r.revenue) for r in windows] == [(5, 12.5)] * 9
 
 
-def _write_orders(root: Path, config: StoreConfig) -> None:
-    with BulkWriter(root, config) as writer:
+def _write_orders(store_root: Path, config: StoreConfig) -> None:
+    with BulkWriter(store_root, config) as writer:
         writer.append_many(TEMPLATES, 3)
         for n in range(60):
             order = {"id": n, "item": "tea", "price": 2.5, "time": f"2024-05-01T08:{n:02}:00Z"}
             writer.append(NewMessage("OrderTopic", n % 2, json.dumps(order).encode()))
-    (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
+    (store_root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
 
 
 def test_the_listener_is_a_listener_of_spark() -> None:

@@ -31,13 +31,13 @@ def _registered(spark: SparkSession) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("store")
-    config = make_store(root, 300)
-    with CommitLogWriter(root, config) as writer:
+    store_root = tmp_path_factory.mktemp("store")
+    config = make_store(store_root, 300)
+    with CommitLogWriter(store_root, config) as writer:
         writer.append(NewMessage("Bare", 3, b"x"))
         writer.append(NewMessage("Bare", 3, b"half", sys_flag=SYS_PREPARED))
         writer.append(NewMessage("Bare", 3, b"whole", make_properties(), sys_flag=SYS_COMMIT))
-    return root
+    return store_root
 
 
 def load(spark: SparkSession, store: Path, **options: str) -> DataFrame:

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.spark
 COUNTS = {"broker-a": 300, "broker-b": 200, "broker-c": 100}
 
 
-def make_broker(root: Path, name: str, count: int) -> Path:
+def make_broker(store_root: Path, name: str, count: int) -> Path:
     """Write a store of ``count`` messages whose broker.conf names the broker."""
-    make_store(root, count)
-    conf = root / "broker.conf"
+    make_store(store_root, count)
+    conf = store_root / "broker.conf"
     conf.write_text(f"{conf.read_text()}\nbrokerName={name}\n")
-    return root
+    return store_root
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_store_whose_broker_conf_is_unreadable_can_be_skipped(
     with pytest.raises(ConfigError, match="not a Java properties file"):
         find_stores(options)
     skipped: list[str] = []
-    found = find_stores(options, lambda root, _: skipped.append(root))
+    found = find_stores(options, lambda store_root, _: skipped.append(store_root))
     assert [store.broker for store in found] == ["broker-b", "broker-c"]
     assert skipped == [str(stores["broker-a"])]
     names = json.dumps({f"{stores['broker-a']}/": "a"})

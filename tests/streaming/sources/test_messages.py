@@ -29,9 +29,9 @@ COUNT = 1_500
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write one log for all reads."""
-    root = tmp_path_factory.mktemp("store")
-    make_store(root, COUNT)
-    return root
+    store_root = tmp_path_factory.mktemp("store")
+    make_store(store_root, COUNT)
+    return store_root
 
 
 @pytest.fixture(autouse=True)

@@ -47,17 +47,17 @@ COMPARE = {
 }
 
 
-def scanned(root: Path, config: StoreConfig) -> DispatchRequests:
-    log = CommitLog(config.commit_log_paths(root), config)
+def scanned(store_root: Path, config: StoreConfig) -> DispatchRequests:
+    log = CommitLog(config.commit_log_paths(store_root), config)
     parts = LogPlanner(log, lambda: True).plan(0).ranges
     return concat([s for p in parts for s in Scanner(config).read(p)])  # type: ignore[misc]
 
 
 @pytest.fixture(scope="module")
 def requests(tmp_path_factory: pytest.TempPathFactory) -> DispatchRequests:
-    root = tmp_path_factory.mktemp("store")
-    make_store(root, COUNT)
-    return scanned(root, small_config())
+    store_root = tmp_path_factory.mktemp("store")
+    make_store(store_root, COUNT)
+    return scanned(store_root, small_config())
 
 
 def rows(requests: DispatchRequests) -> list[dict[str, object]]:

@@ -32,9 +32,9 @@ def _registered(spark: SparkSession) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("store")
-    make_store(root, COUNT)
-    return root
+    store_root = tmp_path_factory.mktemp("store")
+    make_store(store_root, COUNT)
+    return store_root
 
 
 def load(spark: SparkSession, store: Path, **options: str) -> DataFrame:

@@ -112,8 +112,8 @@ def test_a_range_delivered_by_two_attempts_of_a_task_is_applied_once(tmp_path: P
                 time.sleep(0.01)
             return pa.Table.from_batches(rows)
 
-    root = DispatchOutput.open(output, store_root, CONFIG, disk=HastyDisk())
-    sink = DispatchSink(root, CONFIG)
+    owned = DispatchOutput.open(output, store_root, CONFIG, disk=HastyDisk())
+    sink = DispatchSink(owned, CONFIG)
     _BatchApplier(sink, spool).apply(Batch(), 0)  # type: ignore[arg-type]
     sink.close()
     dispatch_all(store_root, tmp_path / "whole", CONFIG)

@@ -21,9 +21,9 @@ COUNT = 300
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("a store%20of")
-    make_store(root, COUNT)
-    return root
+    store_root = tmp_path_factory.mktemp("a store%20of")
+    make_store(store_root, COUNT)
+    return store_root
 
 
 @pytest.fixture(autouse=True)

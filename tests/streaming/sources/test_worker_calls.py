@@ -40,9 +40,9 @@ spark.stop()
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    root = tmp_path / "store"
-    make_store(root, 1_000)
-    return root
+    store_root = tmp_path / "store"
+    make_store(store_root, 1_000)
+    return store_root
 
 
 def load(spark: SparkSession, store: Path, **options: str) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Stopping queries: the batch in flight is finished, roots are released, nothing is logged."""
+"""Stopping queries: the batch in flight is finished, OUTPUT is released, nothing is logged."""
 
 import errno
 import threading
@@ -40,7 +40,7 @@ def test_a_stopped_dispatch_can_be_restarted_immediately(
     assert_same_store(output, tmp_path / "expected")
 
 
-def test_a_dispatch_that_ended_has_released_its_root(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_dispatch_that_ended_has_released_its_output(spark: SparkSession, tmp_path: Path) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     make_store(store, 1_500)
     start_dispatch(spark, store, output, available_now=True).awaitTermination()

@@ -1,4 +1,4 @@
-"""A log of several topics, and the rest of its root after the log's beginning has expired."""
+"""A log of several topics, and the rest of its OUTPUT after the log's beginning has expired."""
 
 import shutil
 import struct
@@ -43,9 +43,9 @@ def log_files(store: Path) -> list[Path]:
     return sorted((store / "commitlog").iterdir())
 
 
-def remove_expired(root: Path, config: StoreConfig, min_offset: int) -> None:
+def remove_expired(output: Path, config: StoreConfig, min_offset: int) -> None:
     """Delete files by the documented rules (format notes §5.7, §6, §12)."""
-    for directory in sorted({p.parent for p in (root / "consumequeue").glob("*/*/*")}):
+    for directory in sorted({p.parent for p in (output / "consumequeue").glob("*/*/*")}):
         files = sorted(directory.iterdir())
         while len(files) > 1:
             (last,) = struct.unpack(">q", files[0].read_bytes()[-20:-12])
@@ -54,13 +54,13 @@ def remove_expired(root: Path, config: StoreConfig, min_offset: int) -> None:
             files.pop(0).unlink()
         units = struct.iter_unpack(">qiq", files[0].read_bytes())
         live = [tags for offset, size, tags in units if size and offset >= min_offset]
-        ext = root / "consumequeue_ext" / directory.relative_to(root / "consumequeue")
+        ext = output / "consumequeue_ext" / directory.relative_to(output / "consumequeue")
         if live and live[0] <= EXT_ADDRESS_MAX and ext.is_dir():
             for path in ext.iterdir():
                 end = int(path.name) + config.mapped_file_size_consume_queue_ext
                 if end < live[0] - EXT_ADDRESS_BASE:
                     path.unlink()
-    index = sorted((root / "index").iterdir())
+    index = sorted((output / "index").iterdir())
     for path in index[:-1]:
         if struct.unpack(">q", path.read_bytes()[24:32])[0] >= min_offset:
             break
@@ -68,9 +68,9 @@ def remove_expired(root: Path, config: StoreConfig, min_offset: int) -> None:
 
 
 def expected_root(parent: Path, config: StoreConfig, min_offset: int) -> Path:
-    """Dispatch the whole log into a root, then delete what has expired."""
-    store, root = write_store(parent / "whole", sent()), parent / "expected"
-    shutil.rmtree(root, ignore_errors=True)
-    dispatch_all(store, root, config)
-    remove_expired(root, config, min_offset)
-    return root
+    """Dispatch the whole log into an OUTPUT, then delete what has expired."""
+    store, output = write_store(parent / "whole", sent()), parent / "expected"
+    shutil.rmtree(output, ignore_errors=True)
+    dispatch_all(store, output, config)
+    remove_expired(output, config, min_offset)
+    return output

@@ -46,28 +46,30 @@ LAST_BASE = max(FILES)
 class Store:
     """A damaged store and the output of its dispatch."""
 
-    root: Path
+    store_root: Path
     output: Path
 
     def write(self, files: dict[int, bytes], *, has_abort: bool = False) -> None:
         """Write the log."""
-        write_log(files, self.root / "commitlog")
+        write_log(files, self.store_root / "commitlog")
         if has_abort:
-            (self.root / "abort").touch()
+            (self.store_root / "abort").touch()
 
     def path(self, base: int) -> Path:
         """Return the path of a log file."""
-        return self.root / "commitlog" / f"{base:020d}"
+        return self.store_root / "commitlog" / f"{base:020d}"
 
     def dispatch(self, *, fail_on_data_loss: bool = True) -> Progress:
         """Dispatch the current log."""
-        return dispatch_all(self.root, self.output, CONFIG, fail_on_data_loss=fail_on_data_loss)
+        return dispatch_all(
+            self.store_root, self.output, CONFIG, fail_on_data_loss=fail_on_data_loss
+        )
 
     def recovered(self) -> tuple[Recovered, ...]:
-        """Reopen the root; return what its recovery did."""
-        root = DispatchOutput.open(self.output, self.root, CONFIG, disk=HastyDisk())
-        root.close(clean=True)
-        return root.recovered
+        """Reopen OUTPUT; return what its recovery did."""
+        owned = DispatchOutput.open(self.output, self.store_root, CONFIG, disk=HastyDisk())
+        owned.close(clean=True)
+        return owned.recovered
 
     def assert_built(self, records: list[Record]) -> None:
         """Assert that the output is the model's dispatch of these records."""

@@ -23,12 +23,12 @@ maxIndexNum=100
 """
 
 
-def make(root: Path, messages: list[Message], config: StoreConfig = CONFIG) -> str:
+def make(store_root: Path, messages: list[Message], config: StoreConfig = CONFIG) -> str:
     """Write a store and dispatch it into itself."""
-    write_log(build_log(messages, FILE_SIZE), root / "commitlog")
-    (root / "broker.conf").write_text(CONF)
-    dispatch_all(root, root, config)
-    return str(root)
+    write_log(build_log(messages, FILE_SIZE), store_root / "commitlog")
+    (store_root / "broker.conf").write_text(CONF)
+    dispatch_all(store_root, store_root, config)
+    return str(store_root)
 
 
 def numbered(*queue_offsets: int) -> list[Message]:

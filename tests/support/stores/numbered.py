@@ -41,14 +41,14 @@ def numbered(
 
 
 def make_store(
-    root: Path, messages: Sequence[Message | Batch], config: StoreConfig = CONFIG
+    store_root: Path, messages: Sequence[Message | Batch], config: StoreConfig = CONFIG
 ) -> Path:
     """Write a store: its log and broker.conf."""
-    write_log(build_log(messages, config.mapped_file_size_commit_log), root / "commitlog")
-    (root / "broker.conf").write_text(
+    write_log(build_log(messages, config.mapped_file_size_commit_log), store_root / "commitlog")
+    (store_root / "broker.conf").write_text(
         CONF.replace(str(FILE_SIZE), str(config.mapped_file_size_commit_log))
     )
-    return root
+    return store_root
 
 
 def offsets(found: Sequence[object]) -> list[int]:

@@ -24,12 +24,12 @@ def small_config() -> StoreConfig:
     return config_from(CONF, version=version, origin="test")
 
 
-def make_store(root: Path, count: int) -> StoreConfig:
+def make_store(store_root: Path, count: int) -> StoreConfig:
     """Write a cleanly closed log of `count` messages and its broker.conf."""
     config = small_config()
-    with BulkWriter(root, config) as writer:
+    with BulkWriter(store_root, config) as writer:
         writer.append_many(TEMPLATES, count)
-    (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
+    (store_root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in CONF.items()))
     return config
 
 

@@ -1,1 +1,1 @@
-"""A simulated disk, a broker's log on it, and the expected state of a root at any time."""
+"""A simulated disk, a broker's log on it, and the expected state of an OUTPUT at any time."""

@@ -69,7 +69,7 @@ def make_directory(parent: Path | None = None) -> Path:
 
 
 class Device:
-    """Holds one directory tree, ``root``; every change to it is one of these calls."""
+    """Holds one directory tree below ``root``; every change to it is one of these calls."""
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / "root"

@@ -29,7 +29,7 @@ from tests.torture.simulation.broker_log import BrokerLog
 
 @dataclass(frozen=True)
 class State:
-    """A closed root: its files, its progress, its checkpoint."""
+    """A closed OUTPUT: its files, its progress, its checkpoint."""
 
     files: dict[str, Content]
     progress: Progress
@@ -48,7 +48,7 @@ class Reference:
         self._config = config
         self._states: dict[int, State] = {}
         self._sink: DispatchSink | None = None
-        self._root: DispatchOutput
+        self._output: DispatchOutput
         self._requests: list[DispatchRequests] = []
 
     def forget_from(self, end: int) -> None:
@@ -60,17 +60,17 @@ class Reference:
         """Return the state of a dispatch of all records that end at or before ``offset``."""
         end = max((r.end for r in log.records if r.end <= offset), default=log.start)
         if end not in self._states:
-            if self._sink is None or self._root.progress.reput_from_offset > end:
+            if self._sink is None or self._output.progress.reput_from_offset > end:
                 self.close()
                 self._open(log)
             self._apply(end)
-            root = self._root.path
-            state = State(built_tree(root), self._root.progress, read_checkpoint(root))
+            output = self._output.path
+            state = State(built_tree(output), self._output.progress, read_checkpoint(output))
             self._states[end] = state
         return self._states[end].moved_to(offset)
 
     def close(self) -> None:
-        """Close the root that is being built."""
+        """Close the OUTPUT that is being built."""
         if self._sink is not None:
             self._sink.close()
             self._sink = None
@@ -80,11 +80,11 @@ class Reference:
             shutil.rmtree(self._directory)
         store = self._directory / "store"
         log.copy_to(store, self._config)
-        self._root = DispatchOutput.open(
+        self._output = DispatchOutput.open(
             self._directory / "output", store, self._config, disk=HastyDisk()
         )
-        self._sink = DispatchSink(self._root, self._config)
-        plan = LogPlanner(self._root.log, lambda: False).plan(log.start)
+        self._sink = DispatchSink(self._output, self._config)
+        plan = LogPlanner(self._output.log, lambda: False).plan(log.start)
         scanner = Scanner(self._config)
         stretches = [s for part in plan.ranges for s in scanner.read(part)]
         self._requests = [s for s in stretches if isinstance(s, DispatchRequests)]
@@ -94,12 +94,12 @@ class Reference:
     def _apply(self, end: int) -> None:
         assert self._sink is not None
         parts = [r.slice(0, int(np.searchsorted(r.commit_log_offset, end))) for r in self._requests]
-        if end > self._root.progress.reput_from_offset:
+        if end > self._output.progress.reput_from_offset:
             self._sink.apply([part for part in parts if len(part)])
 
 
 def assert_same_state(output: Path, progress: Progress, expected: State) -> None:
-    """Compare a closed root with a reference; index file names are each root's own."""
+    """Compare a closed OUTPUT with a reference; index file names are each OUTPUT's own."""
     assert_same_content(built_tree(output), expected.files)
     has_index = progress.index_files > 0
     names = sorted(p.name for p in (output / "index").iterdir()) if has_index else [""]

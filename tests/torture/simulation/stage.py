@@ -1,4 +1,4 @@
-"""A small log, and fresh roots for repeated trials of its dispatch."""
+"""A small log, and fresh OUTPUT directories for repeated trials of its dispatch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Stage:
         self._base = directory / "base"
 
     def close(self) -> None:
-        """Close the reference's root."""
+        """Close the reference's OUTPUT."""
         self.reference.close()
 
     @contextmanager
@@ -81,28 +81,28 @@ class Stage:
         shutil.copytree(device.root, self._base)
 
     def open(self, disk: SimulatedDisk, device: Device) -> DispatchOutput:
-        """Open the root, which recovers it; it must match its progress record."""
+        """Open OUTPUT, which recovers it; it must match its progress record."""
         output = device.root / "output"
-        root = DispatchOutput.open(output, self.store, self.config, disk=disk)
-        expected = self.reference.at(self.log, root.progress.reput_from_offset)
-        assert_same_state(output, root.progress, expected)
-        return root
+        owned = DispatchOutput.open(output, self.store, self.config, disk=disk)
+        expected = self.reference.at(self.log, owned.progress.reput_from_offset)
+        assert_same_state(output, owned.progress, expected)
+        return owned
 
-    def batches(self, root: DispatchOutput, sizes: Iterable[int]) -> Iterator[Batch]:
+    def batches(self, owned: DispatchOutput, sizes: Iterable[int]) -> Iterator[Batch]:
         """Yield the rest of the log in batches of these sizes, then the remainder as one."""
-        plan = LogPlanner(root.log, lambda: False).plan(root.progress.reput_from_offset)
+        plan = LogPlanner(owned.log, lambda: False).plan(owned.progress.reput_from_offset)
         scanner = Scanner(self.config)
         stretches = [s for part in plan.ranges for s in scanner.read(part)]
         if stretches:
             yield from cut_stretches(stretches, iter(sizes))
 
     def dispatch(self, disk: SimulatedDisk, device: Device, sizes: Iterable[int]) -> None:
-        """Open the root, dispatch the whole log, close."""
+        """Open OUTPUT, dispatch the whole log, close."""
         sink: DispatchSink | None = None
         try:
-            root = self.open(disk, device)
-            sink = DispatchSink(root, self.config)
-            for batch in self.batches(root, sizes):
+            owned = self.open(disk, device)
+            sink = DispatchSink(owned, self.config)
+            for batch in self.batches(owned, sizes):
                 sink.apply(batch)
         finally:
             if sink is not None and not disk.is_dead:
@@ -111,20 +111,20 @@ class Stage:
     def recovered(self, device: Device) -> int:
         """Start a new process; return the offset from which it would resume."""
         with process(device) as disk:
-            root = self.open(disk, device)
-            offset = root.progress.reput_from_offset
-            root.close(clean=True)
+            owned = self.open(disk, device)
+            offset = owned.progress.reput_from_offset
+            owned.close(clean=True)
         return offset
 
     def finish(self, device: Device) -> None:
-        """Dispatch the rest in a new process; the root must be as if nothing had happened."""
+        """Dispatch the rest in a new process; OUTPUT must be as if nothing had happened."""
         with process(device) as disk:
             self.dispatch(disk, device, [2])
         output = device.root / "output"
         with process(device) as disk:
-            root = self.open(disk, device)
-            assert root.progress.reput_from_offset == self.log.end
-            root.close(clean=True)
+            owned = self.open(disk, device)
+            assert owned.progress.reput_from_offset == self.log.end
+            owned.close(clean=True)
         assert read_checkpoint(output) == self.reference.at(self.log, self.log.end).checkpoint
 
     def run(self, device: Device, plan: Plan, sizes: Iterable[int]) -> SimulatedDisk:

@@ -48,14 +48,14 @@ def budget_of(shown: Console) -> Budget:
     return budget
 
 
-def make_large(root: Path) -> None:
+def make_large(store_root: Path) -> None:
     """Write a message whose body decompresses to 60 MiB."""
     conf = CONF | {"mappedFileSizeCommitLog": str(MEBIBYTE)}
     config = config_from(conf, version=load_config(Path("none")).version, origin="test")
-    with CommitLogWriter(root, config) as writer:
+    with CommitLogWriter(store_root, config) as writer:
         body = zlib.compress(BODY)
         writer.append(NewMessage("T", 0, body, make_properties(), sys_flag=SYS_COMPRESSED))
-    (root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in conf.items()))
+    (store_root / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in conf.items()))
 
 
 @pytest.mark.parametrize(

@@ -76,26 +76,26 @@ def test_the_server_samples_without_a_browser_and_passes_what_it_cannot_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "INTERVAL_SECONDS", 0.3)
-    root, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(root, 30)
-    dispatch_all(root, output, config)
-    with console(source(root, output)) as c:
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store_root, 30)
+    dispatch_all(store_root, output, config)
+    with console(source(store_root, output)) as c:
         samples = c.brokers["b"].history
         wait_until(lambda: samples.columns()["messages_per_second"][1:2] == [0.0])
         assert not c.api("b/status")["is_live"]
         assert "data-is-live" not in c.get("/brokers/b").text
-        with BulkWriter(root, config) as writer:
+        with BulkWriter(store_root, config) as writer:
             writer.append_many(TEMPLATES, 30, first=30)
         wait_until(lambda: any(samples.columns()["messages_per_second"]))
         assert c.api("b/status")["is_live"]
         assert "data-is-live" in c.get("/brokers/b").text
         behind = c.api("b/status")["behind_bytes"]
         wait_until(lambda: c.api("b/history")["behind_bytes"][-1] == behind)
-        (root / "commitlog").rename(tmp_path / "moved")
+        (store_root / "commitlog").rename(tmp_path / "moved")
         wait_until(lambda: c.api("b/history")["messages_per_second"][-1] is None)
         assert any("no longer has any file" in text for text in c.api("b/status")["damage"])
         wait_until(lambda: c.api("b/history")["behind_bytes"][-1] is None)
-        (tmp_path / "moved").rename(root / "commitlog")
+        (tmp_path / "moved").rename(store_root / "commitlog")
         wait_until(lambda: c.api("b/history")["messages_per_second"][-1] is not None)
         wait_until(lambda: c.api("b/history")["behind_bytes"][-1] == behind)
         found = c.api("b/history", since=c.api("b/status")["now_ms"] + 60_000)
@@ -105,12 +105,12 @@ def test_the_server_samples_without_a_browser_and_passes_what_it_cannot_read(
 
 @pytest.mark.parametrize("owned", ["store", "out"])
 def test_a_store_of_a_running_broker_or_dispatch_is_live(tmp_path: Path, owned: str) -> None:
-    root, output = tmp_path / "store", tmp_path / "out"
-    config = make_store(root, 30)
-    dispatch_all(root, output, config)
-    with console(source(root, output)) as c:
+    store_root, output = tmp_path / "store", tmp_path / "out"
+    config = make_store(store_root, 30)
+    dispatch_all(store_root, output, config)
+    with console(source(store_root, output)) as c:
         assert not c.api("b/status")["is_live"]
-        owner = DispatchOutput.open(tmp_path / owned, root, config)
+        owner = DispatchOutput.open(tmp_path / owned, store_root, config)
         assert c.api("b/status")["is_live"]
         owner.close(clean=True)
         assert not c.api("b/status")["is_live"]

@@ -19,9 +19,9 @@ COUNT = 1_500  # four files
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("whole") / "store"
-    make_store(root, COUNT)
-    return root
+    store_root = tmp_path_factory.mktemp("whole") / "store"
+    make_store(store_root, COUNT)
+    return store_root
 
 
 @pytest.fixture
