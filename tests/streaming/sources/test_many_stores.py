@@ -20,6 +20,7 @@ from tests.support.stores.written import corrupt, make_store
 
 pytestmark = pytest.mark.spark
 
+resumes = pytest.mark.classic("its server resumes a stream as a classic session does")
 COUNTS = {"broker-a": 300, "broker-b": 200, "broker-c": 100}
 
 
@@ -177,6 +178,7 @@ def test_a_store_whose_broker_conf_is_unreadable_can_be_skipped(
 # --- streams -----------------------------------------------------------------------------------
 
 
+@resumes
 def test_a_stream_resumes_and_a_store_that_appears_joins(
     spark: SparkSession, stores: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -193,6 +195,7 @@ def test_a_stream_resumes_and_a_store_that_appears_joins(
     assert stream.counts == COUNTS
 
 
+@resumes
 def test_a_checkpoint_of_one_store_resumes_with_a_second_one(
     spark: SparkSession, stores: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -230,6 +230,7 @@ def test_a_stream_delivers_the_records_before_damage_and_then_fails(
     assert [o for batch in seen for o in batch] == offsets[:100] + offsets[101:]
 
 
+@pytest.mark.classic("its server resumes a stream as a classic session does")
 @pytest.mark.parametrize("fails", first_cases([True, False]))
 def test_a_logged_batch_whose_file_expired_does_not_wedge_the_stream(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], *, fails: bool

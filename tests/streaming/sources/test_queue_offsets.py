@@ -99,9 +99,11 @@ def test_expired_messages_of_a_queue_are_lost_unless_losses_are_skipped(
     assert (first > 3, last, count) == (True, 499, 500 - first)
 
 
+in_workers = pytest.mark.classic("the workers apply the bounds, and they are the same")
 OWN = [0, 1, 7, 8, 7, 8, 9]  # a gap, and two repeated offsets
 
 
+@in_workers
 @pytest.mark.parametrize(
     ("option", "bound", "expected"),
     [
@@ -144,6 +146,7 @@ def drain(spark: SparkSession, store: Path, checkpoint: Path, **options: str) ->
     return rows, json.loads(progress["sources"][0]["endOffset"]) if progress else None
 
 
+@in_workers
 def test_a_stream_keeps_the_bound_of_each_queue_across_restarts(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from store.errors import StoreIOError
-from store.io import group_totals
+from store.io import spilled_totals
 from store.io.spilled_totals import GroupTotals
 
 KEYS = ("a", "é" * 40, "nul\0in it", "", None)
@@ -18,8 +18,8 @@ KEYS = ("a", "é" * 40, "nul\0in it", "", None)
 
 @pytest.mark.parametrize("rows_max", [1 << 18, 7])
 def test_the_totals_are_exact_and_sorted(monkeypatch: pytest.MonkeyPatch, rows_max: int) -> None:
-    monkeypatch.setattr(group_totals, "_ROWS_MAX", rows_max)
-    monkeypatch.setattr(group_totals, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(spilled_totals, "_ROWS_MAX", rows_max)
+    monkeypatch.setattr(spilled_totals, "_ROWS_AT_ONCE", 3)
     source, sums = random.Random(1), Counter[tuple[str | None, int]]()
     groups = GroupTotals(["text", "number"], {"size": "sum", "highest": "max"})
     for _ in range(20):
@@ -40,7 +40,7 @@ def test_the_totals_are_exact_and_sorted(monkeypatch: pytest.MonkeyPatch, rows_m
 
 
 def test_groups_beyond_the_limit_are_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_totals, "_BYTES_MAX", 10_000)
+    monkeypatch.setattr(spilled_totals, "_BYTES_MAX", 10_000)
     groups = GroupTotals(["text"], {"size": "sum"})
     for begin in range(0, 1000, 10):
         texts = [f"{n}{'x' * 100}" for n in range(begin, begin + 10)]
