@@ -1,8 +1,10 @@
 """Tests that share a process when they run in parallel."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.support.groups import group_of
+from tests.support.groups import HALF_OF_SOURCES, LONGEST, group_of
 
 SOURCES, CLI = "tests/streaming/sources", "tests/reput/cli"
 SERVERS = "tests/integration"
@@ -29,3 +31,9 @@ def test_group(test: str, group: str) -> None:
 def test_a_test_that_needs_neither_is_a_group_of_its_own() -> None:
     test = f"{CLI}/test_dispatch.py::test_stores_of_other_kinds_exit_with_5[a-b]"
     assert group_of(test) == test
+
+
+def test_the_modules_that_are_named_exist() -> None:
+    top = Path(__file__).parents[1]
+    names = [*LONGEST, *(f"{SOURCES}/{name}" for name in HALF_OF_SOURCES)]
+    assert [name for name in names if not (top / name).is_file()] == []

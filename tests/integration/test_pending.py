@@ -23,7 +23,9 @@ TIMEOUT = "transactionTimeOut"  # how old a half message is when the broker firs
 PRODUCERS = "HoldTransactions"  # the group in Hold.java
 OPTIONS = {
     "messageDelayLevel": "1s 12s 1h",
-    "transactionCheckInterval": "2000",
+    # The broker writes a rollback within 3 s of the answer, and gives a message up at the fourth
+    # check, whether or not an answer is on its way.
+    "transactionCheckInterval": "5000",
     TIMEOUT: "1000",
     "transactionCheckMax": "3",
     "timerWheelEnable": "true",

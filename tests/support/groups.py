@@ -16,17 +16,18 @@ _STORES = {path.name.removesuffix(".tar.xz") for path in (_TESTS / "golden").glo
 
 
 # Handed out before all others, because they take minutes.
-_LONGEST = tuple(
+LONGEST = tuple(
     f"tests/integration/{name}.py"
     for name in (
         "test_compose",
         "test_rescue",
         "mirror/test_mirror_kills",
         "mirror/test_mirror_errors",
+        "mirror/test_mirror_cli",
     )
 )
 # About half of the time of tests/streaming/sources.
-_HALF_OF_SOURCES = ("test_documented.py", "test_many_stores.py", "test_queue_offsets.py")
+HALF_OF_SOURCES = ("test_documented.py", "test_many_stores.py", "test_queue_offsets.py")
 
 
 class GroupScheduling(LoadScopeScheduling):
@@ -36,7 +37,7 @@ class GroupScheduling(LoadScopeScheduling):
         return group_of(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        longest = next((group for group in _LONGEST if group in self.workqueue), None)
+        longest = next((group for group in LONGEST if group in self.workqueue), None)
         if longest is not None:
             self.workqueue.move_to_end(longest, last=False)
         super()._assign_work_unit(node)
@@ -57,7 +58,7 @@ def group_of(nodeid: str) -> str:
     if name in spark_tests(path):
         if not path.startswith("tests/streaming/sources/"):
             return "spark"
-        return "spark-stores" if path.endswith(_HALF_OF_SOURCES) else "spark-sources"
+        return "spark-stores" if path.endswith(HALF_OF_SOURCES) else "spark-sources"
     stores = _STORES & set(re.findall(r"g\d+b?|v-[a-z0-9-]+-\d\.\d\.\d", params))
     return min(stores) if stores else nodeid
 
