@@ -76,7 +76,7 @@ def test_a_client_that_reads_slowly_without_a_pause_gets_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads for many times as long as a client that does not read may stay."""
-    monkeypatch.setattr(server, "_SLOW_SECONDS", 0.5)
+    monkeypatch.setattr(server, "_SLOW_SECONDS", 1.5)
     conf = CONF | {"mappedFileSizeCommitLog": str(64 << 20)}
     config = config_from(conf, version=load_config(Path("none")).version, origin="test")
     with CommitLogWriter(tmp_path, config) as writer:
@@ -89,4 +89,4 @@ def test_a_client_that_reads_slowly_without_a_pause_gets_everything(
             data = s.recv(1 << 18)
             assert data, received
             received += len(data)
-            time.sleep(0.03)  # the client reads slowly
+            time.sleep(0.06)  # the client reads slowly

@@ -78,7 +78,7 @@ def test_a_store_without_a_log_names_the_option_of_the_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     error = error_of(load(spark, tmp_path))
-    check_line(str(error), f"ConfigError: {tmp_path}/commitlog does not exist")
+    check_line(str(error), f"NoLogError: {tmp_path}/commitlog does not exist")
     assert "storePathCommitLog is elsewhere (brokerConf)" in str(error)
     assert type(to_store_error(error)).__name__ == "ConfigError"
 
