@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from store.config import StoreConfig
-from store.errors import BodyTooLargeError, DamageError
+from store.errors import BodyTooLargeError, ConfigError, DamageError
 from streaming.sources.dispatch_source import DispatchRequestReader
 from streaming.sources.message_source import (
     FORMAT,
@@ -80,7 +80,7 @@ def test_a_store_without_a_log_names_the_option_of_the_source(
     error = error_of(load(spark, tmp_path))
     check_line(str(error), f"NoLogError: {tmp_path}/commitlog does not exist")
     assert "storePathCommitLog is elsewhere (brokerConf)" in str(error)
-    assert type(to_store_error(error)).__name__ == "ConfigError"
+    assert isinstance(to_store_error(error), ConfigError)
 
 
 @pytest.mark.spark
