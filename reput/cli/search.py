@@ -21,6 +21,7 @@ from reput.cli.options import (
     parse_span,
 )
 from reput.cli.show import (
+    INTERRUPTED,
     NOT_FOUND,
     exit_not_found,
     message_printer,
@@ -108,7 +109,8 @@ def search(
 
     Reads the log alone: it also finds messages that are in no queue. Prints each message when it
     is found, those of several stores in the order of their store times; Ctrl-C ends the search.
-    Exits with 1 if there is none, with 3 if a part of a log is damaged: the rest is searched.
+    Exits with 1 if there is none, with 130 if there was none before Ctrl-C, with 3 if a part of a
+    log is damaged: the rest is searched.
     """
     message_filter, stores, failures = (
         _search_filter(wanted),
@@ -130,13 +132,16 @@ def search(
             count += 1
             if count == wanted.max_count:
                 break
-        if any(job.stop.is_set() for job in jobs.values()):
+        is_stopped = any(job.stop.is_set() for job in jobs.values())
+        if is_stopped:
             done, total = map(size_text, progress.searched())
             say(f"interrupted: {done} of {total} were searched")
         for name, job in jobs.items():
             with failures.of(name):
                 raise_damage(job.damages)
         failures.exit()
+        if is_stopped and not count:
+            raise typer.Exit(INTERRUPTED)
         if not count:
             exit_not_found(NOT_FOUND, "no message matches", {}, as_json=as_json)
 

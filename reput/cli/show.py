@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # The status for a key, a tag or a commit log offset; queue reads have the broker's statuses.
 NOT_FOUND = "NOT_FOUND"
+INTERRUPTED = 130  # as a shell reports SIGINT
 _HEAD_BYTES = 4 * (CELL_MAX + 1)  # of a body: fills a cell even at 4 bytes per character
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))  # text does not contain these
 _ODD_MAX = 0.1  # share of bytes that are not text

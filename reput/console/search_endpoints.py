@@ -39,7 +39,7 @@ from reput.console.parameters import (
     choice,
     parse_search,
 )
-from reput.console.search_job import COMPLETE, Limits, SearchJob, SearchSlots
+from reput.console.search_job import COMPLETE, Limits, SearchJob, SearchSlots, client_of
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ async def start_job(request: Request, encode: Encode, limits: Limits) -> SearchJ
     """Return the search of a request. Raises ParameterError, HTTPException (429)."""
     broker, slots = broker_of(request), _slots(request)
     query = await load(request, lambda r: parse_search(r.query_params))
-    client = request.client.host if request.client is not None else ""
+    client = client_of(request)
     slots.take(client)
     job = SearchJob(broker, query, encode, limits)
     job.on_close(lambda: slots.release(client))

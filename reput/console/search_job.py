@@ -14,12 +14,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from inspect import GEN_SUSPENDED, getgeneratorstate
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from reput.console.answers.messages import Encode
 from reput.console.brokers import Broker
@@ -34,7 +36,13 @@ if TYPE_CHECKING:
 _PENDING_BYTES = 256 * 1024
 _TICK_SECONDS = 0.05
 _TAIL_THREADS = 2  # for the newest messages of tails that begin
+_NEWEST_SECONDS, _NEWEST_SECONDS_MIN = 3.0, 0.1  # a tail whose conditions few meet begins after it
 COMPLETE, MAX, LIMIT = "complete", "max", "limit"  # why a search ended
+
+
+def client_of(request: Request) -> str:
+    """Return the address of a client."""
+    return request.client.host if request.client is not None else ""
 
 
 class SearchSlots:
@@ -46,7 +54,9 @@ class SearchSlots:
         self._running: Counter[str] = Counter()
         self._jobs: set[SearchJob] = set()
         self._pool = ThreadPoolExecutor(settings.searches_max + _TAIL_THREADS, "reput-search")
-        self.tail_starts = asyncio.Semaphore(_TAIL_THREADS)
+        self._tail_starts = asyncio.Semaphore(_TAIL_THREADS)
+        self._tail_turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._beginning: Counter[str] = Counter()
 
     def take(self, client: str) -> None:
         """Take the slot of a search. Raises HTTPException (429)."""
@@ -65,6 +75,22 @@ class SearchSlots:
         with self._guard:
             self._running[client] -= 1
             self._running += Counter()  # forgets clients without a search
+
+    @asynccontextmanager
+    async def tail_start(self, client: str) -> AsyncGenerator[float]:
+        """Wait for a thread that finds the newest messages of a tail; yield for how many seconds.
+
+        A client has one thread at a time, and less time for each tail the more of its tails begin.
+        So they hold up the tails of other clients by one search, and its own not for long.
+        """
+        turn = self._tail_turns.setdefault(client, asyncio.Lock())
+        self._beginning[client] += 1
+        try:
+            async with turn, self._tail_starts:
+                yield max(_NEWEST_SECONDS / self._beginning[client], _NEWEST_SECONDS_MIN)
+        finally:
+            self._beginning[client] -= 1
+            self._beginning += Counter()  # forgets clients of which none begins
 
     @property
     def running(self) -> int:

@@ -27,7 +27,7 @@ from reput.console.parameters import (
     parse_tail,
 )
 from reput.console.search_endpoints import damage_event, event
-from reput.console.search_job import Limits, SearchJob
+from reput.console.search_job import Limits, SearchJob, SearchSlots, client_of
 from reput.console.tails.tail_queue import TailFeed
 from store.commitlog.message_json import message_summary
 from store.commitlog.record import Message
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 HEARTBEAT = ": heartbeat\n\n"
 _HEARTBEAT_SECONDS = 10.0
 _NEWEST, _NEWEST_MAX = 10, 1000
-_NEWEST_SECONDS = 3.0  # a tail whose conditions few messages meet begins after this search
 _WAITING_BYTES = 64 * 1024 * 1024  # of messages, for the clients of all tails
 _WAITING_BYTES_EACH = 4 * 1024 * 1024
 _PAUSE_SECONDS = 0.05  # between two answers, so that many messages are sent at once
@@ -173,10 +172,10 @@ class _Tail:
             return [], []
         wanted = replace(self._feed.wanted, to_offset=self._feed.begin)
         query = SearchQuery(wanted, is_newest_first=True, max_count=self._count)
-        limits = Limits(self._slots.waiting_max(), _NEWEST_SECONDS)
-        job = SearchJob(self._broker, query, _encode, limits)
-        slots = self._request.app.state.searches
-        async with slots.tail_starts:
+        slots: SearchSlots = self._request.app.state.searches
+        async with slots.tail_start(client_of(self._request)) as seconds:
+            limits = Limits(self._slots.waiting_max(), seconds)
+            job = SearchJob(self._broker, query, _encode, limits)
             try:
                 found = [text async for texts in job.texts(slots) for text in texts]
             finally:

@@ -2,13 +2,15 @@
 
 ``cgutils`` builds the code of intrinsics, ``event`` reports that a compilation begins, the option
 of ``NO_REFERENCE_COUNTS`` compiles without reference counting, and ``KernelCache`` loads compiled
-kernels. Numba guarantees none of them. A release without one is refused when the first kernel is
-imported, with one line.
+kernels. ``_numba_unpickle`` finds the class of a named tuple that a kernel returns. Numba
+guarantees none of them. A release without one is refused when the first kernel is imported, with
+one line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numba
@@ -16,6 +18,7 @@ import numba
 try:
     from numba.core import cgutils as _cgutils
     from numba.core import event
+    from numba.core import serialize as _serialize
     from numba.core.caching import FunctionCache as _FunctionCache
     from numba.core.options import DefaultOptions as _Options
     from numba.core.runtime.nrt import rtsys as _runtime
@@ -27,6 +30,13 @@ cgutils: Any = _cgutils  # its functions are not typed
 
 if not hasattr(_Options, "_nrt"):
     raise ImportError(f"numba {numba.__version__} is not supported: it has no option _nrt")
+
+if not hasattr(_serialize, "_numba_unpickle"):
+    raise ImportError(f"numba {numba.__version__} is not supported: it has no _numba_unpickle")
+# A kernel that returns a named tuple calls this Python function each time, and does not check
+# whether it failed: Ctrl-C during the call ended the process with SIGSEGV. A hit in this cache runs
+# no Python code, and so sees no signal.
+_serialize._numba_unpickle = cache(_serialize._numba_unpickle)
 
 for _name in ("_guard_against_spurious_io_errors", "_load_overload", "load_overload"):
     if not hasattr(_FunctionCache, _name):

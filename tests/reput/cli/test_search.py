@@ -195,6 +195,22 @@ def test_ctrl_c_ends_a_search_with_what_was_found(
     assert "interrupted: 0 bytes of 482 kB were searched" in err
 
 
+def test_a_search_that_was_interrupted_before_a_match_says_no_more_than_that(
+    reput: Reput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path, 300)
+
+    def interrupted(*_: Any, **__: Any) -> Iterator[Any]:
+        signal.raise_signal(signal.SIGINT)
+        return iter(())
+
+    monkeypatch.setattr(search_module, "_merged", interrupted)
+    code, out, err = reput("search", tmp_path, "--key", "nowhere")
+    assert (code, out) == (130, "")
+    assert "interrupted: 0 bytes of" in err
+    assert "no message matches" not in err
+
+
 def test_tail_prints_the_newest_messages_in_log_order(reput: Reput, store: Path) -> None:
     for options, expected in (
         (["--topic", "T"], range(40, 60, 2)),

@@ -55,3 +55,43 @@ def test_a_cached_kernel_is_loaded_without_the_registries_of_numba() -> None:
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     assert done.stdout == "1 0\n"
+
+
+INTERRUPTED = """
+import os, signal, threading
+import numpy as np
+from store.config import load_config
+from store.commitlog.scanner import scan_rules
+from store.kernels.log_walk import walk
+from pathlib import Path
+
+rules, cuts = scan_rules(load_config(Path("none"))), np.empty(4, np.int64)
+view = np.zeros(100, np.uint8)
+view.flags.writeable = False
+walk(view, (0, 0, 100), rules, True, (cuts, 100))
+walking = threading.Event()
+
+def interrupt():
+    for _ in range(1000):
+        walking.wait()
+        walking.clear()
+        os.kill(os.getpid(), signal.SIGINT)
+
+thread, interrupts = threading.Thread(target=interrupt), 0
+thread.start()
+while interrupts < 1000:
+    try:
+        walking.set()
+        while True:
+            walk(view, (0, 0, 100), rules, True, (cuts, 100))
+    except KeyboardInterrupt:
+        interrupts += 1
+print(interrupts)
+"""
+
+
+def test_ctrl_c_during_a_kernel_raises_keyboard_interrupt() -> None:
+    """It ended the process with SIGSEGV, within some tens of interrupts."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1000\n"), done.stderr[-2000:]
