@@ -35,6 +35,7 @@ from store.pending.held_messages import HELD_TOPICS, MESSAGE, Held, read_held
 from store.pending.message_keys import with_keys
 from store.pending.states import PENDING_FIELDS, STATES, UNFINISHED, Kind, State, longs
 from store.pending.timer import names_topic, timer_rows
+from store.reads.message_filter import is_unicode
 
 _ROWS_AT_ONCE = 4096
 ROW_NAMES = (*PENDING_FIELDS.names[:4], "uniq_key", "keys", *PENDING_FIELDS.names[4:])
@@ -193,7 +194,8 @@ def wanted_rows(rows: pa.Table, wanted: PendingFilter) -> Longs:
     elif not wanted.with_finished:
         keep(pc.is_in(rows["state"], pa.array([state.value for state in UNFINISHED])))
     if wanted.topics:
-        keep(pc.is_in(rows["topic"], pa.array(sorted(wanted.topics))))
+        names = sorted(filter(is_unicode, wanted.topics))  # no topic has another name
+        keep(pc.is_in(rows["topic"], pa.array(names, pa.string())))
     if wanted.kinds:
         keep(pc.is_in(rows["kind"], pa.array([kind.value for kind in wanted.kinds])))
     if wanted.due_before is not None:

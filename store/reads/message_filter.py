@@ -53,7 +53,7 @@ class MessageFilter:
 
     def __post_init__(self) -> None:
         for text in (*self.properties, *self.properties.values(), self.body or "", *self.words):
-            if not _is_unicode(text):
+            if not is_unicode(text):
                 raise ConfigError(f"{shown(text)} is not text: it cannot be encoded in UTF-8")
         _ = self.tag_filter, self._patterns  # parsed now, so that an error is raised here
 
@@ -159,7 +159,8 @@ def _byte_pattern(text: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in text.encode())
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be encoded; an argument that was not UTF-8 cannot."""
     return not any("\ud800" <= c <= "\udfff" for c in text)
 
 

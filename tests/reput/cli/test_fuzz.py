@@ -141,6 +141,7 @@ def test_any_value_of_an_option(
     rest = [part.format(store_root=store_root) for part in OPTIONS[name][1:]]
 
     @FUZZ
+    @example("\udcff", False)  # an argument that is not UTF-8
     @given(NUMBERS, st.booleans())
     def fuzz(value: str, as_json: bool) -> None:
         shown = ["--json"] if as_json else []
