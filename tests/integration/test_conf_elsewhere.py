@@ -1,6 +1,7 @@
 """A new user of a real broker: its broker.conf is elsewhere, and no other option is given."""
 
 import json
+import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -104,7 +105,7 @@ def test_it_opens_the_console(mq: RocketMq, output: Path) -> None:
         command = c.api(f"{NAME}/messages/{offset}")["command"]
         labels = f'node_id="{NAME}"'
         assert labels in c.client.get("/metrics").text
-    line = command.replace("reput", " ".join([f'"{REPUT[0]}"', "-c", f"'{REPUT[2]}'"]), 1)
+    line = command.replace("reput", shlex.join(REPUT), 1)
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
