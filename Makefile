@@ -14,6 +14,8 @@ SOAK_SECONDS ?= 600
 # Tests run on all cores; ARGS="-n 0" runs them in one process. The kernels are compiled before, so that
 # no two processes do it.
 parallel := -n auto --dist loadscope
+# For make test one process more: some of its tests wait for a JVM or a clock.
+parallel_test := -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadscope
 # Two at a time, however many cores there are: a test may run several servers.
 in_pairs := -n 2 --dist loadscope
 kernels := $(bin)/python -m reput.compile_kernels
@@ -45,7 +47,7 @@ demo: $(stamp) ## a tour on a commit log that it writes itself
 
 test: $(stamp) ## a case of each behaviour; needs no server
 	@$(kernels)
-	$(bin)/pytest -m "not process and not integration and not exhaustive" $(parallel) $(ARGS)
+	$(bin)/pytest -m "not process and not integration and not exhaustive" $(parallel_test) $(ARGS)
 
 test-processes: $(stamp) ## what test leaves out because each starts a Spark of its own
 	@$(kernels)

@@ -71,7 +71,7 @@ def messages_of(reads: MessageStore) -> list[tuple[str, int, bytes]]:
 
 
 @pytest.mark.parametrize("variant", first_cases(["ext", "plain"]))
-@stride(13)
+@stride(29)
 def test_a_reader_of_a_killed_rebuild_gets_right_answers_or_an_error(
     tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:

@@ -12,7 +12,7 @@ DESCRIPTORS_MAX = 600  # 400 maps are kept; connections and files beside them
 PEAK_MB = 700
 
 
-@pytest.mark.parametrize(("seconds", "least"), first_cases([(12, 2), (45, 10)]))
+@pytest.mark.parametrize(("seconds", "least"), first_cases([(8, 1), (45, 10)]))
 def test_a_console_beside_a_dispatch_is_right_and_leaks_nothing(
     tmp_path: Path, seconds: int, least: int
 ) -> None:

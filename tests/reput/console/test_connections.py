@@ -76,16 +76,16 @@ def test_a_client_that_reads_slowly_without_a_pause_gets_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads for many times as long as a client that does not read may stay."""
-    monkeypatch.setattr(server, "_SLOW_SECONDS", 1.5)
+    monkeypatch.setattr(server, "_SLOW_SECONDS", 1.0)
     conf = CONF | {"mappedFileSizeCommitLog": str(64 << 20)}
     config = config_from(conf, version=load_config(Path("none")).version, origin="test")
     with CommitLogWriter(tmp_path, config) as writer:
-        writer.append(NewMessage("T", 0, bytes(24 << 20), make_properties()))
+        writer.append(NewMessage("T", 0, bytes(16 << 20), make_properties()))
     (tmp_path / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in conf.items()))
     with console(source(tmp_path)) as c, connect(c) as s:
         s.sendall(b"GET /brokers/b/messages/0/body HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = 0
-        while received < 24 << 20:
+        while received < 16 << 20:
             data = s.recv(1 << 18)
             assert data, received
             received += len(data)
