@@ -4,14 +4,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 
 from tests.integration.servers import remoting
 from tests.integration.servers.processes import is_listening, wait_for
 from tests.integration.servers.reput import is_alive
 from tests.integration.servers.rocketmq import BROKER_NAME, RocketMq
+from tests.support.commands import REPUT
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "rescue.md"
@@ -48,8 +48,7 @@ class Rescue:
             f"echo $$ > {quote(str(self._pid_file))}\n"
             f'export ROCKETMQ_HOME={quote(str(mq.directory))}\nexec {broker} "$@"',
         )
-        reput = "from reput.cli import main; main()"
-        _script(home / "bin/reput", f'exec {quote(sys.executable)} -c {quote(reput)} "$@"')
+        _script(home / "bin/reput", f'exec {join(REPUT)} "$@"')
         self._environment = {
             **os.environ,
             "PATH": f"{home / 'bin'}:{os.environ['PATH']}",

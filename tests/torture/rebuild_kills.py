@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,9 +14,9 @@ from store.commitlog.record import NewMessage, make_properties
 from store.config import StoreConfig
 from store.output.progress import SWAP, read_progress
 from tests.support.bulk_writer import BulkWriter
+from tests.support.commands import REPUT
 from tests.support.dispatching import assert_same_store, dispatch_all
 
-_REPUT = [sys.executable, "-m", "reput"]
 _CONFIG = StoreConfig(mapped_file_size_commit_log=64 << 20, max_hash_slot_num=50_000)
 _CONF = "mappedFileSizeCommitLog=67108864\nmaxHashSlotNum=50000\n"
 _LOG_BYTES = 1 << 30
@@ -66,7 +65,7 @@ def _write(store: Path) -> None:
 
 def _run(store: Path, output: Path, seconds: float) -> dict[str, Any] | None:
     """Run a rebuild, killing it after some seconds; return its output, or None if killed."""
-    command = [*_REPUT, "rebuild", str(store), "--output", str(output), "--json"]
+    command = [*REPUT, "rebuild", str(store), "--output", str(output), "--json"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,9 @@ from store.commitlog.record import NewMessage, make_properties
 from store.config import StoreConfig
 from store.output.progress import read_progress
 from tests.support.bulk_writer import BulkWriter
+from tests.support.commands import REPUT
 from tests.support.dispatching import assert_same_store, dispatch_all
 
-_REPUT = [sys.executable, "-m", "reput"]
 _SIZES = {
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 20_000,
@@ -80,7 +79,7 @@ def _write(store: Path, count: int) -> None:
 def _run_and_kill(store: Path, output: Path, seconds: float) -> None:
     """Kill a dispatch some seconds after its first progress report."""
     arguments = ["dispatch", store, "--output", output, "--max-bytes-per-trigger", _BATCH_BYTES]
-    with subprocess.Popen([*_REPUT, *arguments], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*REPUT, *arguments], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines = []
         for line in process.stderr:

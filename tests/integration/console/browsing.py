@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
 
 from tests.integration.servers.processes import Server
+from tests.support.commands import REPUT
 
-REPUT = [sys.executable, "-m", "reput"]
 SCREENSHOTS = "CONSOLE_SCREENSHOTS"
 DESKTOP, PHONE = (1280, 860), (360, 780)
 _FAULTS = Path(__file__).with_name("faults.js")

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from store.output.progress import Progress, read_progress
 from store.reads.message_store import MessageStore
 from tests.integration.servers.processes import Server, wait_for
 from tests.integration.servers.rocketmq import RocketMq
+from tests.support.commands import REPUT
 
-REPUT = [sys.executable, "-m", "reput"]
 COMMAND_SECONDS = 240
 
 
